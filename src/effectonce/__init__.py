@@ -18,44 +18,33 @@ from .errors import *
 
 __version__ = "0.1.0"
 
-#: The module of each public name that is not an error. It is loaded when the name is first used, and with it only what
-#: it needs.
-_MODULES = {
-    "Ack": "guard.dispatch",
-    "Block": "guard.block",
-    "Broker": "broker",
-    "DeadLetterQueue": "dead_letters.queue",
-    "Done": "sagas.steps",
-    "Event": "contracts",
-    "GLOBAL": "guard.once",
-    "Guarded": "guard.once",
-    "Inbox": "inbox.inbox",
-    "Intent": "intents.operations",
-    "Intents": "intents.intents",
-    "Message": "message",
-    "Outbox": "outbox.outbox",
-    "Outcome": "guard.once",
-    "PostgresStore": "store",
-    "Record": "record",
-    "Redeliver": "guard.dispatch",
-    "RedisStore": "store",
-    "Reject": "guard.dispatch",
-    "Relay": "relay.relay",
-    "Retry": "core.retry",
-    "Run": "core.guarded_call.run",
-    "Saga": "sagas.saga",
-    "Step": "sagas.steps",
-    "Store": "store",
-    "Worker": "worker.worker",
-    "block": "guard.block",
-    "bypass_external_effects": "dead_letters.bypass",
-    "connect": "store",
-    "connect_broker": "broker",
-    "current": "core.guarded_call.run",
-    "dispatcher": "guard.dispatch",
-    "keys": "keys",
-    "once": "guard.once",
+#: The public names of each module, without the errors. A module is loaded when one of its names is first used, and with
+#: it only what it needs.
+_NAMES = {
+    "broker": ("Broker", "connect_broker"),
+    "contracts": ("Event",),
+    "core.delivery_outcome": ("Ack", "Redeliver", "Reject"),
+    "core.guarded_call.run": ("Run", "current"),
+    "core.retry": ("Retry",),
+    "dead_letters.bypass": ("bypass_external_effects",),
+    "dead_letters.queue": ("DeadLetterQueue",),
+    "guard.block": ("Block", "block"),
+    "guard.dispatch": ("dispatcher",),
+    "guard.once": ("GLOBAL", "Guarded", "Outcome", "once"),
+    "inbox.inbox": ("Inbox",),
+    "intents.intents": ("Intents",),
+    "intents.operations": ("Intent",),
+    "keys": ("keys",),
+    "message": ("Message",),
+    "outbox.outbox": ("Outbox",),
+    "record": ("Record",),
+    "relay.relay": ("Relay",),
+    "sagas.saga": ("Saga",),
+    "sagas.steps": ("Done", "Step"),
+    "store": ("PostgresStore", "RedisStore", "Store", "connect"),
+    "worker.worker": ("Worker",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [*_MODULES, *errors.__all__]
 

@@ -50,7 +50,11 @@ class Broker:
     def __init__(
         self, backend: BrokerBackend | Callable[[], BrokerBackend], *, envelope: Envelope | None = None
     ) -> None:
-        self.envelope: Envelope = envelope if envelope is not None else _default_envelope()
+        if envelope is None:
+            from .envelopes import CloudEvents  # when first needed: most programs import effectonce for its stores
+
+            envelope = CloudEvents()
+        self.envelope: Envelope = envelope
         self.tracer: Tracer | None = None
         self._backend = backend
         self._start_fresh()
@@ -96,7 +100,7 @@ class Broker:
         sequence = [messages] if isinstance(messages, Message) else messages
         if self.tracer is None:
             return nullcontext(sequence)
-        return self.tracer.sending(self.capabilities.name, queue, sequence)
+        return self.tracer.trace_publish(self.capabilities.name, queue, sequence)
 
     def _encode(self, queue: str, messages: Sequence[Message[Any]], envelope: Envelope | None) -> list[Packet]:
         encode = (envelope or self.envelope).encode
@@ -238,12 +242,6 @@ class _SharedPublisher:
     async def close(self) -> None:
         async with self._turn:
             await self._publisher.close()
-
-
-def _default_envelope() -> Envelope:
-    from .envelopes import CloudEvents  # when first needed: most programs import effectonce for its stores
-
-    return CloudEvents()
 
 
 def _refuse_in_loop() -> None:

@@ -114,6 +114,11 @@ class EffectOnceError(Exception):
 
     code: ClassVar[str] = "effectonce"
 
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        """``code``: the stable code of the class. Without one it has that of its base."""
+        if code is not None:
+            cls.code = code
+
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self.add_note(f"effectonce docs: {self.help_url}")  # the last line of a traceback; the message stays as it is
@@ -124,128 +129,90 @@ class EffectOnceError(Exception):
         return f"reference/errors/#{self.code}"
 
 
-class Retryable(EffectOnceError):
+class Retryable(EffectOnceError, code="retryable"):
     """The same call may succeed after ``retry_after`` seconds. Do not ack it. Unless it says so, nothing was done."""
-
-    code = "retryable"
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
 
-class InProgress(Retryable):
+class InProgress(Retryable, code="in-progress"):
     """Another delivery of this key holds the lease. Do not ack this one: the first may still die."""
 
-    code = "in-progress"
 
-
-class NotExecuted(Retryable):
+class NotExecuted(Retryable, code="not-executed"):
     """The provider refused the request before anything could happen. Deliver it again later."""
 
-    code = "not-executed"
 
-
-class OutcomeUnknown(Retryable):
+class OutcomeUnknown(Retryable, code="outcome-unknown"):
     """The request was sent, and its outcome is unknown. Deliver it again: while the provider keeps the key, the request
     is sent with the same key, or looked up; after that it is in doubt."""
 
-    code = "outcome-unknown"
 
-
-class StoreUnavailable(Retryable):
+class StoreUnavailable(Retryable, code="store-unavailable"):
     """The store did not answer. The handler did not run, or its outcome could not be recorded."""
 
-    code = "store-unavailable"
 
-
-class TransactionConflict(Retryable):
+class TransactionConflict(Retryable, code="transaction-conflict"):
     """A deadlock or a serialization failure: the database ended this transaction in favour of another. Roll it back,
     and run the whole of it again on a new one."""
 
-    code = "transaction-conflict"
 
-
-class BrokerUnavailable(Retryable):
+class BrokerUnavailable(Retryable, code="broker-unavailable"):
     """The broker did not answer. What was sent may or may not have arrived: send it again with the same id."""
 
-    code = "broker-unavailable"
 
-
-class InDoubt(EffectOnceError):
+class InDoubt(EffectOnceError, code="in-doubt"):
     """An earlier attempt ended without saying whether its effect happened. An operator decides."""
 
-    code = "in-doubt"
 
-
-class PayloadMismatch(EffectOnceError):
+class PayloadMismatch(EffectOnceError, code="payload-mismatch"):
     """The key was used before with another payload. The handler did not run."""
 
-    code = "payload-mismatch"
 
-
-class PayloadTooLarge(EffectOnceError):
+class PayloadTooLarge(EffectOnceError, code="payload-too-large"):
     """The body is over its cap: a request's, up to which it is fingerprinted, or a message's. Nothing was done."""
 
-    code = "payload-too-large"
 
-
-class MissingKey(EffectOnceError):
+class MissingKey(EffectOnceError, code="missing-key"):
     """The call carries no key, so a duplicate could not be told from a new operation."""
 
-    code = "missing-key"
 
-
-class MissingPrincipal(MissingKey):
+class MissingPrincipal(MissingKey, code="missing-principal"):
     """The HTTP request names no caller, so its key could not be told from another caller's."""
 
-    code = "missing-principal"
 
-
-class InvalidKey(EffectOnceError):
+class InvalidKey(EffectOnceError, code="invalid-key"):
     """The key (or the fingerprinted payload) has a value that no store can keep faithfully."""
 
-    code = "invalid-key"
 
-
-class KeyTooLong(InvalidKey):
+class KeyTooLong(InvalidKey, code="key-too-long"):
     """The key is over the length cap."""
 
-    code = "key-too-long"
 
-
-class LeaseLost(EffectOnceError):
+class LeaseLost(EffectOnceError, code="lease-lost"):
     """The handler ran, but another delivery had taken over: its outcome was not recorded."""
 
-    code = "lease-lost"
 
-
-class ResultNotStored(EffectOnceError):
+class ResultNotStored(EffectOnceError, code="result-not-stored"):
     """The operation is done; its result could not be kept, so this duplicate has nothing to replay."""
 
-    code = "result-not-stored"
 
-
-class PermanentFailure(EffectOnceError):
+class PermanentFailure(EffectOnceError, code="permanent-failure"):
     """The operation failed for good earlier; ``error`` names the exception it failed with."""
-
-    code = "permanent-failure"
 
     def __init__(self, message: str, error: str = "") -> None:
         super().__init__(message)
         self.error = error
 
 
-class AttemptsExhausted(PermanentFailure):
+class AttemptsExhausted(PermanentFailure, code="attempts-exhausted"):
     """Every allowed attempt was used without a recorded success."""
 
-    code = "attempts-exhausted"
 
-
-class SagaFailed(PermanentFailure):
+class SagaFailed(PermanentFailure, code="saga-failed"):
     """``step`` of a saga failed, and the steps before it are compensated. Duplicates get the same error."""
-
-    code = "saga-failed"
 
     def __init__(self, message: str, error: str = "", step: str = "") -> None:
         super().__init__(message, error)
@@ -256,104 +223,70 @@ class SagaFailed(PermanentFailure):
         return str(self.args[0])
 
 
-class CorruptRecord(EffectOnceError):
+class CorruptRecord(EffectOnceError, code="corrupt-record"):
     """A stored row cannot be read: written by a newer version, by hand, or under another secret."""
 
-    code = "corrupt-record"
 
-
-class NotInDoubt(EffectOnceError):
+class NotInDoubt(EffectOnceError, code="not-in-doubt"):
     """`resolve` was called for a record that is not in doubt. Nothing changed."""
 
-    code = "not-in-doubt"
 
-
-class Undecodable(EffectOnceError):
+class Undecodable(EffectOnceError, code="undecodable"):
     """The body is not a message of this envelope. Delivering it again will not help: dead-letter it."""
 
-    code = "undecodable"
 
-
-class ForgedMessage(Undecodable):
+class ForgedMessage(Undecodable, code="forged-message"):
     """The signature over the raw bytes is missing, wrong or of an unknown key. Nothing was decoded."""
 
-    code = "forged-message"
 
-
-class NotAwaited(EffectOnceError):
+class NotAwaited(EffectOnceError, code="not-awaited"):
     """An async answer was tested without `await`; its truth value would always be true."""
 
-    code = "not-awaited"
 
-
-class ConfigurationError(EffectOnceError):
+class ConfigurationError(EffectOnceError, code="configuration"):
     """The code or the settings cannot work. Retrying will not help."""
 
-    code = "configuration"
 
-
-class UnknownScheme(ConfigurationError):
+class UnknownScheme(ConfigurationError, code="unknown-scheme"):
     """The URL's scheme names no store or broker."""
 
-    code = "unknown-scheme"
 
-
-class MissingDriver(ConfigurationError):
+class MissingDriver(ConfigurationError, code="missing-driver"):
     """The driver library for this URL is not installed."""
 
-    code = "missing-driver"
 
-
-class InvalidOption(ConfigurationError):
+class InvalidOption(ConfigurationError, code="invalid-option"):
     """An option of a URL or a call is unknown or has a bad value."""
 
-    code = "invalid-option"
 
-
-class ScopeTaken(ConfigurationError):
+class ScopeTaken(ConfigurationError, code="scope-taken"):
     """Two functions use one scope on one store: they would hide messages from each other."""
 
-    code = "scope-taken"
 
-
-class SagaChanged(ConfigurationError):
+class SagaChanged(ConfigurationError, code="saga-changed"):
     """A saga in flight was started under another definition: other steps, another version, or a compensation that is
     gone now. It was left as it is."""
 
-    code = "saga-changed"
 
-
-class Reentered(ConfigurationError):
+class Reentered(ConfigurationError, code="reentered"):
     """A handler called a guarded function with the key that it is itself running under."""
 
-    code = "reentered"
 
-
-class SyncAsyncMismatch(ConfigurationError):
+class SyncAsyncMismatch(ConfigurationError, code="sync-async-mismatch"):
     """Sync use of an async thing, or a blocking call inside a running event loop."""
 
-    code = "sync-async-mismatch"
 
-
-class NotInTransaction(ConfigurationError):
+class NotInTransaction(ConfigurationError, code="not-in-transaction"):
     """The connection has no transaction open: the record would be committed without the effect."""
 
-    code = "not-in-transaction"
 
-
-class UnsafeStore(ConfigurationError):
+class UnsafeStore(ConfigurationError, code="unsafe-store"):
     """The server is set up so that it may lose records it has confirmed."""
 
-    code = "unsafe-store"
 
-
-class SchemaMissing(ConfigurationError):
+class SchemaMissing(ConfigurationError, code="schema-missing"):
     """The tables do not exist yet."""
 
-    code = "schema-missing"
 
-
-class SchemaMismatch(SchemaMissing):
+class SchemaMismatch(SchemaMissing, code="schema-mismatch"):
     """The tables exist in a version that this release does not read."""
-
-    code = "schema-mismatch"

@@ -1,13 +1,11 @@
 """Keys: what says "this is the same operation".
 
-A key comes from the sender: a producer's message id, a business composite, an ``Idempotency-Key``. Here is how it is
-found in the arguments of a handler (`extractor`), and ways to make one of them (`content_hash`, `time_window`). How it
-is written is in `identity`.
+A key comes from the sender: a producer's message id, a business composite, an ``Idempotency-Key``. `extractor` finds it
+in the arguments of a handler; `content_hash` and `time_window` make one of them. `values.identity` writes it as text.
 
-What a broker stamps on a *delivery* is not a key. A producer's resend, a redrive from a dead-letter queue or
-a relay's re-publish carries another delivery tag, receipt handle, ``MessageId`` or offset, and the duplicate
-would run. A path that ends in such a name is refused unless it is wrapped in `broker_made`. A callable is not
-looked into: whoever writes one has asked for what it returns.
+What a broker stamps on a *delivery* is not a key. A producer's resend, a redrive from a dead-letter queue or a relay's
+re-publish carries another delivery tag, receipt handle, ``MessageId`` or offset, and the duplicate would run. A path
+that ends in such a name is refused unless it is wrapped in `broker_made`. A callable is not looked into.
 """
 
 from __future__ import annotations
@@ -45,11 +43,11 @@ __all__ = [
 ]
 
 Extract = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-"""Takes a call's ``args`` and ``kwargs``; gives the value that the spec names."""
+"""Takes a call's ``args`` and ``kwargs``, and returns the value that the spec names."""
 
 
 class Strategy(ABC):
-    """A way to make a key that must see the handler's parameters first."""
+    """A way to make a key that depends on the handler's parameters."""
 
     __slots__ = ()
 
@@ -67,33 +65,33 @@ FingerprintSpec = FingerprintPart | tuple[FingerprintPart, ...]
 
 
 def extractor(spec: FingerprintSpec, handler: Callable[..., Any] | inspect.Signature, *, name: str = "key") -> Extract:
-    """How to get what ``spec`` names out of a call of ``handler``; ``name`` is the option's, for the errors.
+    """A function that gets what ``spec`` names out of a call of ``handler``. ``name`` is the option's, for the errors.
 
     - ``"order.id"``: a path. Its root is a parameter of the handler; each further step is looked up in a
       mapping, is an index (``Records.0.body``) of a list or tuple, and an attribute of anything else. A name
       that itself contains a dot needs a callable.
     - a callable: its parameters are the handler's, by name. Where both have just one (``self`` not counted),
       the names may differ. It never gets ``self``.
-    - a tuple of these: a tuple of what they give.
+    - a tuple of these: a tuple of their values.
 
-    What can be known now fails now, as `ConfigurationError`: a root that is no parameter, a coroutine
-    function, a broker-made name (where ``name`` is ``"key"``). A call that lacks a step raises `MissingKey`;
-    one that lacks the parameter itself raises `TypeError`, as calling the handler would.
+    Raises `ConfigurationError` for what is wrong with every call: a root that is not a parameter, a coroutine
+    function, a broker-made name (where ``name`` is ``"key"``). The function raises `MissingKey` for a call that lacks
+    a step, and `TypeError` for one that lacks the parameter itself, as calling the handler would.
     """
     return _extract(spec, _Handler(handler), name)
 
 
 def _extract(spec: FingerprintSpec, handler: _Handler, name: str) -> Extract:
     if isinstance(spec, str):
-        return _path(spec, handler, name)
+        return _extract_path(spec, handler, name)
     if isinstance(spec, Strategy):
         return spec.bind(handler, name)
     if isinstance(spec, tuple):
-        return _tuple(spec, handler, name)
+        return _extract_tuple(spec, handler, name)
     if callable(spec):
-        return _function(spec, handler, name)
+        return _extract_by_function(spec, handler, name)
     raise ConfigurationError(
-        f"{name}={show(repr(spec))} is no path, callable or tuple of these; "
+        f"{name}={show(repr(spec))} is not a path, a callable or a tuple of these; "
         f"a {name} is taken from the arguments, as in {name}='order.id'"
     )
 
@@ -115,30 +113,22 @@ class _Handler:
     def __str__(self) -> str:
         return ", ".join(self.parameters) or "none"
 
-    def position(self, part: object) -> int | None:
-        """The index of the positional argument that ``part`` names; None: it cannot be given by position."""
-        parameter = self.parameters.get(part) if isinstance(part, str) else None
-        if parameter is None or parameter.kind in (*_VARIADIC, parameter.KEYWORD_ONLY):
-            return None
-        return list(self.parameters).index(parameter.name)
-
     def fetch(self, name: str) -> Extract:
+        """A function that fetches the argument ``name`` from a call."""
         parameter = self.parameters[name]
         kind, default = parameter.kind, parameter.default
+        position = list(self.parameters).index(name)
         if kind is parameter.VAR_POSITIONAL:
-            first = list(self.parameters).index(name)
-            return lambda args, kwargs: args[first:]
+            return lambda args, kwargs: args[position:]
         if kind is parameter.VAR_KEYWORD:
-            taken = {p.name for p in self.parameters.values() if p.kind is not p.POSITIONAL_ONLY}
-            return lambda args, kwargs: {given: kwargs[given] for given in kwargs if given not in taken}
-        position = self.position(name)
-        keyword = None if kind is parameter.POSITIONAL_ONLY else name
+            others = {p.name for p in self.parameters.values() if p.kind is not p.POSITIONAL_ONLY}
+            return lambda args, kwargs: {keyword: kwargs[keyword] for keyword in kwargs if keyword not in others}
 
         def fetch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if position is not None and len(args) > position:
+            if len(args) > position and kind is not parameter.KEYWORD_ONLY:
                 return args[position]
-            if keyword in kwargs:
-                return kwargs[keyword]
+            if name in kwargs and kind is not parameter.POSITIONAL_ONLY:
+                return kwargs[name]
             if default is inspect.Parameter.empty:
                 raise TypeError(f"the call lacks {name!r}, the argument that its key or fingerprint is taken from")
             return default
@@ -149,13 +139,13 @@ class _Handler:
 _ABSENT: Final = object()
 
 
-def _path(path: str, handler: _Handler, name: str) -> Extract:
+def _extract_path(path: str, handler: _Handler, name: str) -> Extract:
     root, *steps = path.split(".")
     if not root or not all(steps):
         raise ConfigurationError(f"{name}={path!r} has an empty step; write it like 'order.id'")
     if root not in handler.parameters:
         raise ConfigurationError(
-            f"{name}={path!r} begins with {root!r}, which is no parameter of the handler (it has: "
+            f"{name}={path!r} begins with {root!r}, which is not a parameter of the handler (it has: "
             f"{handler}); a {name} is taken from the arguments: name one of them, or give a callable"
         )
     if root == handler.receiver and not steps:
@@ -169,19 +159,18 @@ def _path(path: str, handler: _Handler, name: str) -> Extract:
     def walk(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = fetch(args, kwargs)
         for step in steps:
-            found = _step(value, step)
-            if found is _ABSENT:
+            parent, value = value, _look_up(value, step)
+            if value is _ABSENT:
                 raise MissingKey(
-                    f"{name}={path!r}: there is no {step!r} in the {type(value).__qualname__} before it; "
+                    f"{name}={path!r}: there is no {step!r} in the {type(parent).__qualname__} before it; "
                     "the sender must give it, or the path is wrong"
                 )
-            value = found
         return value
 
     return walk
 
 
-def _step(value: Any, step: str) -> Any:
+def _look_up(value: Any, step: str) -> Any:
     if isinstance(value, Mapping):
         return value.get(step, _ABSENT)  # not [step]: a defaultdict would invent the key
     if isinstance(value, list | tuple) and step.isdecimal():
@@ -189,7 +178,7 @@ def _step(value: Any, step: str) -> Any:
     return getattr(value, step, _ABSENT)
 
 
-def _tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: str) -> Extract:
+def _extract_tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: str) -> Extract:
     if not parts:
         raise ConfigurationError(f"{name}=() names nothing; every call would share one {name}")
     if any(isinstance(part, tuple | _TimeWindow) for part in parts):
@@ -198,36 +187,33 @@ def _tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: str) -> 
     return lambda args, kwargs: tuple([fetch(args, kwargs) for fetch in fetches])
 
 
-def _function(function: Callable[..., Any], handler: _Handler, name: str) -> Extract:
-    called = f"{name}={getattr(function, '__qualname__', repr(function))}"
+def _extract_by_function(function: Callable[..., Any], handler: _Handler, name: str) -> Extract:
+    option = f"{name}={getattr(function, '__qualname__', repr(function))}"
     for suspends in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
         if suspends(function) or suspends(type(function).__call__):
             raise ConfigurationError(
-                f"{called} is a coroutine or generator function; a {name} is needed before anything is "
+                f"{option} is a coroutine or generator function; a {name} is needed before anything is "
                 "awaited: take it from the arguments with a plain def or lambda"
             )
     try:
         parameters = [p for p in inspect.signature(function).parameters.values() if p.kind not in _VARIADIC]
-    except (TypeError, ValueError):  # some builtins do not tell; they take what they are given
+    except (TypeError, ValueError):  # some builtins have no signature: they get one positional argument
         parameters = [inspect.Parameter("value", inspect.Parameter.POSITIONAL_ONLY)]
     required = [p.name for p in parameters if p.default is p.empty]
-    usable = {given: given for given in handler.parameters if given != handler.receiver}
+    usable = {parameter: parameter for parameter in handler.parameters if parameter != handler.receiver}
     if len(required) == len(handler.named) == 1 and required[0] not in {*usable, "self", "cls"}:
         usable[required[0]] = handler.named[0]
     if not any(p.name in usable for p in parameters) or not usable.keys() >= set(required):
         raise ConfigurationError(
-            f"{called} takes ({', '.join(p.name for p in parameters)}), but its parameters are the "
+            f"{option} takes ({', '.join(p.name for p in parameters)}), but its parameters are the "
             f"handler's, by name (it has: {handler}; never self); where both take just one, names may differ"
         )
     fetches = {p: handler.fetch(usable[p.name]) if p.name in usable else _constant(p.default) for p in parameters}
     positional = [fetch for p, fetch in fetches.items() if p.kind is not p.KEYWORD_ONLY]
-    keyword = {p.name: fetch for p, fetch in fetches.items() if p.kind is p.KEYWORD_ONLY}
-    if len(positional) == 1 and not keyword:
-        only = positional[0]
-        return lambda args, kwargs: function(only(args, kwargs))
+    keywords = {p.name: fetch for p, fetch in fetches.items() if p.kind is p.KEYWORD_ONLY}
     return lambda args, kwargs: function(
         *[fetch(args, kwargs) for fetch in positional],
-        **{given: fetch(args, kwargs) for given, fetch in keyword.items()},
+        **{keyword: fetch(args, kwargs) for keyword, fetch in keywords.items()},
     )
 
 
@@ -235,7 +221,7 @@ def _constant(value: Any) -> Extract:
     return lambda args, kwargs: value
 
 
-# Names that brokers give to deliveries
+# -- names that brokers give to deliveries
 
 # fmt: off
 _BROKER_NAMES: Final = frozenset({
@@ -246,7 +232,7 @@ _BROKER_NAMES: Final = frozenset({
     "streamsequence", "consumersequence", "streamseq", "consumerseq", "numdelivered", "ackid",
 })
 # fmt: on
-_SQS_RECORD: Final = frozenset({"records", "record", "sqs", "sqsrecord", "sqsmessage"})
+_SQS_RECORD_NAMES: Final = frozenset({"records", "record", "sqs", "sqsrecord", "sqsmessage"})
 
 
 class _BrokerMade(str):
@@ -264,9 +250,10 @@ def broker_made(path: str) -> str:
 
 def _refuse_broker_made(path: str, steps: list[str]) -> None:
     """`message_id` passes: producers mint that. SQS's own is `MessageId`, in Lambda's records `messageId`."""
-    plain = [step.replace("_", "").replace("-", "").lower() for step in steps]
-    of_sqs = steps[-1] == "MessageId" or (steps[-1] == "messageId" and not _SQS_RECORD.isdisjoint(plain[:-1]))
-    if plain[-1] in _BROKER_NAMES or of_sqs:
+    normalized = [step.replace("_", "").replace("-", "").lower() for step in steps]
+    in_sqs_record = not _SQS_RECORD_NAMES.isdisjoint(normalized[:-1])
+    is_made_by_sqs = steps[-1] == "MessageId" or (steps[-1] == "messageId" and in_sqs_record)
+    if normalized[-1] in _BROKER_NAMES or is_made_by_sqs:
         raise ConfigurationError(
             f"key={path!r} is made by the broker: a producer's resend, a redrive or a re-publish gets a new "
             "one, and the duplicate would run. Take an id that the sender made (of message or business); if "
@@ -274,7 +261,7 @@ def _refuse_broker_made(path: str, steps: list[str]) -> None:
         )
 
 
-# Strategies
+# -- strategies
 
 
 def composite(*parts: KeyPart) -> tuple[KeyPart, ...]:
@@ -302,26 +289,26 @@ class _ContentHash(Strategy):
     paths: tuple[KeyPart, ...]
 
     def bind(self, handler: _Handler, name: str) -> Extract:
-        values = _tuple(self.paths or tuple(handler.named), handler, name)
+        extract = _extract_tuple(self.paths or tuple(handler.named), handler, name)
 
-        def hashed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-            content = values(args, kwargs)
+        def hash_content(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+            content = extract(args, kwargs)
             if all(value is None for value in content):
                 raise MissingKey("there is no content to hash: all of it is None")
             return fingerprint(content[0] if len(content) == 1 else content).hex()
 
-        return hashed
+        return hash_content
 
 
-class _Clock(enum.Enum):
+class _TimeSource(enum.Enum):
     RECEIVER = "the receiver's clock"
 
 
-RECEIVER_CLOCK: Final = _Clock.RECEIVER
+RECEIVER_CLOCK: Final = _TimeSource.RECEIVER
 """For ``time_window(at=…)``: a retry that arrives after the window's end is a new operation, and runs."""
 
 
-def time_window(key: KeySpec, *, every: Duration = "1h", at: KeyPart | _Clock | None = None) -> Strategy:
+def time_window(key: KeySpec, *, every: Duration = "1h", at: KeyPart | _TimeSource | None = None) -> Strategy:
     """At most once per ``key`` and window: ``time_window("user_id", every="1d", at="event.created_at")``.
 
     The window's start, in UTC, becomes the last part of the key: ``42:2024-01-15T10\\:00``. Windows are
@@ -350,32 +337,31 @@ _EPOCH: Final = datetime(1970, 1, 1)
 class _TimeWindow(Strategy):
     key: KeySpec
     span: int
-    at: KeyPart | _Clock
+    at: KeyPart | _TimeSource
 
     def bind(self, handler: _Handler, name: str) -> Extract:
-        key = _extract(self.key, handler, name)
-        at = None if isinstance(self.at, _Clock) else _extract(self.at, handler, name)
+        extract_key = _extract(self.key, handler, name)
+        extract_time = None if isinstance(self.at, _TimeSource) else _extract(self.at, handler, name)
 
-        def windowed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-            value = key(args, kwargs)
-            moment = time.time_ns() // 1000 if at is None else _moment(at(args, kwargs))
-            parts = value if isinstance(value, tuple) else (value,)
-            return (*parts, self._start(moment))
+        def append_window(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+            key = extract_key(args, kwargs)
+            now = time.time_ns() // 1000 if extract_time is None else _to_micros(extract_time(args, kwargs))
+            return (*(key if isinstance(key, tuple) else (key,)), self._window_start(now))
 
-        return windowed
+        return append_window
 
-    def _start(self, moment: int) -> str:
+    def _window_start(self, now: int) -> str:
         try:
-            start = _EPOCH + timedelta(microseconds=moment - moment % self.span)
+            start = _EPOCH + timedelta(microseconds=now - now % self.span)
         except OverflowError:
             raise InvalidKey("the timestamp of the time window is outside the years 1 to 9999") from None
         return start.isoformat(timespec="seconds" if self.span % 60_000_000 else "minutes")
 
 
-def _moment(value: object) -> int:
-    """Microseconds since 1970 of a message's timestamp."""
+def _to_micros(value: object) -> int:
+    """A message's timestamp in microseconds since 1970."""
     if value is None or value == "":
-        raise MissingKey("the message has no timestamp to find its time window by")
+        raise MissingKey("the message has no timestamp, so its time window is unknown")
     if isinstance(value, str) and not value.replace(".", "").isdecimal():
         try:
             value = datetime.fromisoformat(value)
@@ -387,6 +373,6 @@ def _moment(value: object) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 100_000_000_000:
         return math.floor(value * 1_000_000)
     raise InvalidKey(
-        f"{show(repr(value), 48)} is no timestamp for a time window: give a datetime, ISO 8601 text or "
+        f"{show(repr(value), 48)} is not a timestamp for a time window: give a datetime, ISO 8601 text or "
         "seconds since 1970 (divide milliseconds by 1000 in a callable)"
     )

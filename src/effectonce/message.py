@@ -7,20 +7,22 @@ import re
 import time
 from datetime import datetime
 from typing import Final, Generic, TypeVar
+from uuid import UUID
 
 import msgspec
 
 T = TypeVar("T")
 
 REDRIVEN: Final = "eo-redriven"
-"""The header of a message that a redrive has sent again, which stays through every retry; new with each redrive."""
+"""The header of a message that a redrive has published again. It stays through every retry; each redrive sets another
+value."""
 
 BYPASS: Final = "bypass"
-"""How that header begins where the redrive asks handlers to skip effects outside."""
+"""The beginning of that header's value where the redrive asks handlers to skip external effects."""
 
 
-class Traced(msgspec.Struct, frozen=True):
-    """A place in a distributed trace, as W3C's trace context has it. Of a ``trace_id`` only the trace is known."""
+class TraceContext(msgspec.Struct, frozen=True):
+    """A span in a distributed trace, as W3C's trace context has it; without ``parent_id``, the trace as a whole."""
 
     trace_id: str
     parent_id: str | None = None
@@ -32,12 +34,12 @@ _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One message. ``id`` is minted by the producer, once; ``key`` (default: the id) is what duplicates share.
+    """One message. ``id`` is made by the producer, once; ``key`` (default: the id) is what duplicates share.
 
-    ``ordering_key`` is what has to stay in order, ``trace_id`` what a chain of messages has in common; W3C trace
-    context goes into ``headers`` as ``traceparent`` and ``tracestate``. ``source`` says who produced it and ``time``
-    when, as far as the envelope keeps them. ``attempt`` is how often the broker has delivered it, where the broker
-    says so; it is no part of the key.
+    Messages of one ``ordering_key`` stay in order; a chain of messages has one ``trace_id``. W3C trace context goes
+    into ``headers`` as ``traceparent`` and ``tracestate``. ``source`` is who produced the message and ``time`` when, as
+    far as the envelope keeps them. ``attempt`` is how often the broker has delivered it, where the broker counts; it is
+    not part of the key.
     """
 
     data: T
@@ -56,19 +58,18 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "key", self.id)
 
     def delivered(self, attempt: int) -> Message[T]:
-        """The message as it was delivered for the ``attempt``-th time, by the broker's count. One that it brought with
-        it, and is higher, stays."""
+        """The message with the broker's count of deliveries, unless it brought a higher count with it."""
         return self if attempt <= self.attempt else msgspec.structs.replace(self, attempt=attempt)
 
     @property
-    def traced(self) -> Traced | None:
-        """The trace that it belongs to: by its header ``traceparent``, else by its ``trace_id``. One that is malformed
-        counts as none."""
-        found = _TRACEPARENT.fullmatch(self.headers.get("traceparent", ""))
-        if found is not None:
-            return Traced(*found.groups())
-        plain = (self.trace_id or "").replace("-", "").lower()
-        return Traced(plain) if _TRACE_ID.fullmatch(plain) else None
+    def trace_context(self) -> TraceContext | None:
+        """The trace that it belongs to: by its header ``traceparent``, else by its ``trace_id``. None where it has
+        neither, or a malformed one."""
+        traceparent = _TRACEPARENT.fullmatch(self.headers.get("traceparent", ""))
+        if traceparent is not None:
+            return TraceContext(*traceparent.groups())
+        trace_id = (self.trace_id or "").replace("-", "").lower()
+        return TraceContext(trace_id) if _TRACE_ID.fullmatch(trace_id) else None
 
     @property
     def redriven(self) -> bool:
@@ -78,8 +79,6 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 def message_id() -> str:
     """A new UUIDv7: unique, and ordered by time, which keeps the indexes of dedup tables compact."""
-    millis = time.time_ns() // 1_000_000
-    bits = int.from_bytes(os.urandom(10), "big")
-    value = (millis & (1 << 48) - 1) << 80 | 0x7 << 76 | (bits >> 68 & 0xFFF) << 64 | 0b10 << 62 | bits & (1 << 62) - 1
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    milliseconds = time.time_ns() // 1_000_000
+    version_4 = UUID(bytes=milliseconds.to_bytes(6, "big") + os.urandom(10), version=4)
+    return str(UUID(int=version_4.int | 0b0111 << 76))  # Python 3.11 makes no version 7; a 4 has the bits 0100

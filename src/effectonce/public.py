@@ -4,11 +4,9 @@
 
 from . import keys as keys
 from .guard.block import Block as Block, block as block
-from .broker import (
-    Broker as Broker,
-    connect_broker as connect_broker,
-)
+from .broker import Broker as Broker, connect_broker as connect_broker
 from .contracts import Event as Event
+from .core.delivery_outcome import Ack as Ack, Redeliver as Redeliver, Reject as Reject
 from .core.guarded_call.run import Run as Run, current as current
 from .core.retry import Retry as Retry
 from .dead_letters.bypass import bypass_external_effects as bypass_external_effects
@@ -17,7 +15,7 @@ from .errors import *
 from .guard.once import GLOBAL as GLOBAL, Guarded as Guarded, Outcome as Outcome, once as once
 from .inbox.inbox import Inbox as Inbox
 from .intents.intents import Intents as Intents
-from .guard.dispatch import Ack as Ack, Redeliver as Redeliver, Reject as Reject, dispatcher as dispatcher
+from .guard.dispatch import dispatcher as dispatcher
 from .message import Message as Message
 from .intents.operations import Intent as Intent
 from .outbox.outbox import Outbox as Outbox
@@ -25,10 +23,5 @@ from .record import Record as Record
 from .relay.relay import Relay as Relay
 from .sagas.saga import Saga as Saga
 from .sagas.steps import Done as Done, Step as Step
-from .store import (
-    PostgresStore as PostgresStore,
-    RedisStore as RedisStore,
-    Store as Store,
-    connect as connect,
-)
+from .store import PostgresStore as PostgresStore, RedisStore as RedisStore, Store as Store, connect as connect
 from .worker.worker import Worker as Worker

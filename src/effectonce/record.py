@@ -1,4 +1,4 @@
-"""What a store keeps under one identity, what is asked of it, and what it answers.
+"""Records, the operations on them, and their answers: the data that passes between the core and every store.
 
     absent ──claim──► claimed ──settle──► done | failed | in_doubt | free
 
@@ -25,12 +25,12 @@ def visible_state(state: str) -> str:
     return "released" if state == "free" else state
 
 
-#: The stored error of a record that failed because no attempt was left (`failed` with this: `exhausted`).
+#: The stored error of a record that failed since no attempt was left. A claim of it is answered ``exhausted``.
 EXHAUSTED = b'1{"code":"attempts-exhausted"}'
 
 
 class Operation(Struct, gc=False):
-    """The identity every operation is about. ``key`` is a keyed hash where the store is private."""
+    """The identity that an operation concerns. ``key`` is a keyed hash where the store is private."""
 
     scope: str
     key: str
@@ -47,14 +47,14 @@ class Claim(Operation, gc=False):
     lease: int
     retention: int
     max_attempts: int = 0  # 0: no limit
-    doubt_on_lapse: bool = False  # stored: what the end of *this* lease will mean
+    doubt_on_lapse: bool = False  # stored: when *this* lease ends, the record is in doubt
     fingerprints: bytes = b""  # one 33-byte entry per algorithm version, the first is stored; b"": not compared
-    waiting: bool = False  # if it is in progress, flag the record so that its settlement wakes us
+    waiting: bool = False  # if the record is in progress, flag it so that its settlement is reported by `Port.changes`
     note: bytes | None = None  # stored where the record has none; only where `Capabilities.notes`
 
 
 class Look(Operation, gc=False):
-    """What a claim would answer, without claiming: ``absent`` stands for "you would get it"."""
+    """Ask for the answer to a claim without claiming. ``absent``: a claim would be granted."""
 
     fingerprints: bytes = b""
 
@@ -62,9 +62,9 @@ class Look(Operation, gc=False):
 class Settlement(Operation, gc=False):
     """End a claim: ``done``, ``failed``, ``in_doubt`` or ``free`` (a release). Answered by a bool.
 
-    Applied where the record is claimed by this owner with this token, and for ``done`` also where it is in
-    doubt under them. True as well where this very settlement was applied before (its reply was lost).
-    False: another claim, a forget or an operator came between; nothing changed.
+    Applied where the record is claimed by this owner with this token; ``done`` also where it is in doubt under
+    them. True as well where this very settlement was applied before (its reply was lost). False, and nothing
+    changes: another claim, a forget or an operator came between.
     """
 
     owner: bytes
@@ -74,14 +74,14 @@ class Settlement(Operation, gc=False):
     result: bytes | None = None
     error: bytes | None = None
     refund: bool = False  # a release of work that never started does not count as an attempt
-    note: bytes | None = None  # what its note becomes; None: the note stays
+    note: bytes | None = None  # the new note; None: the note stays
 
 
 class Note(Operation, gc=False):
-    """Write down how far a claim has come, for whoever goes on with it. Answered by a bool.
+    """Store the progress of a claim, so that another process can resume it. Answered by a bool.
 
-    Applied where the record is claimed by this owner with this token; repeated, it changes nothing more. False: it is
-    not ours any more. Only where `Capabilities.notes`.
+    Applied where the record is claimed by this owner with this token; a repetition changes nothing. False: the claim is
+    another's. Only where `Capabilities.notes`.
     """
 
     owner: bytes
@@ -90,7 +90,7 @@ class Note(Operation, gc=False):
 
 
 class Renewal(Operation, gc=False):
-    """Extend a lease from now. Answered by a bool; False: it is not ours any more."""
+    """Extend a lease from now. Answered by a bool; False: the claim is another's."""
 
     owner: bytes
     token: int
@@ -99,9 +99,9 @@ class Renewal(Operation, gc=False):
 
 
 class Remember(Operation, gc=False):
-    """Mode S: record a success that was not claimed. True when the record is done afterwards.
+    """Mode S: record a success that was not claimed. Answered by a bool: whether the record is done afterwards.
 
-    Applied wherever a claim would be granted (attempts aside). An unexpired ``done`` stays as it is, so that
+    Applied wherever a claim would be granted, whatever its attempts. An unexpired ``done`` stays as it is, so that
     all replays agree. Never overwrites a live claim, a doubt or a failure: those answer False.
     """
 
@@ -111,21 +111,21 @@ class Remember(Operation, gc=False):
 
 
 class Answer(Struct, gc=False, frozen=True):
-    """What a claim or a look came to."""
+    """The reply to a claim or a look."""
 
     kind: Kind
     token: int = 0
     attempts: int = 0
     generation: int = 0
-    result: bytes | None = None  # of done; None: it was not stored
-    error: bytes | None = None  # of failed
-    retry_after: float = 0.0  # of in_progress: seconds until the lease ends, never negative
-    lapsed: bool = False  # of claimed: the attempt before ended without a release (it may have been killed)
-    note: bytes | None = None  # of claimed: how far those before had come
+    result: bytes | None = None  # for done; None: it was not stored
+    error: bytes | None = None  # for failed
+    retry_after: float = 0.0  # for in_progress: seconds until the lease ends, never negative
+    lapsed: bool = False  # for claimed: the attempt before ended without a release (it may have been killed)
+    note: bytes | None = None  # for claimed: the progress of the attempts before
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One record as people see it. ``result`` and ``error`` are the stored bytes."""
+    """One record as operators see it. ``result`` and ``error`` are the stored bytes."""
 
     scope: str
     key: str
@@ -146,10 +146,10 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """Which records to list: newest change first where the store can, at most ``limit`` a page.
+    """Which records to list: newest change first where the store can, at most ``limit`` on a page.
 
-    ``unfinished``: only those with a note that are claimed or free, which somebody may have to go on with.
-    ``after``: by (scope, key), only those behind this one; only where `Capabilities.ordered`.
+    ``unfinished``: only records with a note that are claimed or free, which may have to be resumed.
+    ``after``: only records behind this (scope, key); only where `Capabilities.ordered`.
     """
 
     state: State | None = None
@@ -161,16 +161,16 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True):
-    """One page of records. ``cursor`` is None on the last."""
+    """One page of records. ``cursor`` is None on the last page."""
 
     records: list[Record]
     cursor: str | None = None
 
 
 class Stats(Struct, frozen=True, kw_only=True):
-    """Counts per state, not counted beyond ``cap``; when the sweeper last finished.
+    """The number of records in each state, counted up to ``cap``, and when the sweeper last finished.
 
-    ``approximate`` names the states whose count may be off, where an exact one would mean walking the whole store.
+    ``approximate`` names the states whose count may be off, since an exact one would read the whole store.
     """
 
     counts: dict[str, int]
@@ -181,28 +181,29 @@ class Stats(Struct, frozen=True, kw_only=True):
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What a store can say about its health without walking its records, beside `Stats`; for `doctor`.
+    """What a store knows about its health without reading its records, beside `Stats`; for `doctor`.
 
-    None, 0 or empty: there is none of it here, or it may not be asked.
+    None, 0 or empty: the store has no such figure, or its user may not read it.
     """
 
-    #: Records that expired before the time asked for and are still there, counted up to ``cap``; when the oldest did.
+    #: Records that expired before the given time and still exist, counted up to ``cap``; when the oldest expired.
     overdue: int = 0
     oldest_overdue: int | None = None
     cap: int = 0
-    #: How many seconds the oldest transaction is open that keeps the server from clearing up old rows, and whose it is.
+    #: For how many seconds the oldest transaction has been open that keeps the server from removing dead rows, and
+    #: whose it is.
     transaction_age: float = 0.0
     transaction: str = ""
     #: By table: live and dead rows, as the server estimates them.
     rows: dict[str, tuple[int, int]] = {}
     #: Bytes used, and the limit; 0: without one.
     memory: tuple[int, int] | None = None
-    #: Settings of the server that bear on the promise, as it names them.
+    #: Settings of the server that the promise depends on, by the server's names.
     settings: dict[str, str] = {}
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
-    """An operator's word on a record in doubt. ``free`` (retry) starts a new generation."""
+    """An operator's decision about a record in doubt. ``free`` (retry) starts a new generation."""
 
     state: Literal["done", "failed", "free"]
     retention: int
@@ -210,8 +211,8 @@ class Resolution(Struct, frozen=True, kw_only=True):
     error: bytes | None = None
 
 
-class Swept(Struct, frozen=True):
-    """What one bounded sweep did. ``more``: the limit was reached, call again."""
+class SweepResult(Struct, frozen=True):
+    """How many records one bounded sweep deleted, and moved to in doubt. ``more``: it reached its limit; call again."""
 
     deleted: int
     lapsed: int
@@ -223,26 +224,27 @@ Reply = Answer | bool | Exception
 
 
 class StoredClaim(Struct, gc=False):
-    """The fields of a stored record that decide what a claim is answered. SQL stores select them in this order."""
+    """The fields of a stored record that decide the answer to a claim. SQL stores select them in this order. By default
+    they are those of a record that was never claimed."""
 
-    state: str
-    owner: bytes
-    token: int
-    attempts: int
-    generation: int
-    lapsed: bool
-    doubt_on_lapse: bool
-    lease_until: int | None  # when its last lease ends; it counts while the record is claimed
-    fingerprint: bytes | None
-    result: bytes | None
-    error: bytes | None
+    state: str = "free"
+    owner: bytes = b""
+    token: int = 0
+    attempts: int = 0
+    generation: int = 0
+    lapsed: bool = False
+    doubt_on_lapse: bool = False
+    lease_until: int | None = None  # when its last lease ends; it counts while the record is claimed
+    fingerprint: bytes | None = None
+    result: bytes | None = None
+    error: bytes | None = None
     note: bytes | None = None
 
 
 def answer_for(stored: StoredClaim, *, fingerprints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
-    """What an unexpired record answers: rules 2 to 7 of `contracts.Port.run`, of a claim by ``claimant`` or of a look.
+    """The answer of an unexpired record to a claim by ``claimant`` or to a look: rules 2 to 7 of `contracts.Port.run`.
 
-    None: it is there to be taken. ``in_doubt`` where the record is ``claimed``: a claim moves it there. Raises
+    None: a claim may take it. ``in_doubt`` for a record that is still ``claimed``: a claim moves it to in doubt. Raises
     `CorruptRecord` for fields that no store writes.
     """
     if fingerprints and stored.fingerprint and stored.fingerprint not in split_fingerprints(fingerprints):
@@ -262,4 +264,4 @@ def answer_for(stored: StoredClaim, *, fingerprints: bytes, now: int, claimant: 
         return Answer("in_doubt", *counts) if stored.doubt_on_lapse else None
     if stored.state == "free":
         return None
-    raise CorruptRecord(f"a record is stored in the state {show(stored.state)!r}, which no store writes so; delete it")
+    raise CorruptRecord(f"a record has the state {show(stored.state)!r}, in a form that no store writes; delete it")

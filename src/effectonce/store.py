@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Self, TypeVar
 
-from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Fresh, Hook, Port
+from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port, SelfMigrating
 from .core.codec import ABANDONED, encode_untyped
 from .core.privacy import VERSION as SEALED_PREFIX
 from .core.privacy import Privacy
@@ -16,7 +16,7 @@ from .core.registry import load, url_in_environment
 from .core.run_sync import run_sync
 from .core.store_runtime import StoreRuntime
 from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
-from .record import Figures, Page, Query, Record, Resolution, State, Stats, Swept
+from .record import Figures, Page, Query, Record, Resolution, State, Stats, SweepResult
 from .values.durations import Duration, micros
 from .values.identity import Key, encode_key
 
@@ -237,7 +237,7 @@ class Store:
                 "read; resolve it without one, or from the program that has connect(…, private=…)"
             )
 
-    def purge(self, *, limit: int | None = None) -> Swept:
+    def purge(self, *, limit: int | None = None) -> SweepResult:
         """Delete expired records and move lapsed ones to in doubt, in bounded batches, until none (or ``limit``)
         are left. The store's own thread does this once a minute."""
         deleted = lapsed = 0
@@ -246,7 +246,7 @@ class Store:
             swept = self._ask(lambda port: port.sweep(size))  # noqa: B023
             deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
             if not swept.more or (limit is not None and deleted >= limit):
-                return Swept(deleted, lapsed, swept.more)
+                return SweepResult(deleted, lapsed, swept.more)
 
     def now(self) -> int:
         """The store's clock, in microseconds since the epoch."""
@@ -348,7 +348,7 @@ def open_backend(url: str | None = None) -> Backend:
 def require_existing(backend: object, remedy: str) -> None:
     """`SchemaMissing` where the first use of ``backend`` would create its file or its tables; for commands that only
     read. ``remedy`` says what creates them."""
-    if isinstance(backend, Fresh) and backend.is_new():
+    if isinstance(backend, SelfMigrating) and backend.is_new():
         raise SchemaMissing(
             f"there is nothing at {backend!r}, and this command creates nothing: check its name, or {remedy}"
         )

@@ -330,7 +330,7 @@ def test_a_result_that_was_traced_is_shown_as_any_other(cli: Cli, store: eo.Stor
     from effectonce.telemetry.opentelemetry import Tracing
 
     class Traced(Tracing):
-        def context(self) -> bytes:
+        def current_context(self) -> bytes:
             return b"ab" * 24
 
     Traced().watch(store)

@@ -148,7 +148,7 @@ def test_a_cookie_that_was_changed_is_refused(operator: Visitor) -> None:
     for changed in (
         f"x{cookie}",
         cookie[:-1] + ("0" if cookie[-1] != "0" else "1"),
-        cookie.partition(".")[0],
+        cookie[:-1],
         ".",
         "é",
     ):

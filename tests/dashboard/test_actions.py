@@ -29,7 +29,7 @@ def audit_log(own: World) -> list[tuple[str, str, str, str]]:
 
 
 def record(own: World, scope: str, key: str) -> Any:
-    found = own.sources().record(scope, key)
+    found = own.sources().store.get(scope, key)
     assert found is not None
     return found
 

@@ -16,10 +16,11 @@ from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import PAGES, make_app
 from effectonce.dashboard.graph import draw
 from effectonce.dashboard.pages.checks import examine_sources
-from effectonce.dashboard.poller import Poller, Sample, events_in
+from effectonce.dashboard.poller import Poller, Sample, count_events
 from effectonce.dashboard.sources import PAGE_SIZE, Sources
 from effectonce.doctor import Finding
 from effectonce.errors import ConfigurationError, InvalidOption
+from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.prometheus import Metrics
 from tests.dashboard.conftest import Visitor
 from tests.dashboard.serving import OPERATOR, VIEWER
@@ -237,8 +238,8 @@ def test_a_sagas_graph_shows_the_way_it_went(world: World) -> None:
     sources = world.sources()
     record = world.saga.get("order-2005")
     assert record is not None
-    log = sources.saga_log(record)
-    assert log is not None
+    log = sources.log(record)
+    assert isinstance(log, SagaLog)
     drawing = draw(log, record.state, {"reserve", "charge"})
     shown = {(node.title, node.state) for node in drawing.nodes}
     assert shown == {
@@ -357,7 +358,7 @@ def test_events_are_read_from_a_page_of_metrics() -> None:
         'effectonce_outcomes_total{kind="replayed",scope="b"} 1e3 1700000000000\n'
         'effectonce_outcomes_created{kind="replayed"} 1.7e9\nbroken{ 1\neffectonce_outcomes_total 5\n'
     )
-    assert sorted(events_in(page)) == [("claimed", 12.0), ("replayed", 1000.0)]
+    assert count_events(page) == {"claimed": 12.0, "replayed": 1000.0}
 
 
 def test_rates_come_from_the_workers_metrics(tmp_path: Path) -> None:

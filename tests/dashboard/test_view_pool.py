@@ -45,9 +45,7 @@ def test_f36_pages_do_not_queue_behind_a_store_that_hangs(redis_url: str, unique
         async with visitor(app) as ada:
             await ada.post("/login", data={"who": "ada", "token": OPERATOR})
             assert (await ada.get("/records")).status_code == 200
-            csrf = app.state.dashboard.access.csrf(
-                app.state.dashboard.access.session_of(next(iter(ada.cookies.values())))
-            )
+            csrf = app.state.dashboard.access.find_session(next(iter(ada.cookies.values()))).csrf
             proxy.blackhole = True
             app.state.dashboard.view_pool.timeout = 0.4
             form = {"csrf": csrf, "scope": "charge", "key": "a", "outcome": "retry"}

@@ -140,7 +140,7 @@ async def test_f51_a_new_generation_runs_what_is_done_again_and_is_audited(caplo
     (dead,) = await shop.dlq.alist()
     await shop.dlq.aredrive()
     await shop.settle(1)
-    dead_letters = shop.bench.backend.room.queue("orders").groups["billing"].dead
+    dead_letters = shop.bench.backend.queues.queue("orders").groups["billing"].dead_letters
     dead_letters[99] = dead.packet  # it is there still, as after a crash between its re-publish and its removal
     (report,) = await shop.dlq.aredrive(dry_run=True)
     assert report.fate == "no-op"
@@ -286,7 +286,7 @@ async def test_show_gives_one_and_says_where_there_is_none() -> None:
 async def test_what_another_program_put_there_is_listed_and_left_alone() -> None:
     shop = Shop()
     await shop.bury(paid())
-    shop.bench.backend.room.queue("orders").groups["billing"].dead[77] = Packet(body=b"\xff?", id="alien")
+    shop.bench.backend.queues.queue("orders").groups["billing"].dead_letters[77] = Packet(body=b"\xff?", id="alien")
     alien = (await shop.dlq.alist())[-1]
     assert (alien.cause.why, alien.message) == ("unknown", None)
     report = await shop.dlq.aredrive()

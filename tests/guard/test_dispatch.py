@@ -19,8 +19,9 @@ from pydantic import BaseModel
 import effectonce as eo
 from effectonce.agents import tool_once
 from effectonce.backends.memory.store import MemoryStoreBackend
+from effectonce.core.delivery_outcome import Ack, DeliveryOutcome, Redeliver, Reject
 from effectonce.core.retry import Retry
-from effectonce.guard.dispatch import Ack, Redeliver, Reject, Verdict, dispatcher
+from effectonce.guard.dispatch import dispatcher
 from effectonce.integrations.aws_lambda import sqs_batch
 from effectonce.integrations.webhooks import github, stripe
 from effectonce.testing import ManualClock
@@ -44,7 +45,7 @@ class Colour:
 
     def dispatcher(
         self, store: eo.Store, work: Callable[[str], Any], retry: Retry | None = None, **options: Any
-    ) -> Callable[..., Verdict]:
+    ) -> Callable[..., DeliveryOutcome]:
         if self.name == "sync":
 
             @eo.once(store, scope=eo.GLOBAL, key="key", returns=Any, **options)
@@ -82,7 +83,7 @@ def test_done_without_a_result_is_acked_too(store: eo.Store, colour: Colour) -> 
 
 
 def test_f06_a_duplicate_of_a_running_one_comes_again_and_is_never_acked(store: eo.Store, colour: Colour) -> None:
-    inner: list[Verdict] = []
+    inner: list[DeliveryOutcome] = []
 
     def work(key: str) -> None:
         thread = threading.Thread(target=lambda: inner.append(dispatch(key)))
@@ -144,7 +145,7 @@ def test_a_handler_gets_and_gives_models(store: eo.Store, is_async: bool) -> Non
     guarded: Any = eo.once(store, scope="charge", key="invoice.customer")(charge_async if is_async else charge)
     dispatch: Any = eo.dispatcher(guarded)
 
-    def sent(payload: Any) -> Verdict:
+    def sent(payload: Any) -> DeliveryOutcome:
         answer = dispatch(payload)
         return asyncio.run(answer) if is_async else answer
 

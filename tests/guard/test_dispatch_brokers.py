@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import effectonce as eo
+from effectonce.core.delivery_outcome import DeliveryOutcome
 
 SENT = [json.dumps({"id": name}).encode() for name in ("p1", "p1", "flaky", "broken")]
 
@@ -45,9 +46,9 @@ class Till:
             raise ConnectionError(payment)
         self.charged.append(payment)
 
-    def count(self, verdict: eo.Verdict) -> eo.Verdict:
-        self.settled[type(verdict).__name__] += 1
-        return verdict
+    def count(self, outcome: DeliveryOutcome) -> DeliveryOutcome:
+        self.settled[type(outcome).__name__] += 1
+        return outcome
 
     @property
     def is_over(self) -> bool:

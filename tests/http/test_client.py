@@ -86,11 +86,11 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each pause would have been."""
     pauses: list[float] = []
 
-    async def sleep(self: Any, seconds: float) -> None:
+    async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    for port in ("calls.SyncPort", "for_httpx._AsyncPort"):
-        monkeypatch.setattr(f"effectonce.http.client.{port}.sleep", sleep)
+    monkeypatch.setattr("effectonce.http.client.calls.time.sleep", pauses.append)
+    monkeypatch.setattr("effectonce.http.client.for_httpx.anyio.sleep", sleep)
     return pauses
 
 

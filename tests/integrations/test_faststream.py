@@ -167,7 +167,7 @@ async def test_f24_a_handler_without_a_name_of_its_own_is_refused(
     async with TestRabbitBroker(broker) as delivering:
         await delivering.publish("x", "payments", headers={"payment-id": "p1"})
     assert handled == []
-    assert "a message was nacked" in caplog.text
+    assert "a message was put off" in caplog.text
     assert "write a def" in caplog.text
 
 
@@ -249,7 +249,7 @@ async def test_a_store_without_its_tables_loses_no_message(
         once = ours_faststream.Idempotency(store, scope="billing", key="payment-id")
         with pytest.raises(NackMessage):
             await once(Message(), context=None).consume_scope(handler, Message())
-    assert "scope billing: a message was nacked: the tables are missing" in caplog.text
+    assert "scope billing: a message was put off: the tables are missing" in caplog.text
 
 
 async def test_a_message_whose_claim_is_lost_to_another_delivery_comes_again(store: eo.Store) -> None:

@@ -23,9 +23,9 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 import effectonce as eo
-from effectonce.providers import classify, find, is_ambiguous
+from effectonce.providers import classify, find_provider, is_ambiguous
 
-STRIPE, TWILIO = find("stripe"), find("twilio")
+STRIPE, TWILIO = find_provider("stripe"), find_provider("twilio")
 Reply = bytes | None
 
 
@@ -165,7 +165,7 @@ def test_refused_from_the_first_try_on_it_never_left(client: Callable[[str], Any
     error = raised(lambda: client(nobody))
     assert classify(TWILIO, error).kind == "not_executed"
     assert not is_ambiguous(error)
-    assert is_ambiguous(error, again=True)
+    assert is_ambiguous(error, resend=True)
 
 
 def test_what_lost_its_traceback_shows_nothing(nobody: str) -> None:
@@ -230,7 +230,7 @@ def test_botocore_tries_again_too(attempts: int, verdict: str, serving: Callable
     )
     error = raised(lambda: made.send_raw_email(RawMessage={"Data": b"x"}))
     assert type(error).__name__ == "EndpointConnectionError"
-    assert classify(find("ses"), error).kind == verdict
+    assert classify(find_provider("ses"), error).kind == verdict
     assert is_ambiguous(error) is (verdict == "unknown")
 
 

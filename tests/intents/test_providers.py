@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from effectonce.errors import NotExecuted, OutcomeUnknown
-from effectonce.providers import PROVIDERS, classify, find, is_ambiguous
+from effectonce.providers import PROVIDERS, classify, find_provider, is_ambiguous
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -41,7 +41,7 @@ DAY = 24 * HOUR
 def test_where_the_key_goes_and_how_long_it_is_kept(
     name: str, carrier: str, field: str, limit: int, window: int | None
 ) -> None:
-    known = find(name)
+    known = find_provider(name)
     assert (known.carrier, known.field, known.limit, known.window) == (carrier, field, limit, window)
     assert not known.keyed or known.limit >= 36, "ours have 36 characters"
 
@@ -62,7 +62,7 @@ def test_every_provider_is_in_the_table_above() -> None:
     ],
 )
 def test_paypal_keeps_its_keys_by_the_operation(operation: str, window: int | None) -> None:
-    assert find("paypal").kept(operation) == window
+    assert find_provider("paypal").window_of(operation) == window
 
 
 def answered(status: int, body: Any = None, **headers: str) -> httpx.Response:
@@ -119,7 +119,7 @@ def aws(code: str, status: int = 400, retries: int = 0) -> Exception:
     ],
 )
 def test_what_an_answer_is_taken_for(provider: str, outcome: Any, verdict: str) -> None:
-    came = classify(find(provider), outcome)
+    came = classify(find_provider(provider), outcome)
     assert (came.kind, came.why) == (verdict, came.why)
 
 
@@ -127,15 +127,20 @@ def test_what_an_answer_is_taken_for(provider: str, outcome: Any, verdict: str) 
     ("status", "verdict"), [(402, "failure"), (400, "failure"), (403, "unknown"), (404, "unknown")]
 )
 def test_rule_4_on_a_resend_only_what_comes_from_behind_the_keys_is_final(status: int, verdict: str) -> None:
-    assert classify(find("stripe"), answered(status), resend=True).kind == verdict
-    assert classify(find("stripe"), answered(status)).kind == "failure"
+    assert classify(find_provider("stripe"), answered(status), resend=True).kind == verdict
+    assert classify(find_provider("stripe"), answered(status)).kind == "failure"
 
 
 def test_when_to_come_again_is_what_the_provider_says() -> None:
-    assert classify(find("stripe"), answered(429, retry_after="17")).retry_after == 17.0
-    assert classify(find("stripe"), answered(429, retry_after="Fri, 31 Dec 1999 23:59:59 GMT")).retry_after == 0.0
-    assert classify(find("stripe"), answered(429, retry_after="Fri, 31 Dec 9999 23:59:59 GMT")).retry_after == 3600.0
-    assert classify(find("stripe"), answered(429, retry_after="soon")).retry_after == 60.0
+    assert classify(find_provider("stripe"), answered(429, retry_after="17")).retry_after == 17.0
+    assert (
+        classify(find_provider("stripe"), answered(429, retry_after="Fri, 31 Dec 1999 23:59:59 GMT")).retry_after == 0.0
+    )
+    assert (
+        classify(find_provider("stripe"), answered(429, retry_after="Fri, 31 Dec 9999 23:59:59 GMT")).retry_after
+        == 3600.0
+    )
+    assert classify(find_provider("stripe"), answered(429, retry_after="soon")).retry_after == 60.0
 
 
 @pytest.mark.parametrize(
@@ -208,8 +213,8 @@ def test_what_grpc_says(code: Code, module: str) -> None:
     final = code.name in SAID_NO | SAID_NO_FIRST
     turned_away = code is Code.UNAUTHENTICATED
     assert is_ambiguous(error) is (not final and not turned_away)
-    assert is_ambiguous(error, again=True) is (code.name not in SAID_NO)
-    verdict = classify(find("twilio"), error)
+    assert is_ambiguous(error, resend=True) is (code.name not in SAID_NO)
+    verdict = classify(find_provider("twilio"), error)
     assert verdict.kind == ("failure" if final else "not_executed" if turned_away else "unknown")
     assert code.name in verdict.why
 
@@ -226,7 +231,7 @@ def test_grpc_through_others(error: Exception) -> None:
 def test_a_code_of_the_users_own_is_none_of_grpc(attributes: Any) -> None:
     error = of("shop.errors", "OrderError", **attributes)
     assert not is_ambiguous(error)
-    assert classify(find("twilio"), error).kind == "unknown"
+    assert classify(find_provider("twilio"), error).kind == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +267,7 @@ def test_a_code_of_the_users_own_is_none_of_grpc(attributes: Any) -> None:
     ],
 )
 def test_a_status_counts_whoever_says_it(error: Exception, ambiguous: bool, again: bool) -> None:
-    assert (is_ambiguous(error), is_ambiguous(error, again=True)) == (ambiguous, again)
+    assert (is_ambiguous(error), is_ambiguous(error, resend=True)) == (ambiguous, again)
 
 
 @pytest.mark.parametrize(
@@ -300,14 +305,14 @@ def test_ours_mean_what_they_say() -> None:
 
 def test_a_status_of_anybodys_does_not_settle_an_intent() -> None:
     """The audit log said 404, after the charge."""
-    assert classify(find("stripe"), of("audit", code=404)).kind == "unknown"
-    assert classify(find("stripe"), of("audit", status=402)).kind == "unknown"
-    assert classify(find("twilio"), of("twilio.base.exceptions", status=400, code=21211)).kind == "failure"
+    assert classify(find_provider("stripe"), of("audit", code=404)).kind == "unknown"
+    assert classify(find_provider("stripe"), of("audit", status=402)).kind == "unknown"
+    assert classify(find_provider("twilio"), of("twilio.base.exceptions", status=400, code=21211)).kind == "failure"
 
 
 def test_an_answer_that_could_not_be_used_is_an_answer_all_the_same() -> None:
     error = of("aiohttp.client_exceptions", "ContentTypeError", status=200, headers={})
-    assert classify(find("stripe"), error).kind == "unknown"
+    assert classify(find_provider("stripe"), error).kind == "unknown"
     assert is_ambiguous(error)
 
 
@@ -329,10 +334,10 @@ class Declined(Unspeakable):
 @pytest.mark.parametrize("error", [Unreadable("boom"), Unspeakable()])
 @pytest.mark.parametrize("resend", [False, True])
 def test_an_error_that_cannot_be_read_is_unknown(error: Exception, resend: bool) -> None:
-    assert classify(find("stripe"), error, resend).kind == "unknown"
+    assert classify(find_provider("stripe"), error, resend).kind == "unknown"
 
 
 def test_an_error_that_cannot_be_read_leaves_it_open_in_a_step_too() -> None:
     assert is_ambiguous(Unreadable("boom"))
     assert not is_ambiguous(Unspeakable()), "it is the step's own"
-    assert classify(find("stripe"), Declined()).kind == "failure"
+    assert classify(find_provider("stripe"), Declined()).kind == "failure"

@@ -54,7 +54,7 @@ POINTS = {
     "outbox-send": f"{TRANSACTION} send lease publish settle",
     "saga-S": "claim call note complete ack",
     "saga-T": "claim call note complete ack wait",
-    "saga-resume": "claim call note complete next",
+    "saga-resume": "claim call note complete read_chunk",
     "worker-B": "receive claim effect handler complete",
     "worker-TB": "receive begin insert_many savepoint effect handler release commit",
     "intents-K-joined": "claim note call begin effect send join commit ack",

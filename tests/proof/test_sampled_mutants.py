@@ -10,10 +10,12 @@ import pytest
 
 from tests.harness.shared import ServerRegistry
 from tests.proof.sampled_mutants.__main__ import choose
+from tests.proof.sampled_mutants.checkout_copy import PACKAGE, ROOT, CheckoutCopy
 from tests.proof.sampled_mutants.equivalents import EQUIVALENTS
 from tests.proof.sampled_mutants.mutations import mutants_below, mutants_of
-from tests.proof.sampled_mutants.nearest_tests import FAILED, PASSED, ROOMS, ROOT, run_tests
-from tests.proof.sampled_mutants.source_copy import PACKAGE, SourceCopy
+from tests.proof.sampled_mutants.nearest_tests import FAILED, PASSED, ROOMS, run_tests
+
+SOURCE = ROOT / PACKAGE
 
 
 def changes(source: str) -> list[str]:
@@ -36,6 +38,8 @@ def changes(source: str) -> list[str]:
         ("x += y", ["x -= y"]),
         ("x = 'ü' + y", []),
         ("x = y('ü', 1)", ["x = y('ü', 2)"]),
+        ("x = 0, 19, 20", ["x = 1, 19, 20", "x = 0, 20, 20", "x = 0, 19, 40"]),
+        ("x = 0.0, 1.5", ["x = 1.0, 1.5", "x = 0.0, 3.0"]),
         ("x = True", ["x = False"]),
         ("if a(): b = c", ["if not (a()): b = c"]),
         ("while a: b = c", ["while not (a): b = c"]),
@@ -64,7 +68,9 @@ def test_what_a_mutant_changes(source: str, expected: list[str]) -> None:
         "@dataclass(frozen=True)\nclass X:\n    y: int",
         "assert x == 1",
         "x = f'{1 + 2}'",
+        "x = zip(a, b, strict=True)",
         "WAIT_SECONDS: Final = 30",
+        "T_co = TypeVar('T_co', covariant=True)",
         "class X:\n    def __init__(self, y):\n        self.y = y",
         "class X:\n    def __init__(self, y):\n        self.y: int = y",
     ],
@@ -75,7 +81,7 @@ def test_what_is_left_alone(source: str) -> None:
 
 def test_every_room_has_code_and_tests() -> None:
     for room, tests in ROOMS.items():
-        assert any((PACKAGE / room).rglob("*.py")), room
+        assert any((SOURCE / room).rglob("*.py")), room
         assert all((ROOT / "tests" / path).exists() for path in tests), room
 
 
@@ -85,14 +91,14 @@ def test_a_sample_is_valid_python_and_the_same_for_the_same_seed() -> None:
     assert len(set(sample)) == 50
     assert choose(options) == sample
     for mutant in sample:
-        ast.parse(mutant.apply((PACKAGE / mutant.path).read_bytes()))
+        ast.parse(mutant.apply((SOURCE / mutant.path).read_bytes()))
 
 
 def test_every_equivalent_is_still_there() -> None:
     """One whose line has changed since is to be looked at again."""
     left = set(EQUIVALENTS)
     for path in {path for path, _, _ in EQUIVALENTS}:
-        source = (PACKAGE / path).read_bytes() if (PACKAGE / path).exists() else b""
+        source = (SOURCE / path).read_bytes() if (SOURCE / path).exists() else b""
         for mutant in mutants_of(path, source):
             left.discard(mutant.identity(source))
     assert not left
@@ -100,16 +106,16 @@ def test_every_equivalent_is_still_there() -> None:
 
 def test_the_tests_near_a_mutant_notice_it() -> None:
     """In a copy: the checkout stays as it is, and so does the copy when the mutant is gone."""
-    mutant = next(m for m in mutants_below(PACKAGE, ("values/fingerprint.py",)) if m.kind == "return value")
-    original = (PACKAGE / mutant.path).read_bytes()
+    mutant = next(m for m in mutants_below(SOURCE, ("values/fingerprint.py",)) if m.kind == "return value")
+    original = (SOURCE / mutant.path).read_bytes()
     registry = ServerRegistry()
-    copy = SourceCopy()
+    copy = CheckoutCopy()
     try:
-        arguments = (copy, ["tests/values/test_fingerprint.py"], registry.listen(), "gw0", 120.0)
+        arguments = (copy, registry.listen(), "gw0", ["tests/values/test_fingerprint.py"])
         with copy.mutated(mutant):
             run = run_tests(*arguments)
             assert (run.code, run.failed.partition("::")[0]) == (FAILED, "tests/values/test_fingerprint.py"), run.output
-            assert (PACKAGE / mutant.path).read_bytes() == original
+            assert (SOURCE / mutant.path).read_bytes() == original
         run = run_tests(*arguments)
         assert run.code == PASSED, run.output
     finally:

@@ -12,8 +12,6 @@ from effectonce.contracts import OutboxPort
 from effectonce.contracts.outbox import RowOutcome
 from tests.relay.harness import Database, lease, message, numbers
 
-pytestmark = pytest.mark.quick_on("postgres", "mariadb")
-
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 HOUR = 3_600_000_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Event, Packet
+from effectonce.contracts.outbox import LeasedRows, LeaseRequest
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, SchemaMismatch, SchemaMissing
 from effectonce.relay.relay import Relay
@@ -194,13 +196,53 @@ async def test_a_serving_relay_waits_for_its_broker(database: Database, broker: 
     events: list[Event] = []
     relay = database.relay(broker)
     relay.store.add_hook(events.append)
+    assert (relay.phase, relay.outage) == ("stopped", None)
     serving = asyncio.create_task(relay.serve())
     await auntil(lambda: any(event.kind == "relay_paused" for event in events))
+    assert (relay.phase, str(relay.outage)) == ("running", "gone fishing")
     broker.raises = lambda packets: None
     await auntil(lambda: len(broker.sent) == 3)
+    await auntil(lambda: relay.outage is None)
+    relay.stop()
+    await asyncio.sleep(0)
+    assert relay.phase == "draining"
+    await serving
+    assert (relay.phase, relay.outage) == ("stopped", None)
+    assert "gone fishing" in next(event.detail for event in events if event.kind == "relay_paused")
+
+
+async def test_the_pauses_of_an_outage_are_kept_and_grow(database: Database, broker: FakeBroker) -> None:
+    """0.1 s at most before the second try, 0.2 s before the third: no hammering of a broker that restarts."""
+    database.send_numbers([1])
+    tries: list[float] = []
+    broker.raises = lambda packets: tries.append(time.monotonic()) or BrokerUnavailable("gone fishing")  # type: ignore[func-returns-value]
+    paused: list[float] = []
+    relay = database.relay(broker)
+    relay.store.add_hook(lambda event: paused.append(event.seconds or 0.0) if event.kind == "relay_paused" else None)
+    serving = asyncio.create_task(relay.serve())
+    await auntil(lambda: len(tries) == 5)
     relay.stop()
     await serving
-    assert "gone fishing" in next(event.detail for event in events if event.kind == "relay_paused")
+    assert paused[0] <= 0.1 < 0.4 <= paused[3] <= 0.8
+    assert all(after - before >= pause for before, after, pause in zip(tries, tries[1:], paused, strict=False))
+
+
+async def test_one_outage_after_another_begins_with_a_short_pause(database: Database, broker: FakeBroker) -> None:
+    paused: list[float] = []
+    relay = database.relay(broker)
+    relay.store.add_hook(lambda event: paused.append(event.seconds or 0.0) if event.kind == "relay_paused" else None)
+    serving = asyncio.create_task(relay.serve())
+    for number in range(2):
+        broker.raises = lambda packets: BrokerUnavailable("gone fishing")
+        database.send_numbers([number])
+        pauses = len(paused)
+        await auntil(lambda pauses=pauses: len(paused) == pauses + 3)  # type: ignore[misc]
+        broker.raises = lambda packets: None
+        await auntil(lambda number=number: len(broker.sent) == number + 1)  # type: ignore[misc]
+        await auntil(lambda: relay.outage is None)
+    relay.stop()
+    await serving
+    assert sum(pause <= 0.1 for pause in paused) == 2
 
 
 async def test_a_queue_that_may_not_be_used_holds_up_its_own_rows_uncounted(
@@ -288,7 +330,51 @@ async def test_a_publish_that_never_returns_is_given_up_before_the_lease_is_over
     assert await relay.drain() == 1
 
 
+async def test_while_one_pump_waits_for_the_broker_another_publishes(database: Database) -> None:
+    """Where the database has more than one connection for it. SQLite has one writer, and so its relay one pump."""
+    broker = FakeBroker(batch=1)
+    broker.gate = asyncio.Event()
+    database.send_numbers(range(20))
+    relay = database.relay(broker, batch=5)
+    serving = asyncio.create_task(relay.serve())
+    pumps = 1 if database.name == "sqlite" else 2
+    await auntil(lambda: len(broker.calls) == pumps)
+    await asyncio.sleep(0.1)
+    assert len(broker.calls) == pumps
+    broker.gate.set()
+    await auntil(lambda: len(broker.sent) == 20)
+    relay.stop()
+    await serving
+    assert sorted(broker.numbers()) == list(range(20))
+
+
 # -- waking up and going to sleep
+
+
+async def test_an_idle_relay_looks_less_and_less_often(
+    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From every 5 ms to every ``poll``: 12 looks in the first second, not hundreds. A row makes it quick again."""
+    port_class = type(database.port())
+    looks: list[LeaseRequest] = []
+    lease = port_class.lease
+
+    async def counted(self: Any, request: LeaseRequest) -> LeasedRows:
+        looks.append(request)
+        return await lease(self, request)
+
+    monkeypatch.setattr(port_class, "lease", counted)
+    relay = database.relay(broker, poll="10s")
+    serving = asyncio.create_task(relay.serve())
+    await asyncio.sleep(1.0)
+    assert 2 <= len(looks) <= 16
+    quiet = len(looks)
+    database.send_numbers([1])
+    await auntil(lambda: len(broker.sent) == 1)
+    await auntil(lambda: len(looks) >= quiet + 4, seconds=5)
+    relay.stop()
+    await serving
+    assert len({request.owner for request in looks}) == len(looks), "a lease without rows is over"
 
 
 @pytest.fixture

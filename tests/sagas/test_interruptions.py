@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,21 @@ def test_an_input_that_no_longer_reads_is_refused_and_the_others_go_on(caplog: p
     assert new.resume() == Resumed(done=1, refused=1)
     assert "define an input that fits both" in caplog.text
     assert (new.get("bad").state, new.get("good").state) == ("free", "done")  # type: ignore[union-attr]
+
+
+def test_a_log_that_cannot_be_read_is_refused_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F07, F38: written by a newer release, say."""
+    store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
+    saga = eo.Saga("order", store, input=Order)
+    saga.step(name="one")(_nothing)
+    saga.start("bad", ORDER)
+    saga.start("good", ORDER)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as conn, conn:
+        conn.execute("UPDATE effectonce_records SET note = x'00' WHERE key = 'bad'")
+    assert saga.resume() == Resumed(done=1, refused=1)
+    assert "the log of a saga cannot be read" in caplog.text
 
 
 def _nothing(order: Any) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 import effectonce as eo
 from effectonce.contracts import Event
-from effectonce.telemetry.endpoints import parse
+from effectonce.telemetry.endpoints import parse_address
 from effectonce.telemetry.prometheus import ALERTING as COUNTED_FROM_ZERO
 from effectonce.telemetry.prometheus import Metrics
 
@@ -136,7 +136,7 @@ def test_relays_in_kubernetes_are_probed_where_they_listen(name: str) -> None:
     pod = document["spec"]["template"]["spec"]
     (relay,) = (each for each in [*pod["containers"], *pod.get("initContainers", ())] if each["name"] == "relay")
     (port,) = relay["ports"]
-    _, listens = parse(relay["args"][relay["args"].index("--listen") + 1])
+    _, listens = parse_address(relay["args"][relay["args"].index("--listen") + 1])
     assert (port["name"], port["containerPort"]) == ("metrics", listens)
     probes = {name: relay[name]["httpGet"] for name in relay if name.endswith("Probe")}
     wanted = {"livenessProbe": "/healthz", "readinessProbe": "/readyz"}

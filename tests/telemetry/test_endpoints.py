@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 import effectonce as eo
 from effectonce.telemetry import endpoints
-from effectonce.telemetry.endpoints import parse
+from effectonce.telemetry.endpoints import parse_address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 from tests.worker.bench import Bench, paid, serving, until
@@ -327,13 +327,13 @@ async def test_a_collector_that_raises_is_an_answer_and_probes_go_on() -> None:
 @pytest.mark.parametrize("listen", ["9464", "localhost", "localhost:http", "127.0.0.1:70000", ""])
 def test_an_address_that_is_none_is_refused(listen: str) -> None:
     with pytest.raises(eo.ConfigurationError, match=r"write 127\.0\.0\.1:9464"):
-        parse(listen)
+        parse_address(listen)
 
 
 def test_without_a_host_only_this_machine_is_served() -> None:
     """F64: nothing is open to others unless it is told to."""
-    assert parse(":9464") == ("127.0.0.1", 9464)
-    assert parse("[::1]:9464") == ("::1", 9464)
+    assert parse_address(":9464") == ("127.0.0.1", 9464)
+    assert parse_address("[::1]:9464") == ("::1", 9464)
 
 
 async def test_an_address_that_is_taken_stops_the_worker() -> None:

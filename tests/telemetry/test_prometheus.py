@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.contracts import Event
-from effectonce.telemetry import histogram, prometheus
+from effectonce.telemetry import event_counters, prometheus
 from effectonce.telemetry.cached_probe import CachedProbe, refresh
 from effectonce.telemetry.prometheus import Metrics
 from effectonce.testing import ManualClock
@@ -92,7 +92,7 @@ def test_threads_lose_no_count() -> None:
     def count(id: int) -> None: ...
 
     def work(number: int) -> None:
-        for each in range(3 * histogram.FOLD_AT):
+        for each in range(3 * event_counters.FOLD_AT_OBSERVATIONS):
             count(number * 10_000 + each)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -100,8 +100,10 @@ def test_threads_lose_no_count() -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         page(metrics)
-    assert page(metrics).value("effectonce_outcomes_total", kind="completed") == 12 * histogram.FOLD_AT
-    assert page(metrics).value("effectonce_outcomes_total", kind="claimed") == 12 * histogram.FOLD_AT
+    assert (
+        page(metrics).value("effectonce_outcomes_total", kind="completed") == 12 * event_counters.FOLD_AT_OBSERVATIONS
+    )
+    assert page(metrics).value("effectonce_outcomes_total", kind="claimed") == 12 * event_counters.FOLD_AT_OBSERVATIONS
 
 
 def test_scopes_that_never_end_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +187,7 @@ def test_a_meter_that_raises_changes_no_outcome(caplog: pytest.LogCaptureFixture
 
 def test_a_child_that_was_forked_in_the_middle_of_a_scrape_goes_on() -> None:
     """Nobody frees a lock that a thread of the parent held, nor ends what it was reading."""
-    tally, reading = histogram.Histogram(), CachedProbe("slow", lambda: 7)
+    tally, reading = event_counters.Histogram(), CachedProbe("slow", lambda: 7)
     began, go_on = threading.Event(), threading.Event()
 
     def wait() -> bool:

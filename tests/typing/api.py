@@ -25,7 +25,7 @@ from effectonce.babelqueue.seen_set import SeenSet, seen_set
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage
 from effectonce.core.run_sync import Pending
 from effectonce.envelopes import CloudEvents, Raw, Signed
-from effectonce.record import Page, Stats, Swept
+from effectonce.record import Page, Stats, SweepResult
 
 
 class Receipt:
@@ -43,7 +43,7 @@ eo.connect(7)  # type: ignore[arg-type]
 assert_type(store.get("charge", ("acme", 7)), eo.Record | None)
 assert_type(store.list(state="in_doubt"), Page)
 assert_type(store.stats(), Stats)
-assert_type(store.purge(limit=10), Swept)
+assert_type(store.purge(limit=10), SweepResult)
 assert_type(store.forget("charge", UUID(int=0)), bool)
 store.list(state="lost")  # type: ignore[arg-type]
 store.get("charge", 1.5)  # type: ignore[arg-type]

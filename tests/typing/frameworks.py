@@ -7,8 +7,9 @@ from typing import Any, assert_type
 
 import effectonce as eo
 from effectonce.agents import tool_once
+from effectonce.core.delivery_outcome import Ack, DeliveryOutcome, Redeliver, Reject
 from effectonce.core.retry import Retry
-from effectonce.guard.dispatch import Ack, Redeliver, Reject, Verdict, dispatcher
+from effectonce.guard.dispatch import dispatcher
 from effectonce.integrations.aws_lambda import sqs_batch
 from effectonce.integrations.webhooks import github, stripe
 
@@ -26,9 +27,9 @@ async def acharge(payment_id: str) -> int:
 
 
 dispatch = dispatcher(charge, retry=Retry(5))
-assert_type(dispatch("p1", amount=2), Verdict)
+assert_type(dispatch("p1", amount=2), DeliveryOutcome)
 dispatch(7)  # type: ignore[arg-type]
-adispatch: Callable[[str], Coroutine[Any, Any, Verdict]] = dispatcher(acharge)
+adispatch: Callable[[str], Coroutine[Any, Any, DeliveryOutcome]] = dispatcher(acharge)
 match dispatch("p1"):
     case Ack(value=value, replayed=replayed):
         assert_type(replayed, bool)

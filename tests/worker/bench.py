@@ -91,7 +91,7 @@ def give_back_in_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def receive_backwards(self: Watched, limit: int, wait: float) -> Sequence[Delivery]:
         found = await receive(self, limit, wait)
-        return sorted(found, key=lambda each: each.attempt > 1 and -each.handle[0])
+        return sorted(found, key=lambda each: each.attempt > 1 and -each.handle.key)
 
     monkeypatch.setattr(Watched, "nack", nack_coarsely)
     monkeypatch.setattr(Watched, "receive", receive_backwards)
@@ -193,7 +193,7 @@ class Bench:
 
     def left(self, queue: str, group: str = "billing") -> int:
         """What the queue still holds, delivered or not."""
-        return len(self.backend.room.queue(queue).groups[group].items)
+        return len(self.backend.queues.queue(queue).groups[group].messages)
 
     def dead(self, worker: eo.Worker, queue: str) -> eo.DeadLetterQueue:
         return eo.DeadLetterQueue(worker, queue)

@@ -349,9 +349,9 @@ async def test_f54_what_is_in_hand_is_extended_and_what_is_lost_is_not_started_a
         await until(lambda: bench.count("extend") >= 12)
         assert bench.left("orders") == 2
         assert ran == [first.id], "three windows long, and it is still ours"
-        group = bench.backend.room.queue("orders").groups["billing"]
-        for item in group.items.values():
-            item.token = None  # both are somebody else's now
+        group = bench.backend.queues.queue("orders").groups["billing"]
+        for message in group.messages.values():
+            message.delivery = None  # both are somebody else's now
         extended = bench.count("extend")
         await until(lambda: bench.count("extend") >= extended + 2)
         release.set()

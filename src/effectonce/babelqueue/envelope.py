@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -25,7 +26,6 @@ from effectonce.errors import ConfigurationError, Undecodable, show
 from effectonce.message import BYPASS, REDRIVEN, Message
 
 from .bindings import BabelQueuePacket
-from .dead_letters import Pairs, refuse_constant
 
 SCHEMA_VERSION: Final = 1
 LANG: Final = "python"
@@ -122,26 +122,19 @@ class BabelQueue:
         version = headers.get(names.VERSION, "")
         if version.strip(BLANK) and version != str(SCHEMA_VERSION):
             raise Undecodable(f"its schema version is {show(version)!r}; this release reads {SCHEMA_VERSION}")
-        defect = poison(packet.body)
-        if defect is not None:
-            raise Undecodable(f"this is not a BabelQueue message: {defect}")
-        try:
-            members = _members.decode(msgspec.json.format(packet.body, indent=-1))
-            meta = _object(members, "meta")
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise Undecodable(f"this is not a BabelQueue message: {show(error, 300)}") from error
-        job = _take_urn(members)
+        known = read_known_members(packet.body)
+        members = _members.decode(msgspec.json.format(packet.body, indent=-1))
+        meta = _object(members, "meta")
+        job = _take_urn(known, members)
         _drop_forbidden(members, meta)
-        attempts, trace = _value(members, "attempts"), _value(members, "trace_id")
-        if _value(meta, "schema_version") != SCHEMA_VERSION:
-            written = bytes(meta.get("schema_version", Raw(b"missing"))).decode()
-            raise Undecodable(f"its meta.schema_version is {show(written)}; this release reads {SCHEMA_VERSION}")
-        if bytes(members.get("data", Raw(b"null")))[:1] != b"{":
+        if known.meta is None or known.meta.schema_version != SCHEMA_VERSION:
+            raise Undecodable(f"its meta.schema_version is not {SCHEMA_VERSION}, which this release reads")
+        if known.data is None:
             raise Undecodable("it has no data, which is a JSON object")
-        if attempts is None or not (trace or "").strip(BLANK):
+        if known.attempts is None or not (known.trace_id or "").strip(BLANK):
             raise Undecodable("it has no attempts, or no trace_id")
         ours = _object(_object(meta, "ext"), "effectonce")
-        id = _value(meta, "id") or ""
+        id = known.meta.id or ""
         return Message(
             data=read_json(members["data"], data_type, "the data"),
             type=job,
@@ -149,37 +142,14 @@ class BabelQueue:
             key=_text(ours, "key") or id,
             ordering_key=_text(ours, "ordering_key"),
             headers=_message_headers(headers, members, meta),
-            trace_id=trace,
-            attempt=_count_attempts(headers, attempts) + 1,
-            time=_time(_value(meta, "created_at")),
+            trace_id=known.trace_id,
+            attempt=_count_attempts(headers, known.attempts) + 1,
+            time=_time(known.meta.created_at),
         )
 
     def stable_headers(self, packet: Packet) -> dict[str, str]:
         """See `contracts.StableHeaders`."""
         return names.other_headers(names.contract_headers(packet))
-
-
-def poison(body: bytes) -> str | None:
-    """Why ``body`` can never be handled; None where it can.
-
-    It is not one JSON object, a member that the envelope knows is of the wrong type, or no member names what it is. A
-    repeated member is checked each time, and its last value counts.
-    """
-    try:
-        parsed = json.loads(
-            body.decode(), object_pairs_hook=Pairs, parse_int=_parse_int, parse_constant=refuse_constant
-        )
-    except (ValueError, RecursionError) as error:
-        return f"it is not JSON ({show(error) or type(error).__name__})"
-    if not isinstance(parsed, Pairs):
-        return "it is JSON, but not an object"
-    wrong = _find_wrong_member(parsed, _MEMBER_TYPES, "")
-    if wrong is not None:
-        return wrong
-    members = dict(parsed)
-    if not any(_is_urn(members.get(name)) for name in ("job", "urn")):
-        return "it has no job and no urn that names what it is"
-    return None
 
 
 # -- members that are kept for sending on
@@ -217,18 +187,15 @@ def _message_headers(headers: Mapping[str, str], members: dict[str, Raw], meta: 
     return kept
 
 
-def _take_urn(members: dict[str, Raw]) -> str:
+def _take_urn(known: KnownMembers, members: dict[str, Raw]) -> str:
     """The URN, which becomes the member ``job``; the older member ``urn`` is removed."""
-    job, urn = _text(members, "job"), _text(members, "urn")
-    if "job" in members and job is None:
+    if "job" in members and not isinstance(known.job, str):
         log.warning("a BabelQueue message has a /job that is not a string; it is ignored")
-    if "urn" in members:
-        del members["urn"]
-        if _is_urn(job):
-            log.warning("a BabelQueue message has a /job and a /urn; the /urn is dropped")
-    name = job if job is not None and _is_urn(job) else urn or ""
-    members["job"] = Raw(_to_json(name))
-    return name
+    if members.pop("urn", None) is not None and _is_urn(known.job):
+        log.warning("a BabelQueue message has a /job and a /urn; the /urn is dropped")
+    urn: str = known.job if _is_urn(known.job) else known.urn
+    members["job"] = Raw(_to_json(urn))
+    return urn
 
 
 def _drop_forbidden(members: dict[str, Raw], meta: dict[str, Raw]) -> None:
@@ -284,64 +251,71 @@ def _time(millis: int | None) -> datetime | None:
 
 # -- the shape
 
-
-_HUGE_INTEGER = object()  # an integer too long to convert
-
-
-def _parse_int(text: str) -> Any:
-    return int(text) if len(text) < 4000 else _HUGE_INTEGER
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
-_MEMBER_TYPES: dict[str, type[Any]] = {
-    "trace_id": str,
-    "attempts": int,
-    "data": Pairs,
-    "meta": Pairs,
-    "dead_letter": Pairs,
-}
-_NESTED_MEMBER_TYPES: dict[str, dict[str, type[Any]]] = {
-    "meta": {"id": str, "queue": str, "lang": str, "schema_version": int, "created_at": int},
-    "dead_letter": {
-        **dict.fromkeys(("reason", "error", "exception", "original_queue", "lang"), str),
-        **dict.fromkeys(("failed_at", "attempts"), int),
-    },
-}
+class _KnownMeta(msgspec.Struct):
+    id: str | None = None
+    queue: str | None = None
+    lang: str | None = None
+    schema_version: _Int64 | None = None
+    created_at: _Int64 | None = None
 
 
-def _find_wrong_member(pairs: Pairs, types: Mapping[str, type[Any]], prefix: str) -> str | None:
-    value: Any
-    for name, value in pairs:
-        wanted = types.get(name)
-        if wanted is None or value is None:
-            continue
-        if type(value) is not wanted or (wanted is int and not -(1 << 63) <= value < 1 << 63):
-            description = {str: "a string", int: "a 64-bit integer", Pairs: "an object"}[wanted]
-            return f"its member {prefix}{name} is not {description}"
-        if name == "data" and not prefix and not _is_finite(value):
-            return "its data has a number that is not finite"
-        if name in _NESTED_MEMBER_TYPES:
-            nested = _find_wrong_member(value, _NESTED_MEMBER_TYPES[name], f"{name}.")
-            if nested is not None:
-                return nested
-    return None
+class _KnownDeadLetter(msgspec.Struct):
+    reason: str | None = None
+    error: str | None = None
+    exception: str | None = None
+    original_queue: str | None = None
+    lang: str | None = None
+    failed_at: _Int64 | None = None
+    attempts: _Int64 | None = None
 
 
-def _is_finite(root: Any) -> bool:
-    unchecked = [root]
-    while unchecked:
-        value = unchecked.pop()
-        if isinstance(value, Pairs):
-            unchecked.extend(item for _, item in value)
-        elif isinstance(value, list):
-            unchecked.extend(value)
-        elif value is _HUGE_INTEGER or (isinstance(value, float) and not math.isfinite(value)):
-            return False
-        elif type(value) is int:
-            try:
-                float(value)
-            except OverflowError:
-                return False
-    return True
+class KnownMembers(msgspec.Struct):
+    """The members that the envelope knows, by their types. Any of them may be null or missing."""
+
+    job: Any = None
+    urn: Any = None
+    trace_id: str | None = None
+    attempts: _Int64 | None = None
+    data: dict[str, Any] | None = None
+    meta: _KnownMeta | None = None
+    dead_letter: _KnownDeadLetter | None = None
+
+
+_known_members = msgspec.json.Decoder(KnownMembers)
+_HUGE_INTEGER = re.compile(r"[0-9]{309}")  # perhaps larger than the largest double; a larger float is never decoded
+
+
+def read_known_members(body: bytes) -> KnownMembers:
+    """The known members in ``body``. `Undecodable` where it can never be handled.
+
+    It is not one JSON object, a known member is of the wrong type, or none names what it is. A repeated member is
+    checked each time, and its last value counts.
+    """
+    try:
+        text = body.decode()
+        known = _known_members.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"this is not a BabelQueue message: {show(error, 300)}") from error
+    if not (_is_urn(known.job) or _is_urn(known.urn)):
+        raise Undecodable("this is not a BabelQueue message: it has no job and no urn that names what it is")
+    if _HUGE_INTEGER.search(text) and not _has_finite_data(text):
+        raise Undecodable("this is not a BabelQueue message: its data has a number that is not finite")
+    return known
+
+
+def _has_finite_data(text: str) -> bool:
+    """Whether every number in the data is finite to those who read numbers as doubles."""
+    members = json.loads(text, object_pairs_hook=list, parse_int=float)
+    return all(_is_finite(value) for name, value in members if name == "data")
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _is_urn(value: Any) -> bool:

@@ -13,10 +13,10 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
-from effectonce.backends.redis.connection import RedisBrokerConnection, Script
+from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
 from effectonce.backends.redis.endpoint import RedisEndpoint, endpoint_at, load_driver
 from effectonce.backends.redis.errors import RedisBrokerErrors
 from effectonce.contracts import (
@@ -153,44 +153,50 @@ class BabelQueueListConsumer:
         return deliveries
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return await self._settle("ack", "", b"", deliveries)
+        return await self._unsettled.settle(deliveries, lambda held: self._run_settle("ack", 0, b"", held))
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
-        elements = [count_attempt(delivery.handle.element) for delivery in deliveries]
-        if delay > 0:
-            return await self._settle("delay", str(delay), self._delayed, deliveries, elements)
-        return await self._settle("push", "", self._queue.encode(), deliveries, elements)
+        verb, target = ("delay", self._delayed) if delay > 0 else ("push", self._queue.encode())
+
+        async def send(held: list[ListReservation]) -> list[bool]:
+            elements = [count_attempt(reservation.element) for reservation in held]
+            return await self._run_settle(verb, delay, target, held, elements)
+
+        return await self._unsettled.settle(deliveries, send)
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        element = dead_letter_element(delivery.packet, headers, self._queue)
-        (answer,) = await self._settle("push", "", dead_letter_list(self._queue), [delivery], [element])
+        elements = [dead_letter_element(delivery.packet, headers, self._queue)]
+        target = dead_letter_list(self._queue)
+        (answer,) = await self._unsettled.settle(
+            [delivery], lambda held: self._run_settle("push", 0, target, held, elements)
+        )
         return answer
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        answers = await self._settle("extend", str(seconds), b"", deliveries)
-        ends_at = time.monotonic() + seconds
-        for delivery, answer in zip(deliveries, answers, strict=True):
-            if answer:
-                delivery.handle.ends_at = ends_at
-        return answers
+        held = [delivery.handle for delivery in deliveries if self._unsettled.holds(delivery.handle)]
+        answers = await self._run_settle("extend", seconds, b"", held)
+        extended = {reservation for reservation, is_ours in zip(held, answers, strict=True) if is_ours}
+        for reservation in extended:
+            reservation.ends_at = time.monotonic() + seconds
+        return [delivery.handle in extended for delivery in deliveries]
 
-    async def _settle(
-        self, verb: str, argument: str, target: bytes, deliveries: Sequence[Delivery], elements: Sequence[bytes] = ()
+    async def _run_settle(
+        self,
+        verb: str,
+        seconds: float,
+        target: bytes,
+        held: Sequence[ListReservation],
+        elements: Sequence[bytes] | None = None,
     ) -> list[bool]:
-        """Run the settling script for the reservations that are unsettled. Returns which ones were still ours."""
-        held = [self._unsettled.holds(delivery.handle) for delivery in deliveries]
-        args: list[Any] = [verb, argument]
-        for index, delivery in enumerate(deliveries):
-            if held[index]:
-                args += [delivery.handle.key, delivery.handle.element, elements[index] if elements else b""]
-        if not any(held):
-            return held
+        """Run the settling script. ``elements``: what is pushed to ``target``, or waits there, for each reservation."""
+        if not held:
+            return []
+        args: list[Word] = [verb, str(seconds)]
+        for reservation, element in zip(held, elements or [b""] * len(held), strict=True):
+            args += [reservation.key, reservation.element, element]
         async with self._exchange:
-            applied = iter(await self._connection.batch(SETTLE, [*self._processing, target], args))
-        if verb != "extend":
-            for delivery in deliveries:
-                self._unsettled.release(delivery.handle)
-        return [is_held and next(applied) == 1 for is_held in held]
+            answers = await self._connection.batch(SETTLE, [*self._processing, target], args)
+        return [answer == 1 for answer in answers]
 
     async def flush(self) -> None:
         return None
@@ -204,11 +210,9 @@ class BabelQueueListConsumer:
 
     async def _give_back(self) -> None:
         """Push all elements back as they are: no attempt was made at them."""
-        deliveries = [
-            Delivery(packet=Packet(body=b""), queue=self._queue, handle=reservation) for reservation in self._unsettled
-        ]
-        elements = [delivery.handle.element for delivery in deliveries]
-        await self._settle("push", "", self._queue.encode(), deliveries, elements)
+        held = list(self._unsettled)
+        elements = [reservation.element for reservation in held]
+        await self._run_settle("push", 0, self._queue.encode(), held, elements)
 
 
 def dead_letter_list(queue: str) -> bytes:

@@ -31,12 +31,8 @@ def dashboard(
     worker: Annotated[NAMES, typer.Option(metavar="MODULE:WORKER", help="A worker: its dead letters.")] = None,
     intents: Annotated[NAMES, typer.Option(metavar="MODULE:INTENTS", help="Intents: decided by their types.")] = None,
     saga: Annotated[NAMES, typer.Option(metavar="MODULE:SAGA", help="A saga: its steps can be decided.")] = None,
-    outbox: Annotated[
-        str | None, typer.Option(metavar="URL", show_default=False, help="The outbox's database, if not the store.")
-    ] = None,
-    table: Annotated[
-        str | None, typer.Option(help="The outbox's table, if it has its own.", show_default=False)
-    ] = None,
+    outbox: Annotated[str | None, typer.Option(metavar="URL", help="The outbox's database, if not the store.")] = None,
+    table: Annotated[str | None, typer.Option(help="The outbox's table, if it has its own.")] = None,
     queue: Annotated[NAMES, typer.Option(help="A queue of --broker: its dead letters, without a worker.")] = None,
     group: Annotated[str, typer.Option(help="The name of the workers of --queue.")] = "worker",
     metrics: Annotated[NAMES, typer.Option(metavar="URL", help="A worker's /metrics, for the plots.")] = None,

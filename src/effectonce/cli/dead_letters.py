@@ -19,7 +19,7 @@ from effectonce.errors import InvalidOption, show
 from . import options
 from .actions import GracefulInterrupt, audit_action
 from .output import COLOURS, print_details, print_json, print_page, report
-from .programs import load_worker
+from .programs import close_program, load_worker
 from .terminal import Progress, Screen, confirm
 
 dlq = options.command_group("Dead letters: list, show, redrive, purge.")
@@ -119,8 +119,8 @@ def redrive(
     key: Key = "",
     id: Ids = None,
     limit: options.OptionalLimit = None,
-    rate: Annotated[float | None, typer.Option(help="How many a second at most.", show_default=False)] = None,
-    to: Annotated[str | None, typer.Option(help="Another queue.", show_default=False)] = None,
+    rate: Annotated[float | None, typer.Option(help="How many a second at most.")] = None,
+    to: Annotated[str | None, typer.Option(help="Another queue.")] = None,
     new_generation: Annotated[
         bool, typer.Option("--new-generation", help="Run also what is done, failed or in doubt: its effects repeat.")
     ] = False,
@@ -247,9 +247,7 @@ def _open_queue(name: str, queue: str) -> Iterator[DeadLetterQueue]:
     try:
         yield DeadLetterQueue(worker, queue)
     finally:
-        worker.broker.close()
-        if worker.store is not None:
-            worker.store.close()
+        close_program(worker)
 
 
 def _given_up_at(dead: DeadLetterDetails) -> int:

@@ -21,6 +21,7 @@ from effectonce.worker.worker import Worker
 
 from . import options, settings
 from .output import print_json
+from .programs import close_program
 from .terminal import Colour, Screen, wrap
 
 _COLOURS: dict[str, Colour] = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -32,7 +33,6 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="URL|MODULE:NAME…",
-            show_default=False,
             help="The store, and your workers and intents (shop.worker:worker), whose settings are checked as well.",
         ),
     ] = None,
@@ -42,12 +42,8 @@ def doctor(
         list[str] | None, typer.Option(help="A queue whose dead letters are counted; may be repeated.")
     ] = None,
     group: Annotated[str, typer.Option(help="With --queue: the name of the worker.")] = "worker",
-    table: Annotated[
-        str | None, typer.Option(help="An outbox that `migrate` has not made.", show_default=False)
-    ] = None,
-    fail_on: Annotated[
-        str, typer.Option("--fail-on", help="Exit with 1 from here on: error, warning or note.")
-    ] = "warning",
+    table: Annotated[str | None, typer.Option(help="An outbox that `migrate` has not made.")] = None,
+    fail_on: Annotated[str, typer.Option(help="Exit with 1 from here on: error, warning or note.")] = "warning",
     as_json: options.Json = False,
 ) -> None:
     """Check the store, the broker and your programs; report what is wrong, why it matters, and what to run.
@@ -63,7 +59,7 @@ def doctor(
     loaded = [_load_program(word) for word in programs or () if "://" not in word]
     with ExitStack() as stack:
         for program in loaded:
-            stack.callback(_close, program)
+            stack.callback(close_program, program)
         store_url = settings.setting("store", next(iter(urls), store_url))
         broker_url = settings.setting("broker", broker)
         if store_url is None and broker_url is None and not loaded:
@@ -91,14 +87,6 @@ def _load_program(name: str) -> Worker | Intents:
     if not isinstance(program, Worker | Intents):
         raise ConfigurationError(f"{show(name)!r} is a {type(program).__name__}, neither a Worker nor Intents")
     return program
-
-
-def _close(program: Worker | Intents) -> None:
-    """Close a program's connections: those that doctor opened would warn when the process ends."""
-    if isinstance(program, Worker):
-        program.broker.close()
-    if program.store is not None:
-        program.store.close()
 
 
 def _limits() -> Limits:

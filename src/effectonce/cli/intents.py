@@ -94,10 +94,7 @@ def recover(
 def resolve(
     name: Name,
     id: Annotated[str, typer.Argument(help="The intent, as `list --in-doubt` shows it.")],
-    done: Annotated[
-        str | None,
-        typer.Option("--done", metavar="RESULT", show_default=False, help="It happened; its result, as JSON."),
-    ] = None,
+    done: Annotated[str | None, typer.Option(metavar="RESULT", help="It happened; its result, as JSON.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Send it again, under a new key.")] = False,
     abandon: options.Abandon = False,
     dry_run: options.DryRun = False,

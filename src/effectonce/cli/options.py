@@ -20,7 +20,6 @@ StoreUrl = Annotated[
         "--store",
         "-s",
         metavar="URL",
-        show_default=False,
         help="The store: sqlite:///shop.db, redis://…, postgresql://…  [else: EFFECTONCE_STORE, [tool.effectonce]]",
     ),
 ]
@@ -30,51 +29,32 @@ BrokerUrl = Annotated[
         "--broker",
         "-b",
         metavar="URL",
-        show_default=False,
         help="The broker: amqp://…, kafka://…, redis://…  [else: EFFECTONCE_BROKER, [tool.effectonce]]",
     ),
 ]
 #: The same as an argument, for commands that take nothing else.
-Url = Annotated[str | None, typer.Argument(metavar="URL", show_default=False, help="The store, as with --store.")]
-WorkerName = Annotated[
-    str, typer.Argument(metavar="MODULE:WORKER", help="The worker, as in shop.worker:worker.", show_default=False)
-]
+Url = Annotated[str | None, typer.Argument(metavar="URL", help="The store, as with --store.")]
+WorkerName = Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="The worker, as in shop.worker:worker.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
-OptionalLimit = Annotated[
-    int | None, typer.Option("--limit", "-n", min=1, help="How many at most, the oldest first.", show_default=False)
-]
-Cursor = Annotated[
-    str | None,
-    typer.Option("--cursor", show_default=False, help="Continue after a page: its last line has the cursor."),
-]
-Table = Annotated[
-    str | None, typer.Option(help="The outbox, where it is not the one that `migrate` made.", show_default=False)
-]
+OptionalLimit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most, the oldest first.")]
+Cursor = Annotated[str | None, typer.Option(help="Continue after a page: its last line has the cursor.")]
+Table = Annotated[str | None, typer.Option(help="The outbox, where it is not the one that `migrate` made.")]
 Listen = Annotated[
     str | None,
     typer.Option(
-        metavar="ADDRESS",
-        help="Serve /metrics, /healthz and /readyz here: 127.0.0.1:9464, or :9464 for the same.",
-        show_default=False,
+        metavar="ADDRESS", help="Serve /metrics, /healthz and /readyz here: 127.0.0.1:9464, or :9464 for the same."
     ),
 ]
 OnlyInDoubt = Annotated[bool, typer.Option("--in-doubt", help="Only those that wait for an operator.")]
-Retention = Annotated[str, typer.Option("--retention", help="How long the record is kept from now on.")]
+Retention = Annotated[str, typer.Option(help="How long the record is kept from now on.")]
 Abandon = Annotated[bool, typer.Option("--abandon", help="Give it up: it counts as failed.")]
-Result = Annotated[
-    str | None, typer.Option("--result", metavar="JSON", show_default=False, help="With --done: its result.")
-]
+Result = Annotated[str | None, typer.Option(metavar="JSON", help="With --done: its result.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AuditFile = Annotated[
     str | None,
-    typer.Option(
-        "--audit",
-        metavar="FILE",
-        show_default=False,
-        help="Log who did what to this file.  [else: EFFECTONCE_AUDIT, [tool.effectonce]]",
-    ),
+    typer.Option(metavar="FILE", help="Log who did what to this file.  [else: EFFECTONCE_AUDIT, [tool.effectonce]]"),
 ]
 
 MIGRATE_HINT = "make it with: effectonce migrate"

@@ -21,8 +21,7 @@ from .terminal import confirm
 outbox = options.command_group("An outbox's messages: those that wait, and those that are parked.")
 
 Seqs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="URL SEQ…", show_default=False, help="The messages' numbers, as `list` shows them."),
+    list[str] | None, typer.Argument(metavar="URL SEQ…", help="The messages' numbers, as `list` shows them.")
 ]
 
 STATES: tuple[str, ...] = get_args(OutboxState)

@@ -10,6 +10,7 @@ from effectonce.core.registry import load_object
 from effectonce.display.formatting import format_state, format_target
 from effectonce.errors import ConfigurationError, InvalidOption, NotInDoubt, show
 from effectonce.guard.introspection import name_of
+from effectonce.intents.intents import Intents
 from effectonce.record import Record, State
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
@@ -35,6 +36,14 @@ def load_program(name: str, kind: type[T], example: str) -> T:
 
 def load_worker(name: str) -> Worker:
     return load_program(name, Worker, "shop.worker:worker")
+
+
+def close_program(program: Worker | Intents) -> None:
+    """Close a program's connections: some clients warn when the process ends before they are closed."""
+    if isinstance(program, Worker):
+        program.broker.close()
+    if program.store is not None:
+        program.store.close()
 
 
 def list_page(

@@ -6,7 +6,7 @@ import shlex
 from typing import Annotated, Any
 
 import typer
-from msgspec import json
+from msgspec import json, structs
 
 from effectonce.core.codec import VERSION, without_trace
 from effectonce.display.formatting import (
@@ -51,18 +51,10 @@ _RESOLVE_COMMANDS = {"intent": "intents resolve MODULE:INTENTS ID", "saga": "sag
 def list_(
     url: options.Url = None,
     store_url: options.StoreUrl = None,
-    scope: Annotated[str | None, typer.Option(help="Only of this scope.", show_default=False)] = None,
-    state: Annotated[
-        str | None, typer.Option(help=f"Only these: {', '.join(STATE_WORDS.values())}.", show_default=False)
-    ] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="SPAN", show_default=False, help="Unchanged for this long: 1h."),
-    ] = None,
-    newer_than: Annotated[
-        str | None,
-        typer.Option("--newer-than", metavar="SPAN", show_default=False, help="Changed within this span: 10m."),
-    ] = None,
+    scope: Annotated[str | None, typer.Option(help="Only of this scope.")] = None,
+    state: Annotated[str | None, typer.Option(help=f"Only these: {', '.join(STATE_WORDS.values())}.")] = None,
+    older_than: Annotated[str | None, typer.Option(metavar="SPAN", help="Unchanged for this long: 1h.")] = None,
+    newer_than: Annotated[str | None, typer.Option(metavar="SPAN", help="Changed within this span: 10m.")] = None,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,
@@ -93,7 +85,7 @@ def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: o
     if record is None:
         report(as_json, f"there is no record of {format_target(scope, key)}", record=None)
         raise typer.Exit(1)
-    facts, moments = {**_facts(record), **_contents(record)}, record_timeline(record)
+    facts, moments = _facts(record), record_timeline(record)
     if as_json:
         print_json({**facts, "timeline": [(moment.at, moment.what) for moment in moments]})
         return
@@ -200,9 +192,7 @@ def resolve(
 def purge(
     url: options.Url = None,
     store_url: options.StoreUrl = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="How many at most.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most.")] = None,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     audit: options.AuditFile = None,
@@ -252,28 +242,17 @@ def _parse_state(text: str | None) -> State | None:
 # -- how a record is shown
 
 _IN_TIMELINE = ("scope", "key", "state", "created_at", "changed_at", "lease_until", "expires_at")
+_CONTENTS = ("fingerprint", "result", "note")
 
 
 def _facts(record: Record) -> dict[str, Any]:
+    facts = structs.asdict(record)
+    doubt_on_lapse = facts.pop("doubt_on_lapse")
     return {
-        "scope": record.scope,
-        "key": record.key,
-        "state": record.state,
-        "attempts": record.attempts,
-        "generation": record.generation,
-        "token": record.token,
+        **facts,
         "owner": record.owner.hex() or None,
-        "on_lapse": "doubt" if record.doubt_on_lapse else "rerun",
-        "created_at": record.created_at,
-        "changed_at": record.changed_at,
-        "lease_until": record.lease_until,
-        "expires_at": record.expires_at,
-        "error": ": ".join(filter(None, format_failure(record))) if record.error is not None else None,
-    }
-
-
-def _contents(record: Record) -> dict[str, Any]:
-    return {
+        "on_lapse": "doubt" if doubt_on_lapse else "rerun",
+        "error": _failure(record) if record.error is not None else None,
         "fingerprint": record.fingerprint.hex() if record.fingerprint else None,
         "result": _decode_stored(record.result),
         "note": _decode_stored(record.note),
@@ -282,7 +261,7 @@ def _contents(record: Record) -> dict[str, Any]:
 
 def _row(record: Record, now: int) -> dict[str, Any]:
     return {
-        **_facts(record),
+        **{name: fact for name, fact in _facts(record).items() if name not in _CONTENTS},
         "changed": format_ago(record.changed_at, now),
         "expires": format_ago(record.expires_at, now),
         "about": _about(record, now),
@@ -293,7 +272,11 @@ def _about(record: Record, now: int) -> str:
     """Return the detail that matters in the record's state."""
     if record.state == "claimed" and record.lease_until is not None:
         return f"lease {'ended' if record.lease_until <= now else 'ends'} {format_ago(record.lease_until, now)}"
-    return ": ".join(filter(None, format_failure(record))) if record.state == "failed" else ""
+    return _failure(record) if record.state == "failed" else ""
+
+
+def _failure(record: Record) -> str:
+    return ": ".join(filter(None, format_failure(record)))
 
 
 def _decode_stored(stored: bytes | None) -> Any:

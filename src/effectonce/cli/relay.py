@@ -21,13 +21,8 @@ from . import options, settings
 from .output import print_json
 from .terminal import Colour, Progress, Screen, without_secrets
 
-From = Annotated[
-    str | None,
-    typer.Option("--from", "--store", "-s", metavar="URL", show_default=False, help="The database of the outbox."),
-]
-To = Annotated[
-    str | None, typer.Option("--to", "--broker", "-b", metavar="URL", show_default=False, help="The broker.")
-]
+From = Annotated[str | None, typer.Option("--from", "--store", "-s", metavar="URL", help="The database of the outbox.")]
+To = Annotated[str | None, typer.Option("--to", "--broker", "-b", metavar="URL", help="The broker.")]
 
 _MIN_REPORT_INTERVAL_S = 0.1
 _PROGRESS_REFRESH_S = 0.1

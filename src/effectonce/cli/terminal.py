@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Literal, TextIO
 from urllib.parse import unquote
 
@@ -189,10 +190,9 @@ def _row(screen: Screen, row: Sequence[Cell], widths: Sequence[int]) -> list[str
         for cell, width in zip(row, widths, strict=True)
     ]
     out = []
-    for line_number in range(max(map(len, cells))):
+    for texts in zip_longest(*cells, fillvalue=""):
         parts = [
-            screen.paint(pad(lines[line_number] if line_number < len(lines) else "", width), cell.colour)
-            for lines, width, cell in zip(cells, widths, row, strict=True)
+            screen.paint(pad(text, width), cell.colour) for text, width, cell in zip(texts, widths, row, strict=True)
         ]
         out.append(f"{bar} " + f" {bar} ".join(parts) + f" {bar}")
     return out

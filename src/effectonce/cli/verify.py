@@ -32,7 +32,7 @@ def verify(
         ),
     ],
     reset: Annotated[
-        str, typer.Option("--reset", metavar="MODULE:FUNCTION", help="Clears the handler's state between trials.")
+        str, typer.Option(metavar="MODULE:FUNCTION", help="Clears the handler's state between trials.")
     ] = "",
     strict: Annotated[bool, typer.Option("--strict", help="Fail where the mode says that it may repeat, too.")] = False,
     as_json: Json = False,

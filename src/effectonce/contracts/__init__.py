@@ -6,8 +6,8 @@ sync and async code: those of a sync port never suspend, so that sync code can r
 
 A **broker** opens publishers and consumers; a **session** is a connection that stays the caller's own.
 
-`effectonce.testing.suites` has a suite for each of these seams; it checks an implementation against all that is said
-here.
+`effectonce.testing.suites` has a suite for each of these seams, which checks an implementation against every
+obligation here.
 """
 
 from .brokers import AckBuffer as AckBuffer
@@ -26,7 +26,7 @@ from .events import Event as Event
 from .events import HandlerTracer as HandlerTracer
 from .events import Hook as Hook
 from .events import Meter as Meter
-from .events import Selective as Selective
+from .events import SelectiveHook as SelectiveHook
 from .events import Tracer as Tracer
 from .outbox_port import OutboxBackend as OutboxBackend
 from .outbox_port import OutboxPort as OutboxPort
@@ -41,5 +41,5 @@ from .stores import Capabilities as Capabilities
 from .stores import ConnectionLost as ConnectionLost
 from .stores import Contention as Contention
 from .stores import Examinable as Examinable
-from .stores import Fresh as Fresh
 from .stores import Port as Port
+from .stores import SelfMigrating as SelfMigrating

@@ -1,4 +1,4 @@
-"""What happens, for hooks, metrics and traces."""
+"""The seam to telemetry: events, and what listens to them: hooks, meters and tracers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .outbox import OutboxRow
 
 
 class Event(Struct, frozen=True):
-    """One thing that happened to one operation. Sinks are callables that take it and return fast.
+    """One thing that happened to one operation. A hook takes it and returns fast.
 
-    ``seconds``: of ``claimed`` how long the claim took (0 inside of this process), of what ends a run how long that
-    was, of ``relay_paused`` how long it waits.
+    ``seconds``: for ``claimed``, how long the claim took (0 for a store in this process); for an event that ends a run,
+    how long the run took; for ``relay_paused``, how long the relay waits.
     """
 
     kind: Literal[
@@ -61,53 +61,53 @@ Meter = Callable[[float], Any]
 
 
 class Tracer(Protocol):
-    """What connects the traces of those who send, those who handle, and duplicates. Its methods never raise what is not
-    raised without it. ``system`` is the name of the broker."""
+    """Connects the traces of senders, handlers and duplicates. Tracing never makes a call fail. ``system`` is the name
+    of the broker."""
 
-    def context(self) -> bytes:
-        """Trace and span of the caller, 48 hexadecimal digits, to be kept with a result; b"": there is none."""
+    def current_context(self) -> bytes:
+        """Trace and span of the caller, 48 hexadecimal digits, to be stored with a result; b"": there is none."""
         ...
 
-    def replayed(self, run: Any) -> None:
-        """The caller gets the result of the run whose trace is ``run.trace``."""
+    def link_replay(self, run: Any) -> None:
+        """Link the caller's span to the run whose result it gets, by ``run.trace``."""
         ...
 
-    def created(self, queue: str, message: Message[Any]) -> Message[Any]:
-        """``message`` as an outbox keeps it, with the trace in its headers."""
+    def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
+        """``message`` for an outbox, with the caller's trace in its headers."""
         ...
 
-    def sending(
+    def trace_publish(
         self, system: str, queue: str, messages: Sequence[Message[Any]]
     ) -> AbstractContextManager[Sequence[Message[Any]]]:
-        """Around a `publish`; gives the messages as they are sent."""
+        """A span around a `publish`. Entering it returns the messages to send, with the trace in their headers."""
         ...
 
-    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
-        """A relay has sent what an outbox kept, or failed to; it began ``seconds`` ago."""
+    def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
+        """Record that a relay has sent a row of an outbox, or failed to; it began ``seconds`` ago."""
         ...
 
 
 class HandlerTracer(Protocol):
-    """The same of one worker."""
+    """The tracer of one worker."""
 
-    def handling(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A handler, whose last argument is the message, inside of a span."""
+    def trace_handler(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, a handler whose last argument is the message, so that it runs in a span."""
         ...
 
-    def skipped(self, queue: str, message: Message[Any], run: Any) -> None:
-        """A duplicate is acked, whose result is that of the run with ``run.trace``."""
+    def trace_duplicate(self, queue: str, message: Message[Any], run: Any) -> None:
+        """Record that a duplicate was acked, linked to the run whose result it has, by ``run.trace``."""
         ...
 
-    def settled(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        """The broker was told what became of these: ``acked``, ``delayed`` or ``dead``; that took ``seconds``."""
+    def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+        """Record that deliveries were settled: ``acked``, ``delayed`` or ``dead``. That took ``seconds``."""
         ...
 
 
-class Selective(Protocol):
-    """What a `Hook` may also have, so that it costs nothing for events that it does not want. Asked once for each kind
-    and scope."""
+class SelectiveHook(Protocol):
+    """A `Hook` that does not want all events, and costs nothing for the others. It is asked once for each kind and
+    scope."""
 
     def wants(self, kind: str, scope: str) -> bool | Meter:
-        """Whether it is called with such events; or what is called with their ``seconds`` alone, for those who count:
-        then no `Event` is made."""
+        """Whether to call the hook with such events. A `Meter` is called with their ``seconds`` alone, and no `Event`
+        is made."""
         ...

@@ -17,50 +17,54 @@ from .outbox import (
 
 
 class OutboxPort(Protocol):
-    """One connection to one outbox. What is said of `Port` holds here, too: when it connects, what it raises, and that
-    the coroutines of a sync one never suspend."""
+    """One connection to one outbox. The obligations of `Port` hold here, too: when it connects, what it raises, and
+    that the coroutines of a sync port never suspend."""
 
     table: str
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
-        """Look at up to ``limit`` rows of each kind, and take up to ``take`` of them, for ``span`` from now on the
-        database's clock; the attempt is counted. Rows to the queues ``without`` are not looked at.
+        """Read up to ``limit`` rows of each kind, and lease up to ``take`` of them, for ``span`` from now on the
+        database's clock. The attempt is counted. Rows to the queues ``without`` are not read.
 
-        Rows are there to be taken by what they are, never by where a reader has come to (F41): pending and not leased,
-        pending with a lease that has ended, waiting and due. Locks are held for one short transaction (F47); rows that
-        others have locked are passed over. However many rows are published, waiting or parked, the work is bounded by
-        ``limit``.
+        Which rows may be leased depends on the rows alone, never on a reader's position (F41: rows do not commit in the
+        order of their numbers): those that are pending and not leased, pending with a lease that has ended, or waiting
+        and due. Locks are held for one short transaction (F47: no transaction is open during the publish); rows that
+        others have locked are skipped. The work is bounded by ``limit``, however many rows are published, waiting or
+        parked.
 
-        ``ordered``: a row is taken only if every row before it in its line (destination and ordering key) that has not
-        left is taken with it (F43). Rows that stand behind a waiting or a parked one wait as long as it, or until they
-        are looked at again (`outbox.BLOCKED_ROW_RECHECK_US`); those behind a leased one stay as they are.
+        ``ordered``: a row is leased only together with every unpublished row before it in its line (destination and
+        ordering key; F43: order is lost where a later row overtakes). A row behind a waiting or parked one waits as
+        long as that one, or until it is read again (`outbox.BLOCKED_ROW_RECHECK_US`). A row behind a leased one stays
+        as it is.
         """
         ...
 
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
-        """Say what became of rows of this lease, each by itself (F44), in one round trip; how many were still its own.
-        A row that another has leased since stays as it is. Published ones are deleted after ``keep``, 0: now."""
+        """Apply the outcome of each leased row, in one round trip (F44: a batch may fail in part). Returns how many
+        rows this lease still had. A row that another relay has leased since stays as it is. Published rows are deleted
+        after ``keep``; 0: now."""
         ...
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        """Send parked rows again (or delete them), these or up to ``limit`` of all; those behind them are free to
-        follow. How many there were."""
+        """Make parked rows pending again (or delete them): those in ``seqs``, or up to ``limit`` of all. The rows
+        behind them may follow. Returns how many there were."""
         ...
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
-        """A page of the rows in ``state``, in the order in which they come up."""
+        """A page of the rows in ``state``, in the order in which they are due."""
         ...
 
     async def stats(self) -> OutboxBacklog: ...
 
     async def clean(self, limit: int) -> CleanupResult:
-        """Delete up to ``limit`` published rows, and as many rows of the inbox of the same name (where there is one),
-        whose time is over. Never waits for the lock of a row. Records the time when there was no more to do (F37)."""
+        """Delete up to ``limit`` published rows whose ``keep`` is over, and as many expired rows of the inbox of the
+        same name, where there is one. Never waits for the lock of a row. Records the time when nothing is left to
+        delete (F37: a clean-up that fails in silence is noticed)."""
         ...
 
     async def wait(self, timeout: float) -> bool:
-        """Whether a sender has said within ``timeout`` seconds that it has committed something; a hint. Only called
-        where the backend's capabilities say ``notifies``."""
+        """Whether a sender has announced a commit within ``timeout`` seconds; a hint. Only called where the backend's
+        capabilities have ``notifies``."""
         ...
 
     async def check(self) -> None: ...
@@ -70,8 +74,8 @@ class OutboxPort(Protocol):
 
 @runtime_checkable
 class OutboxBackend(Protocol):
-    """What a `Backend` also has whose database can hold an outbox. ``table``: by default the one that its `migrate`
-    has made."""
+    """An optional ability of a `Backend`: its database can hold an outbox. ``table``: by default the one that its
+    `migrate` has created."""
 
     def sync_outbox(self, table: str | None = None) -> OutboxPort: ...
 

@@ -11,13 +11,13 @@ Dialect = Literal["sqlite", "postgresql", "mysql"]
 
 
 class SyncConnection(Protocol):
-    """What a type checker knows a sync connection by, of whatever driver."""
+    """How a type checker recognises a sync connection of any driver."""
 
     def commit(self) -> None: ...
 
 
 class AsyncConnection(Protocol):
-    """What a type checker knows an async connection by."""
+    """How a type checker recognises an async connection, except asyncpg's."""
 
     async def commit(self) -> None: ...
 
@@ -47,11 +47,11 @@ class DriverSession(Protocol):
         ...
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
-        """Run one statement, with ``$1``, ``$2``, … for its parameters, and give its rows ([] where it has none).
+        """Run one statement, with ``$1``, ``$2``, … for its parameters, and return its rows ([] where it has none).
 
-        One round trip. Driver errors are translated once, here, with the original as ``__cause__``: a missing table is
-        `SchemaMissing`, a deadlock or serialization failure is `TransactionConflict`, a lock that was not granted in
-        time `InProgress`, a broken connection `ConnectionLost`; what it cannot name it passes on.
+        One round trip. Driver errors are translated here, with the original as ``__cause__``: a missing table is
+        `SchemaMissing`, a deadlock or serialization failure `TransactionConflict`, a lock that was not granted in time
+        `InProgress`, a broken connection `ConnectionLost`. Other errors are passed on as they are.
         """
         ...
 
@@ -60,22 +60,23 @@ class DriverSession(Protocol):
         ...
 
     async def savepoint(self) -> Any:
-        """Set a savepoint in the transaction, and give what names it."""
+        """Set a savepoint in the transaction, and return its name or handle."""
         ...
 
     async def release(self, savepoint: Any) -> None: ...
 
     async def roll_back_to(self, savepoint: Any) -> None:
-        """Undo all since ``savepoint``, in the database and in what an ORM remembers of it; the transaction goes on."""
+        """Undo everything since ``savepoint``, in the database and in an ORM's cache of it. The transaction stays
+        open."""
         ...
 
 
 @runtime_checkable
 class Joinable(Protocol):
-    """An optional power of a `Backend`: its records are in a SQL database, so that the caller's own transaction can
+    """An optional ability of a `Backend`: its records are in a SQL database, so that the caller's own transaction can
     complete one."""
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
         """The statements that settle ``op``, which is ``done``, for a `DriverSession` of that dialect, in order. The
-        last gives a row where it was applied."""
+        last returns a row where the settlement was applied."""
         ...

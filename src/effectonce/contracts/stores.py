@@ -8,32 +8,32 @@ from typing import Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from effectonce.errors import StoreUnavailable
-from effectonce.record import Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, Swept
+from effectonce.record import Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, SweepResult
 
 
 class ConnectionLost(StoreUnavailable):
-    """A connection that worked broke; what was asked may or may not have been done.
+    """A working connection broke; the request may or may not have been carried out.
 
     Raised by ports. The caller repeats a batch of `Port.run` once on a new connection, which is safe: each operation
-    there recognises its own repetition by its owner. After that it is `StoreUnavailable`. What people ask for by
-    `forget` and `resolve` is not repeated: they are told that it may have been applied.
+    recognises its own repetition by its owner. After that it is `StoreUnavailable`. An operator's `forget` and
+    `resolve` are not repeated: their error says that they may have been applied.
     """
 
 
 class Contention(Exception):
-    """A deadlock, serialization failure or lock timeout: nothing was applied, repeat. Raised by ports."""
+    """A deadlock, serialization failure or lock timeout: nothing was applied; try again. Raised by ports."""
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
     """How a store differs from the others, as data. The suite and the core read this, never a store's name."""
 
     name: str
-    #: How many connections concurrent work is spread over: 0: none, the port is in this process, and each operation
-    #: goes straight to `Port.run`, from any thread;
-    #: 1: one for all (a single writer is fastest); 3: claims, settlements and renewals each have their own.
+    #: The number of connections that concurrent work is spread over. 3: claims, settlements and renewals each have
+    #: their own. 1: one for all (a single writer is fastest). 0: none; the port is in this process, and each operation
+    #: goes straight to `Port.run`, from any thread.
     lanes: Literal[0, 1, 3] = 3
-    #: One round trip takes all kinds of operation at the price of one. Threads then share a lane, since each that they
-    #: have more is another leader to wake; event loops do not, where thousands of claims may wait before a settlement.
+    #: One round trip takes operations of all kinds at the price of one. Threads then share one lane, since each further
+    #: lane is another leader to wake; event loops do not, where thousands of claims may wait before a settlement.
     mixes: bool = False
     #: The most operations in one round trip.
     batch: int = 128
@@ -59,9 +59,9 @@ class Port(Protocol):
     Obligations, for every method:
 
     - It connects when first used, and again after an error; constructing it opens nothing.
-    - A server that cannot be reached, or does not answer within the configured timeout, is
-      `StoreUnavailable`; a broken connection is `ConnectionLost`; missing tables are `SchemaMissing`. Driver
-      exceptions never get out untranslated.
+    - It raises `StoreUnavailable` for a server that cannot be reached, or does not answer within the configured
+      timeout; `ConnectionLost` for a broken connection; `SchemaMissing` for missing tables. It translates every
+      exception of its driver.
     - After an error or a cancellation in mid-operation the connection is dropped, never reused half-read.
     """
 
@@ -95,8 +95,8 @@ class Port(Protocol):
         A Look is answered by the same steps without changing anything; ``absent`` where step 8 would take.
         A Settlement, a Note, a Renewal and a Remember do what their docstrings in `record` say. A release (``free``)
         keeps attempts (minus one with ``refund``), and expires one retention from now, as done and failed do.
-        Settlements keep owner and token, so that their repetition is recognised; a Remember's token is
-        max(old + 1, now), its owner empty, and it keeps the generation of the record it replaces.
+        Settlements keep owner and token, so that their repetition is recognised. A Remember's token is
+        max(old + 1, now), its owner is empty, and it keeps the generation of the record that it replaces.
         """
         ...
 
@@ -125,10 +125,11 @@ class Port(Protocol):
         """
         ...
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         """Delete up to ``limit`` expired records and move up to ``limit`` lapsed ``doubt_on_lapse`` claims to
-        in_doubt, each on the condition that it still is so. Never waits for the lock of a row (a store with a
-        single writer may wait for its turn). ``more`` only where another call would do something. Records the time.
+        in_doubt, each on the condition that it is still expired or lapsed. Never waits for the lock of a row (a store
+        with a single writer may wait for its turn). ``more`` only where another call would do something. Records the
+        time.
         """
         ...
 
@@ -155,17 +156,18 @@ class Port(Protocol):
 
 @runtime_checkable
 class Examinable(Protocol):
-    """An optional power of a `Port`: it can say more about the store's health than `Port.stats` does."""
+    """An optional ability of a `Port`: it reports more about the store's health than `Port.stats` does."""
 
     async def figures(self, before: int) -> Figures:
-        """Bounded work, however many records there are. Records count as overdue that expired ``before`` that time."""
+        """The figures of the store. Overdue are records that expired before the time ``before``. Bounded work, however
+        many records there are."""
         ...
 
 
 @runtime_checkable
-class Fresh(Protocol):
-    """An optional power of a backend that makes its own tables: it can say, without making them, that they are missing.
-    Those who only look ask it first."""
+class SelfMigrating(Protocol):
+    """An optional ability of a backend that creates its own tables when first used: to report that they are missing.
+    A command that only reads asks first, so that it creates nothing."""
 
     def is_new(self) -> bool: ...
 
@@ -188,5 +190,5 @@ class Backend(Protocol):
         ...
 
     def schema_sql(self) -> str:
-        """The schema as a script for people who run their own migrations ('' where there is none)."""
+        """The schema as a script, for users who run their own migrations ('' where there is none)."""
         ...

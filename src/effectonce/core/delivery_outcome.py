@@ -13,6 +13,7 @@ same everywhere:
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from msgspec import Struct
@@ -20,15 +21,19 @@ from msgspec import Struct
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
+    InProgress,
     LeaseLost,
     MissingDriver,
     ResultNotStored,
     Retryable,
     SchemaMissing,
     UnsafeStore,
+    show,
 )
 
 from .retry import Retry
+
+log = logging.getLogger("effectonce")
 
 _MIN_REDELIVERY_S: Final = 0.1
 _DEFAULT_REDELIVERY_S: Final = 1.0
@@ -82,3 +87,11 @@ def decide_delivery(
         return Redeliver(max(named, _MIN_REDELIVERY_S), error)
     after = retry.after(error, attempt)
     return Reject(error) if after is None else Redeliver(after, error)
+
+
+def log_outcome(scope: str, outcome: Redeliver | Reject) -> None:
+    """Log why a message is put off or rejected, for frameworks that do not. A duplicate that waits for its first
+    delivery is expected, and not logged."""
+    if not isinstance(outcome.error, InProgress):
+        what = "rejected" if isinstance(outcome, Reject) else "put off"
+        log.error("scope %s: a message was %s: %s", show(scope), what, outcome.error)

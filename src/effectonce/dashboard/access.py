@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import secrets
@@ -11,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 
 from effectonce.errors import ConfigurationError, show
@@ -42,10 +40,11 @@ HEADERS: Final = {
 class LoginSession(Struct, frozen=True):
     """A visitor who has logged in, and the role of the token they used."""
 
-    id: str
+    id: str  # the cookie's value
+    csrf: str  # what every form of the session carries, and pages of other sites cannot know
     who: str
     role: Role
-    until: int  # seconds since the epoch
+    ends_at: float  # seconds since the epoch
 
     @property
     def acts(self) -> bool:
@@ -60,7 +59,7 @@ class LoginSession(Struct, frozen=True):
 class Access:
     """Two tokens, the sessions that they open, and the host names that requests may use.
 
-    Sessions are signed with a key of this process: a restart ends them all.
+    Sessions are kept in this process: a restart ends them all.
     """
 
     def __init__(self, *, operator: str, viewer: str | None = None, hosts: Iterable[str] = LOOPBACK) -> None:
@@ -76,47 +75,37 @@ class Access:
         if viewer is not None:
             self._tokens.append(("viewer", _digest(viewer)))
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._key = secrets.token_bytes(32)
-        self._logged_out: dict[str, int] = {}  # session id to when it would have ended
+        self._sessions: dict[str, LoginSession] = {}  # by id
 
     # -- sessions
 
-    def log_in(self, token: str, who: str) -> str | None:
-        """Return the cookie of a new session; None where the token is wrong. It takes the same time for every token."""
+    def log_in(self, token: str, who: str) -> LoginSession | None:
+        """Open a session; None where the token is wrong. It takes the same time for every token."""
         digest, role = _digest(token), None
         for token_role, expected in self._tokens:
             if hmac.compare_digest(digest, expected):
                 role = token_role
         if role is None:
             return None
+        now = time.time()
+        self._sessions = {id: session for id, session in self._sessions.items() if session.ends_at > now}
         session = LoginSession(
-            id=secrets.token_hex(16),
+            id=secrets.token_hex(32),
+            csrf=secrets.token_hex(32),
             who=show(who.strip(), 60),
             role=role,
-            until=int(time.time()) + SESSION_LIFETIME_S,
+            ends_at=now + SESSION_LIFETIME_S,
         )
-        body = base64.urlsafe_b64encode(msgspec.json.encode(session)).decode()
-        return f"{body}.{self._sign('session', body)}"
+        self._sessions[session.id] = session
+        return session
 
-    def session_of(self, cookie: str | None) -> LoginSession | None:
-        """Return the session of ``cookie``; None where it has ended, or this process did not sign it."""
-        body, _, signature = (cookie or "").partition(".")
-        if not hmac.compare_digest(signature.encode(), self._sign("session", body).encode()):
-            return None
-        session = msgspec.json.decode(base64.urlsafe_b64decode(body), type=LoginSession)
-        return session if session.until > time.time() and session.id not in self._logged_out else None
+    def find_session(self, id: str | None) -> LoginSession | None:
+        """Return the session of a cookie; None where it has ended, or there is none."""
+        session = self._sessions.get(id or "")
+        return session if session is not None and session.ends_at > time.time() else None
 
     def log_out(self, session: LoginSession) -> None:
-        now = time.time()
-        self._logged_out = {id: until for id, until in self._logged_out.items() if until > now}
-        self._logged_out[session.id] = session.until
-
-    def csrf(self, session: LoginSession) -> str:
-        """Return the token that every form of ``session`` carries, and that pages of other sites cannot know."""
-        return self._sign("csrf", session.id)
-
-    def _sign(self, purpose: str, text: str) -> str:
-        return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
+        self._sessions.pop(session.id, None)
 
     # -- requests
 
@@ -132,7 +121,7 @@ class Access:
         return site in (None, "same-origin", "none")
 
     def is_csrf_valid(self, session: LoginSession, csrf: str) -> bool:
-        return hmac.compare_digest(csrf.encode(), self.csrf(session).encode())
+        return hmac.compare_digest(csrf.encode(), session.csrf.encode())
 
 
 def require_safe_bind(host: str, *, remote: bool, token_given: bool) -> None:

@@ -26,7 +26,7 @@ from .access import COOKIE, HEADERS, SESSION_LIFETIME_S, Access, LoginSession
 from .context import HERE, Dashboard, RequestContext
 from .pages import checks, dead_letters, in_doubt, outbox, overview, records, sagas
 from .sources import Sources
-from .view_pool import Overdue, run_in_thread
+from .view_pool import Overdue, start_view
 
 log = logging.getLogger("effectonce")
 
@@ -86,7 +86,7 @@ def make_app(sources: Sources, access: Access) -> Starlette:
             yield
         finally:
             # A call that hangs ends with the process.
-            await asyncio.wait({run_in_thread(close)}, timeout=SHUTDOWN_TIMEOUT_S)
+            await asyncio.wait({start_view(close)}, timeout=SHUTDOWN_TIMEOUT_S)
 
     async def answer_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -119,7 +119,7 @@ def _cookie_name(request: Request) -> str:
 
 
 def _session_of(dashboard: Dashboard, request: Request) -> LoginSession | None:
-    return dashboard.access.session_of(request.cookies.get(_cookie_name(request)))
+    return dashboard.access.find_session(request.cookies.get(_cookie_name(request)))
 
 
 def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
@@ -158,7 +158,7 @@ async def _run_view(view: View, context: RequestContext, *, acts: bool = False, 
     view_pool = context.dashboard.view_pool
     try:
         if storeless:
-            return await run_in_thread(lambda: view(context))
+            return await start_view(lambda: view(context))
         return await view_pool.answer(lambda: view(context), acts=acts)
     except Overdue:
         store, undone = context.sources.store.runtime.backend, "Nothing was done: it had not begun. " if acts else ""
@@ -198,16 +198,17 @@ def _login_endpoint(dashboard: Dashboard) -> RouteEndpoint:
             return dashboard.render("login.html", wrong=False)
         form = await _read_form(request)
         token, who = ((form.get(name) or [""])[0] for name in ("token", "who"))
-        cookie = None
+        session = None
         if who.strip() and dashboard.access.is_own_page(request.headers):
-            cookie = dashboard.access.log_in(token, who)
-        if cookie is None:
+            session = dashboard.access.log_in(token, who)
+        if session is None:
             await asyncio.sleep(WRONG_TOKEN_DELAY_S)
             return dashboard.render("login.html", 401, wrong=True)
         response = RedirectResponse("/", 303)
         secure = request.headers.get("origin", "").startswith("https:")  # as the browser sees it, behind a proxy too
+        cookie = _cookie_name(request)
         response.set_cookie(
-            _cookie_name(request), cookie, max_age=SESSION_LIFETIME_S, httponly=True, samesite="strict", secure=secure
+            cookie, session.id, max_age=SESSION_LIFETIME_S, httponly=True, samesite="strict", secure=secure
         )
         return response
 

@@ -30,17 +30,6 @@ T = TypeVar("T", bound=str)
 
 HERE: Final = Path(__file__).parent
 
-MENU: Final = (
-    ("/", "Overview"),
-    ("/records", "Records"),
-    ("/in-doubt", "In doubt"),
-    ("/sagas", "Sagas"),
-    ("/outbox", "Outbox"),
-    ("/dead-letters", "Dead letters"),
-    ("/doctor", "Doctor"),
-    ("/audit", "Audit"),
-)
-
 
 class Dashboard:
     """One dashboard: made once, shared by all requests."""
@@ -72,7 +61,7 @@ class Dashboard:
             state=formatting.format_state,
             saga_state=format_saga_state,
         )
-        self.templates.globals.update(static=_static_url, link=link, menu=MENU, states=formatting.STATE_WORDS)
+        self.templates.globals.update(static=_static_url, link=link, states=formatting.STATE_WORDS)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
         return HTMLResponse(self.templates.get_template(template).render(**values), status)
@@ -119,7 +108,7 @@ class RequestContext(Struct, frozen=True):
             status,
             session=self.session,
             acts=self.session.acts,
-            csrf=dashboard.access.csrf(self.session),
+            csrf=self.session.csrf,
             flashes=dashboard.flashes.pop(self.session.id, []),
             path=self.request.url.path,
             in_doubt=in_doubt,

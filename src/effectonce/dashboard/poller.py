@@ -34,8 +34,15 @@ METRICS_TIMEOUT_S: Final = 3.0
 MAX_METRICS_BYTES: Final = 8_000_000
 STOP_TIMEOUT_S: Final = 5.0
 
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([0-9.eE+-]+)(?:\s+-?[0-9]+)?$")
-_KIND = re.compile(r'(?:^|,)\s*kind="([a-z_]+)"')
+#: The kinds of events, as workers count them, whose sums are plotted.
+FIRST_RUNS: Final = ("completed",)
+DUPLICATES: Final = ("replayed",)
+DELIVERIES: Final = ("claimed", "replayed", "in_progress", "exhausted", "mismatch")
+
+#: A line of a page of metrics that counts the events of one kind, in one scope.
+_EVENT_COUNT = re.compile(
+    r'^effectonce_outcomes_total\{(?:.*,)?\s*kind="([a-z_]+)".*\}\s+([0-9.eE+-]+)(?:\s+-?[0-9]+)?$', re.MULTILINE
+)
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -117,8 +124,7 @@ class Poller:
 
     def series(self) -> dict[str, list[Any]]:
         """Return what the plots show, by name, with one value for each time; None where it is not known."""
-        samples = list(self.samples)
-        pairs = list(pairwise(samples))
+        pairs = list(pairwise(list(self.samples)))
         return {
             "at": [round(sample.at, 2) for _, sample in pairs],
             "deliveries": [_rate(a, b, DELIVERIES) for a, b in pairs],
@@ -141,30 +147,18 @@ class Poller:
 
 
 def _fetch_counts(url: str) -> dict[str, float]:
-    """Return the events that a worker has counted, by kind, summed over its scopes."""
+    """Return the events that a worker has counted, by kind."""
     with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
         text = answer.read(MAX_METRICS_BYTES).decode("utf-8", "replace")
+    return count_events(text)
+
+
+def count_events(page: str) -> dict[str, float]:
+    """Sum up the events in a page of metrics, by kind."""
     counts: dict[str, float] = {}
-    for kind, value in events_in(text):
-        counts[kind] = counts.get(kind, 0.0) + value
+    for kind, count in _EVENT_COUNT.findall(page):
+        counts[kind] = counts.get(kind, 0.0) + float(count)
     return counts
-
-
-#: The metric in which a worker counts its events, by kind.
-METRIC: Final = "effectonce_outcomes_total"
-FIRST_RUNS: Final = ("completed",)
-DUPLICATES: Final = ("replayed",)
-DELIVERIES: Final = ("claimed", "replayed", "in_progress", "exhausted", "mismatch")
-
-
-def events_in(text: str) -> Iterable[tuple[str, float]]:
-    """Yield (kind, count) of every sample of `METRIC` in a page of metrics."""
-    for row in text.splitlines():
-        if row.startswith(METRIC):
-            sample = _SAMPLE.match(row)
-            kind = _KIND.search(sample[2] or "") if sample is not None else None
-            if sample is not None and kind is not None:
-                yield kind[1], float(sample[3])
 
 
 def _rate(before: Sample, after: Sample, kinds: Iterable[str]) -> float | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from effectonce.broker import Broker
 from effectonce.contracts import OutboxBackend
@@ -14,17 +14,17 @@ from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.display.formatting import format_target
 from effectonce.display.timeline import Moment, kind_of, record_timeline
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
-from effectonce.intents import log as intent_logs
 from effectonce.intents.intents import Intents
+from effectonce.intents.log import LoggedIntent
+from effectonce.intents.log import decode_log as decode_intent_log
 from effectonce.record import Page, Record, State
 from effectonce.relay.relay import ask_outbox, unpark
-from effectonce.sagas import log as saga_logs
+from effectonce.sagas.log import SagaLog
+from effectonce.sagas.log import decode_log as decode_saga_log
 from effectonce.sagas.saga import Saga
 from effectonce.store import Store
 from effectonce.telemetry.audit_log import ASKED, Audit, AuditEntry
 from effectonce.worker.worker import Worker
-
-T = TypeVar("T")
 
 MAX_SCOPES: Final = 200
 """How many scopes are discovered in a store at most."""
@@ -149,19 +149,17 @@ class Sources:
                 break
         return Page(records[:PAGE_SIZE])
 
-    def _list(self, scope: str | None, state: State | None, cursor: str | None) -> Page:
-        return self._first_filled_page(
-            lambda after: self.store.list(scope=scope, state=state, limit=PAGE_SIZE, cursor=after), cursor
-        )
-
-    def _first_filled_page(self, fetch: Callable[[str | None], Page], cursor: str | None) -> Page:
+    def _list(
+        self, scope: str | None, state: State | None, cursor: str | None, after: tuple[str, str] | None = None
+    ) -> Page:
         """Return the first page with a record, as far as there is time: pages of a rare state may be empty."""
         deadline = time.monotonic() + EMPTY_PAGES_TIMEOUT_S
-        page = fetch(cursor)
-        while not page.records and page.cursor is not None and time.monotonic() < deadline:
-            page = fetch(page.cursor)
-        self.note_scopes(page.records)
-        return page
+        while True:
+            page = self.store.list(scope=scope, state=state, limit=PAGE_SIZE, cursor=cursor, after=after)
+            cursor = page.cursor
+            if page.records or cursor is None or time.monotonic() > deadline:
+                self.note_scopes(page.records)
+                return page
 
     def _with_key(self, scopes: Iterable[str], key: str) -> Iterable[Record]:
         for scope in scopes:
@@ -172,10 +170,7 @@ class Sources:
                 yield record
 
     def _with_prefix(self, prefix: str, scope: str, state: State | None, cursor: str | None) -> Page:
-        start = (scope, prefix)
-        page = self._first_filled_page(
-            lambda after: self.store.list(scope=scope, state=state, limit=PAGE_SIZE, cursor=after, after=start), cursor
-        )
+        page = self._list(scope, state, cursor, after=(scope, prefix))
         records = [record for record in page.records if record.key.startswith(prefix)]
         next_cursor = page.cursor if len(records) == len(page.records) else None
         exact = self.store.get(scope, prefix) if cursor is None else None  # listing starts after the prefix itself
@@ -183,26 +178,23 @@ class Sources:
             records.insert(0, exact)
         return Page(records, next_cursor)
 
-    def record(self, scope: str, key: str) -> Record | None:
-        """Return the record of a key, as the key is stored."""
-        return self.store.get(scope, key)
-
-    def intent_log(self, record: Record) -> intent_logs.LoggedIntent | None:
-        """Return the log in an intent's record; None where it is sealed, or written by a newer release."""
-        return _read_log(record, self.intents, intent_logs.decode_log)
-
-    def saga_log(self, record: Record) -> saga_logs.SagaLog | None:
-        """Return the log in a saga's record; None where it is sealed, or written by a newer release."""
-        return _read_log(record, self.sagas, saga_logs.decode_log)
+    def log(self, record: Record) -> LoggedIntent | SagaLog | None:
+        """Return the log of an intent or a saga. None where the record has none, where it is sealed and its program is
+        not known, or where a newer release wrote it."""
+        kind = kind_of(record.scope)
+        if record.note is None or kind == "guard":
+            return None
+        program = self.intents.get(record.scope) or self.sagas.get(record.scope)
+        try:
+            note = read_listed_note(record, program.store.runtime.privacy if program is not None else None)
+            return decode_intent_log(note) if kind == "intent" else decode_saga_log(note)
+        except CorruptRecord:
+            return None
 
     def timeline(self, record: Record) -> list[Moment]:
         """Return the moments of a record, oldest first."""
-        log: intent_logs.LoggedIntent | saga_logs.SagaLog | None = None
-        if kind_of(record.scope) == "intent":
-            log = self.intent_log(record)
-        elif kind_of(record.scope) == "saga":
-            log = self.saga_log(record)
-        return record_timeline(record, log, self._audit_entries(record), repr(self.store.runtime.backend))
+        place = repr(self.store.runtime.backend)
+        return record_timeline(record, self.log(record), self._audit_entries(record), place)
 
     def _audit_entries(self, record: Record) -> list[AuditEntry]:
         """Return what operators did to a record, newest first. Of an action that was asked and then ended, only its end
@@ -248,20 +240,6 @@ class Sources:
         """Close our own handles, and those of the programs, which live in this process."""
         programs: list[Worker | Intents | Saga[Any]] = [*self.workers, *self.intents.values(), *self.sagas.values()]
         stores = [self.store, self.polling_store, self.outbox, *(program.store for program in programs)]
-        for store in {id(store): store for store in stores if store is not None}.values():
-            store.close()
         brokers = [self.broker, *(worker.broker for worker in self.workers)]
-        for broker in {id(broker): broker for broker in brokers if broker is not None}.values():
-            broker.close()
-
-
-def _read_log(
-    record: Record, programs: Mapping[str, Intents | Saga[Any]], decode: Callable[[bytes | None], T]
-) -> T | None:
-    """Decode the note of a record, with the secret of its program; None where that is not possible."""
-    program = programs.get(record.scope)
-    privacy = program.store.runtime.privacy if program is not None else None
-    try:
-        return decode(read_listed_note(record, privacy)) if record.note is not None else None
-    except CorruptRecord:
-        return None
+        for handle in {handle for handle in (*stores, *brokers) if handle is not None}:
+            handle.close()

@@ -7,12 +7,12 @@ from using up the threads that answer every other request.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
+
+from effectonce.telemetry.cached_probe import run_in_thread
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class ViewPool:
                 await self._slots.acquire()
         except TimeoutError:
             raise Overdue from None
-        running = run_in_thread(view)
+        running = start_view(view)
         running.add_done_callback(lambda _: self._slots.release())
         remaining = None if acts else deadline - asyncio.get_running_loop().time()
         done, _ = await asyncio.wait({running}, timeout=remaining)
@@ -52,20 +52,10 @@ class ViewPool:
         return running.result()
 
 
-def run_in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
-    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-    outcome.set_running_or_notify_cancel()  # a visitor who leaves cancels the wait, not the work
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except Exception as error:
-            outcome.set_exception(error)
-
-    future = asyncio.wrap_future(outcome)
+def start_view(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run ``work`` in a thread of its own. Returns its future in this event loop."""
+    future = asyncio.wrap_future(run_in_thread(work, "effectonce-view"))
     future.add_done_callback(_retrieve_exception)
-    threading.Thread(target=run, name="effectonce-view", daemon=True).start()
     return future
 
 

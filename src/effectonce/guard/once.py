@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import FunctionType, MethodType
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
@@ -72,22 +73,22 @@ class _Plan(Struct, kw_only=True):
     bound_signature: inspect.Signature | None = None
 
     def resolve_codec(self) -> None:
-        """Give the policy the codec of the result's type. Raises `ConfigurationError` where that type is not defined
-        yet: an annotation may name a class that stands behind the function, so the first call tries again."""
-        try:
-            codec = Codec(return_type(self.function, self.returns), self.store.max_result)
-        except NameError as error:
-            raise ConfigurationError(
-                f"the return annotation of {name_of(self.function)} names something that is not there at run time "
-                f"({error}); pass returns= to @once"
-            ) from error
+        """Give the policy the codec of the result's type. Raises NameError where the annotation names something that is
+        not defined: perhaps not yet, so the first call tries again."""
+        codec = Codec(return_type(self.function, self.returns), self.store.max_result)
         self.policy = replace(self.policy, codec=codec)
         self.codec_is_final = True
 
     def prepare_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
         """Prepare the run of one call, unclaimed. A call without a key, where that is allowed, is unprotected."""
-        if not self.codec_is_final:
-            self.resolve_codec()
+        try:
+            if not self.codec_is_final:
+                self.resolve_codec()
+        except NameError as error:
+            raise ConfigurationError(
+                f"the return annotation of {name_of(self.function)} names something that is not there at run time "
+                f"({error}); pass returns= to @once"
+            ) from error
         runtime, policy = self.store.runtime, self.policy
         try:
             key = encode_key(self.extract(args, kwargs))
@@ -189,9 +190,6 @@ class Guarded(Generic[P, R_co]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R_co]: ...
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function and return an `Outcome`; await it where the function is ``async def``."""
-        return self._call_for_outcome(args, kwargs)
-
-    def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def _make_block(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
@@ -239,7 +237,7 @@ class _SyncGuarded(Guarded[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run_in_block(args, kwargs).result
 
-    def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+    def call(self, *args: Any, **kwargs: Any) -> Any:
         return _outcome_of(self._run_in_block(args, kwargs))
 
     def _run_in_block(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
@@ -265,7 +263,7 @@ class _AsyncGuarded(Guarded[P, Any]):
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return (await self._run_in_block(args, kwargs)).result
 
-    async def _call_for_outcome(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+    async def call(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         return _outcome_of(await self._run_in_block(args, kwargs))
 
     async def _run_in_block(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
@@ -280,46 +278,33 @@ def _outcome_of(block: Block) -> Outcome[Any]:
     return Outcome(block.result, run.replayed, run.key, run.scope, run.attempt)
 
 
-class Once:
+class Once(Struct, frozen=True):
     """What `once(...)` returns: a decorator that keeps the function's signature, sync or async."""
 
-    def __init__(
-        self,
-        store: Store,
-        scope: str | None,
-        key: KeySpec | None,
-        fingerprint: Any,
-        returns: Any,
-        run_without_key: bool,
-        options: dict[str, Any],
-    ) -> None:
-        self._store = store
-        self._scope = scope
-        self._key = key
-        self._fingerprint = fingerprint
-        self._returns = returns
-        self._run_without_key = run_without_key
-        self._options = options
+    store: Store
+    scope: str | None
+    key: KeySpec | None
+    fingerprint: Any
+    returns: Any
+    run_without_key: bool
+    options: dict[str, Any]  # fields of a `Policy`
 
     def __call__(self, function: Callable[P, R]) -> Guarded[P, R]:
         refuse_unguardable(function)
-        store = self._store
-        scope = self._scope if self._scope is not None else default_scope(function)
+        store = self.store
+        scope = self.scope if self.scope is not None else default_scope(function)
         plan = _Plan(
             function=function,
             store=store,
-            policy=Policy(scope=scope, codec=Codec(Any, store.max_result), **self._options),
-            returns=self._returns,
-            extract=message_key(function) if self._key is None else extractor(self._key, function),
-            fingerprint=fingerprint_of(self._fingerprint, function),
-            run_without_key=self._run_without_key,
-            has_default_scope=self._scope is None,
+            policy=Policy(scope=scope, codec=Codec(Any, store.max_result), **self.options),
+            returns=self.returns,
+            extract=message_key(function) if self.key is None else extractor(self.key, function),
+            fingerprint=fingerprint_of(self.fingerprint, function),
+            run_without_key=self.run_without_key,
+            has_default_scope=self.scope is None,
         )
-        try:
+        with suppress(NameError):  # the class may be defined further down
             plan.resolve_codec()
-        except ConfigurationError as error:
-            if not isinstance(error.__cause__, NameError):  # what it names may be defined further down
-                raise
         if scope != GLOBAL:
             store.take_scope(scope, function)
         return _AsyncGuarded(plan) if is_async(function) else _SyncGuarded(plan)

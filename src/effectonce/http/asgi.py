@@ -10,12 +10,12 @@ Compression may stand on either side: outside, replays are compressed like the f
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final
 
 from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge
+from effectonce.values.awaitables import maybe_await
 
 from . import protocol
 from .exchange import HttpGuard, HttpMiddleware, Incomplete, Principal, Recording, identify_request
@@ -55,9 +55,7 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
         exchange = Exchange(self._guard, scope, receive, send)
         try:
             key = protocol.parse_key(key_lines(scope), plan.route.max_key)
-            principal = self._get_principal(scope)
-            if inspect.isawaitable(principal):
-                principal = await principal
+            principal = await maybe_await(self._guard.get_principal(scope))
             response = await exchange.claim(plan, key, principal)
         except EffectOnceError as error:
             response = self._guard.refusal(error, exchange.method, scope["path"])
@@ -66,7 +64,8 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
         if response is None:
             await exchange.run(self._app)
         else:
-            await respond(send, response)
+            for message in make_messages(response):
+                await send(message)
 
 
 class Disconnected(Exception):
@@ -100,7 +99,7 @@ class Exchange:
         try:
             fingerprint = await self._body.fingerprint(plan.route.max_body)
             stored_key = identify_request(principal, self.method, self._scope["path"], key)
-            claimed = await self._guard.claim(plan, self._guard.runtime.async_client(), stored_key, fingerprint)
+            claimed = await self._guard.claim(plan, self._guard.store.runtime.async_client(), stored_key, fingerprint)
             if isinstance(claimed, Response):
                 return claimed
             self._recording = claimed
@@ -149,35 +148,30 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         """Pass the response on, and keep it. Its last part waits until it is recorded."""
-        recording = self._recording
-        if recording is None or recording.concluded:
+        recording, kind = self._recording, message["type"]
+        if recording is None or recording.concluded or kind not in ("http.response.start", "http.response.body"):
             await self._send(message)
             return
-        kind = message["type"]
         if kind == "http.response.start":
             headers = list(message.get("headers", ()))
-            recording.start(message["status"], _decode_headers(headers))
+            recording.start(
+                message["status"], [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+            )
             self._held = [{**message, "headers": headers + encode_headers(recording.added_headers)}]
-        elif kind != "http.response.body":
-            await self._send(message)
-        else:
-            self._held.append(message)
-            may_leave = recording.add(bytes(message.get("body", b"")))
-            if not message.get("more_body", False):
-                await self._conclude(recording)
-            elif may_leave:
-                await self._pass_on(recording)
-
-    async def _conclude(self, recording: Recording) -> None:
-        error = await recording.conclude()
-        self._response_ended.set()
-        if error is None:
-            await self._pass_on(recording)
             return
-        response = self._guard.refusal(error, self.method, self._scope["path"])
-        if self._started:  # too late to say so in any other way than by breaking off
-            raise error
-        await respond(self._send, response)
+        self._held.append(message)
+        may_leave = recording.add(bytes(message.get("body", b"")))
+        if not message.get("more_body", False):
+            error = await recording.conclude()
+            self._response_ended.set()
+            if error is not None:
+                response = self._guard.refusal(error, self.method, self._scope["path"])
+                if self._started:  # too late to say so in any other way than by breaking off
+                    raise error
+                self._held = make_messages(response)
+        elif not may_leave:
+            return
+        await self._pass_on(recording)
 
     async def _pass_on(self, recording: Recording) -> None:
         held, self._held = self._held, []
@@ -255,10 +249,12 @@ class RequestBody:
         return body
 
 
-async def respond(send: Send, response: Response) -> None:
-    """Send a stored response, or a problem."""
-    await send({"type": "http.response.start", "status": response.status, "headers": encode_headers(response.headers)})
-    await send({"type": "http.response.body", "body": response.body or b""})
+def make_messages(response: Response) -> list[Message]:
+    """The messages of a stored response, or of a problem."""
+    return [
+        {"type": "http.response.start", "status": response.status, "headers": encode_headers(response.headers)},
+        {"type": "http.response.body", "body": response.body or b""},
+    ]
 
 
 def key_lines(scope: Scope) -> list[bytes]:
@@ -268,7 +264,3 @@ def key_lines(scope: Scope) -> list[bytes]:
 
 def encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-
-
-def _decode_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.finish import abort, finish, leave
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.store_runtime import StoreClient, StoreRuntime, log
+from effectonce.core.store_runtime import StoreClient, log
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -23,11 +23,12 @@ from effectonce.errors import (
     show,
 )
 from effectonce.guard.once import GLOBAL
-from effectonce.guard.options import check_scope
+from effectonce.guard.options import check_scope, read_choice
 from effectonce.keys import Key, encode_key
 from effectonce.store import Store
 
 from . import protocol
+from .problems import lost_attempt, problem
 from .protocol import Headers, Response
 from .routes import Route, RoutePlan, Routes, RouteTable
 
@@ -70,7 +71,7 @@ def key_lines(environ: Mapping[str, Any]) -> list[bytes]:
 def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Response:
     """Return the problem that is answered instead of running the handler, and log it: as an error where the server is
     at fault."""
-    response = protocol.problem(error, docs)
+    response = problem(error, docs)
     if response.status >= 500:
         log.error("%s %s: %s: %s", show(method, 16), show(path), error.code, error)
     else:
@@ -79,10 +80,13 @@ def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Respon
 
 
 class HttpGuard:
-    """What the requests of one middleware or decorator share: the store, the scope of their records (``service``), and
-    the page that problems link to (``docs``)."""
+    """What the requests of one middleware or decorator share: the store, the scope of their records (``service``), the
+    page that problems link to (``docs``), whether an error is answered or raised (``errors``), and how their callers
+    are named (``principal``)."""
 
-    def __init__(self, store: Store, service: str, docs: str) -> None:
+    def __init__(
+        self, store: Store, service: str, docs: str, *, principal: Callable[..., Any] | str, errors: str = "respond"
+    ) -> None:
         protocol.require_parser()
         check_scope(service)
         if any(c in docs for c in '<>" \r\n'):
@@ -90,10 +94,8 @@ class HttpGuard:
         self.store = store
         self.service = service
         self.docs = docs
-
-    @property
-    def runtime(self) -> StoreRuntime:
-        return self.store.runtime
+        self.get_principal = make_principal_getter(principal)
+        self._raises = read_choice("errors", errors, "raise", "respond")
 
     async def claim(self, plan: RoutePlan, client: StoreClient, key: str, fingerprint: bytes) -> Recording | Response:
         """Claim a request by the key of its record. A `Recording`: its handler runs now, under `current()`. A response:
@@ -101,7 +103,7 @@ class HttpGuard:
 
         Raises why a claim was refused, always as an `EffectOnceError`.
         """
-        run = prepare(self.runtime, plan.policy, key, fingerprint)
+        run = prepare(self.store.runtime, plan.policy, key, fingerprint)
         try:
             await begin(run, client)
         except EffectOnceError:
@@ -115,6 +117,8 @@ class HttpGuard:
         return Recording(plan, run, client, self.docs)
 
     def refusal(self, error: EffectOnceError, method: str, path: str) -> Response:
+        if self._raises:
+            raise error
         return refusal(error, method, path, self.docs)
 
 
@@ -133,8 +137,7 @@ class HttpMiddleware(Generic[A, GetPrincipal]):
         docs: str = protocol.DRAFT_URL,
     ) -> None:
         self._app = app
-        self._guard = HttpGuard(store, service, docs)
-        self._get_principal = make_principal_getter(principal)
+        self._guard = HttpGuard(store, service, docs, principal=principal)
         self._table = RouteTable(default, routes, service)
 
 
@@ -170,11 +173,6 @@ class Recording:
             self._expected_size = 0
         elif length.isdecimal() and length.isascii():
             self._expected_size = int(length)
-
-    def expect(self, size: int) -> None:
-        """Set how long the body is, unless a header says so."""
-        if self._expected_size is None:
-            self._expected_size = size
 
     def add(self, chunk: bytes) -> bool:
         """Keep ``chunk``. Returns whether it may be sent at once: a chunk that a client could take for the last one
@@ -221,7 +219,7 @@ class Recording:
         if self._route.on_error != "replay" or isinstance(error, GeneratorExit):
             await abort(self.run, self.client, error)
             return
-        unrecorded = await self._record(protocol.lost_attempt(self._docs))
+        unrecorded = await self._record(lost_attempt(self._docs))
         if unrecorded is not None:
             log.warning("scope %s: a failed attempt was not recorded: %s", show(self.run.scope), unrecorded)
 

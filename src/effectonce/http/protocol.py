@@ -1,13 +1,12 @@
-"""Idempotency-Key over HTTP, as values: the header, the identity, the fingerprint, stored responses and problems.
+"""Idempotency-Key over HTTP, as values: the header, the identity, the fingerprint and stored responses.
 
-After draft-ietf-httpapi-idempotency-key-header-07, RFC 9651 (structured fields) and RFC 9457 (problem details). Pure:
-no clock, no I/O. Headers are (name, value) pairs of text, as ISO 8859-1 reads them.
+After draft-ietf-httpapi-idempotency-key-header-07 and RFC 9651 (structured fields). Pure: no clock, no I/O. Headers are
+(name, value) pairs of text, as ISO 8859-1 reads them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -16,25 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from effectonce.core.codec import Codec, Unstorable
-from effectonce.errors import (
-    AttemptsExhausted,
-    EffectOnceError,
-    InDoubt,
-    InProgress,
-    InvalidKey,
-    KeyTooLong,
-    LeaseLost,
-    MissingDriver,
-    MissingKey,
-    MissingPrincipal,
-    PayloadMismatch,
-    PayloadTooLarge,
-    PermanentFailure,
-    Reentered,
-    ResultNotStored,
-    Retryable,
-    show,
-)
+from effectonce.errors import InvalidKey, KeyTooLong, MissingDriver, MissingKey, PayloadTooLarge, show
 from effectonce.keys import Key, encode_key
 
 KEY_HEADER: Final = "idempotency-key"
@@ -48,49 +29,24 @@ UNSAFE_METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 DRAFT_URL: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
 """Where problems link to, unless the API has a page of its own."""
 
+_CONTENT_HEADERS: Final = ("content-type", "content-encoding", "content-language", "content-disposition")
+_RESOURCE_HEADERS: Final = ("content-location", "location", "etag", "last-modified", "link", "deprecation", "sunset")
+_CACHE_HEADERS: Final = ("cache-control", "expires", "vary", "retry-after")
 #: The response headers that are stored. Others belong to one exchange, one connection or one client.
-STORED_HEADERS: Final = frozenset(
-    (
-        "content-type",
-        "content-encoding",
-        "content-language",
-        "content-disposition",
-        "content-location",
-        "location",
-        "etag",
-        "last-modified",
-        "cache-control",
-        "expires",
-        "vary",
-        "link",
-        "retry-after",
-        "deprecation",
-        "sunset",
-    )
-)
+STORED_HEADERS: Final = frozenset((*_CONTENT_HEADERS, *_RESOURCE_HEADERS, *_CACHE_HEADERS))
 
-#: What is never stored: another's session, a challenge, a connection's business, and what is made anew for each reply.
+_CREDENTIAL_HEADERS: Final = ("set-cookie", "set-cookie2", "authorization", "proxy-authorization")
+_CHALLENGE_HEADERS: Final = (
+    "www-authenticate",
+    "authentication-info",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+)
+_CONNECTION_HEADERS: Final = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "trailers", "upgrade")
+_MESSAGE_HEADERS: Final = ("date", "content-length", "transfer-encoding")
+#: The response headers that no route may store: they are another client's secrets, or made anew for each reply.
 NEVER_STORED_HEADERS: Final = frozenset(
-    (
-        "set-cookie",
-        "set-cookie2",
-        "www-authenticate",
-        "authentication-info",
-        "proxy-authenticate",
-        "proxy-authentication-info",
-        "authorization",
-        "proxy-authorization",
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "trailers",
-        "transfer-encoding",
-        "upgrade",
-        "date",
-        "content-length",
-    )
+    (*_CREDENTIAL_HEADERS, *_CHALLENGE_HEADERS, *_CONNECTION_HEADERS, *_MESSAGE_HEADERS)
 )
 
 Headers = list[tuple[str, str]]
@@ -231,90 +187,3 @@ def has_body(status: int) -> bool:
 def retention_headers(retention: int) -> Headers:
     """The expiry policy, from the retention in microseconds."""
     return [(RETENTION_HEADER, str(retention // 1_000_000))]
-
-
-# -- problems
-
-_SAME_KEY = "Send the same request again, with the same key."
-
-_PROBLEMS: dict[type[EffectOnceError], tuple[int, str, str]] = {
-    MissingKey: (
-        400,
-        "Idempotency-Key is missing",
-        "This operation needs an Idempotency-Key header: a new UUID for each operation, the same for each retry of it.",
-    ),
-    InvalidKey: (
-        400,
-        "Idempotency-Key cannot be read",
-        'Send one Idempotency-Key header with a short string in it: Idempotency-Key: "8e03978e-40d5-43e8-bc93".',
-    ),
-    MissingPrincipal: (
-        401,
-        "The caller is not known",
-        "An Idempotency-Key belongs to its caller: authenticate, then send the request again with the same key.",
-    ),
-    InProgress: (409, "The request is being processed", f"Its response is not there yet. {_SAME_KEY}"),
-    LeaseLost: (409, "The request is being processed", f"Another attempt at it has taken over. {_SAME_KEY}"),
-    InDoubt: (
-        409,
-        "The outcome of the request is in doubt",
-        "An earlier attempt ended without saying whether it took effect. It will not run again until that is found "
-        "out: do not send it under a new key, ask the operator of this service.",
-    ),
-    ResultNotStored: (
-        409,
-        "The request was processed, its response was not kept",
-        "It took effect once, and will not again. Its response was too large to be kept: look at the resource itself.",
-    ),
-    PermanentFailure: (
-        409,
-        "The request was given up",
-        "It was ended for good and will not run under this key. A new attempt needs a new key.",
-    ),
-    PayloadTooLarge: (
-        413,
-        "The body is too large for an idempotent request",
-        "Requests with an Idempotency-Key may have a body up to the limit of this operation only.",
-    ),
-    PayloadMismatch: (
-        422,
-        "Idempotency-Key was used before with another request",
-        "A retry must be the same request, byte by byte; a new operation needs a new key.",
-    ),
-    EffectOnceError: (503, "The request could not be recorded", f"The service cannot say more now. {_SAME_KEY}"),
-}
-_PROBLEMS[AttemptsExhausted] = _PROBLEMS[PermanentFailure]
-_PROBLEMS[Reentered] = _PROBLEMS[InProgress]
-
-
-def problem(error: EffectOnceError, docs: str = DRAFT_URL) -> Response:
-    """``error`` as problem+json, 503 unless the client or its request caused it. The error's own text is left out: it
-    may name what the client must not know."""
-    status, title, detail = next(_PROBLEMS[kind] for kind in type(error).__mro__ if kind in _PROBLEMS)
-    code = InProgress.code if isinstance(error, Reentered) else error.code
-    response = _problem_response(docs, status, title, detail, code)
-    response.headers += [("cache-control", "no-store"), ("link", f'<{docs}>; rel="describedby"')]
-    if status == 503 or isinstance(error, InProgress | LeaseLost | Reentered):
-        response.headers.append(("retry-after", str(_retry_after(error))))
-    if isinstance(error, ResultNotStored):
-        response.headers.append((REPLAYED_HEADER, "true"))
-    response.headers.append(("content-length", str(len(response.body or b""))))
-    return response
-
-
-def _retry_after(error: EffectOnceError) -> int:
-    """Whole seconds, 60 at most. One where another attempt runs: when its lease ends says nothing about its work."""
-    if isinstance(error, Retryable) and not isinstance(error, InProgress):
-        return min(max(1, math.ceil(error.retry_after)), 60)
-    return 1
-
-
-def lost_attempt(docs: str) -> Response:
-    """What is replayed of an attempt that raised, where the route says ``on_error="replay"``."""
-    detail = "It ended with an error, and will not run again under this key."
-    return _problem_response(docs, 500, "The request failed", detail, "attempt-failed")
-
-
-def _problem_response(docs: str, status: int, title: str, detail: str, code: str) -> Response:
-    body = {"type": f"{docs}#{code}", "title": title, "status": status, "detail": detail, "code": code}
-    return Response(status, [("content-type", "application/problem+json")], msgspec.json.encode(body))

@@ -74,9 +74,9 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
         self, plan: RoutePlan, environ: Environ, method: str, path: str
     ) -> tuple[Recording | Response, IO[bytes]]:
         key = protocol.parse_key(key_lines(environ), plan.route.max_key)
-        stored_key = identify_request(self._get_principal(environ), method, path, key)
+        stored_key = identify_request(self._guard.get_principal(environ), method, path, key)
         body, fingerprint = read_body(environ, method, path, plan.route.max_body)
-        client = self._guard.runtime.sync_client()
+        client = self._guard.store.runtime.sync_client()
         return run_sync(self._guard.claim(plan, client, stored_key, fingerprint)), body
 
 
@@ -109,13 +109,12 @@ class RecordedResponse(RecordedBody):
             self._close_chunks = getattr(chunks, "close", None)
             return self
         # A server tells the length of a list by itself, so it stays a list.
-        whole = b"".join((*self._written, *chunks))
-        self._recording.expect(len(whole))
-        self._chunks = iter([whole])
-        try:
-            return list(self)
-        finally:
-            self.close()
+        body = b"".join((*self._written, *chunks))
+        error = run_sync(self._recording.conclude_with(body))
+        if error is not None:
+            body = self._refuse(error)
+        self._send_head()
+        return [body] if body else []
 
     def _send_head(self) -> None:
         if not self._head_sent:

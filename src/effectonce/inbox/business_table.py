@@ -60,46 +60,50 @@ class OnTable:
         placeholders = ", ".join([f"${at}" for at in range(1, len(columns) + 1)])
         sql = f"INSERT INTO {quoted(self.table, session.dialect)} ({names}) VALUES ({placeholders})"
         session.require_transaction()
-        insert = self._insert_mysql if session.dialect == "mysql" else self._insert
-        inserting = self._insert_translated(session, text, insert(session, sql, list(columns.values())))
+        inserting = self._insert_translated(session, text, self._insert(session, sql, list(columns.values())))
         return Pending(inserting, "on_table(...).insert(...)") if session.is_async else run_sync(inserting)
 
     async def _insert(self, session: DriverAdapter, sql: str, params: Sequence[Any]) -> Inserted:
-        column = _column(self.column, session.dialect)
-        for _ in range(MAX_INSERT_ROUNDS):
-            row = await _row(session, f"{sql} ON CONFLICT ({column}) DO NOTHING RETURNING *", params)
-            if row is not None:
-                return Inserted(row, True)
-            row = await _row(session, self._select(session), params[:1])
-            if row is not None:
-                return Inserted(row, False)
-        raise TransactionConflict(
+        if session.dialect == "mysql" and not self._is_unique:
+            await self._require_unique(session)
+        refusal: Exception = TransactionConflict(
             f"the row in {self.table} was there for {MAX_INSERT_ROUNDS} inserts and deleted before each look at it; "
             "roll back, and run the whole transaction again"
         )
-
-    async def _insert_mysql(self, session: DriverAdapter, sql: str, params: Sequence[Any]) -> Inserted:
-        """On MySQL a refused duplicate undoes only its own statement, so the error may be caught."""
-        if not self._is_unique:
-            await self._require_unique(session)
-        select = f"{self._select(session)} FOR UPDATE"  # a plain SELECT may not see what was committed meanwhile
-        key = (str(params[0]),)  # MySQL compares a number with texts as numbers: 7 equals '07x'
         for _ in range(MAX_INSERT_ROUNDS):
             try:
-                if session.returning:
-                    row = await _row(session, f"{sql} RETURNING *", params)
-                else:
-                    await session.rows(sql, params)
-                    row = await _row(session, select, key)
-                return Inserted(row or {}, True)
+                row = await self._try_insert(session, sql, params)
             except Exception as error:
-                if not is_duplicate_key(error):
+                # On MySQL a refused duplicate undoes only its own statement. Where no row is found then, it was another
+                # unique key of the table that was violated.
+                if session.dialect != "mysql" or not is_duplicate_key(error):
                     raise
-                refused = error
-            row = await _row(session, select, key)
+                row, refusal = None, error
+            if row is not None:
+                return Inserted(row, True)
+            row = await self._find(session, params[0])
             if row is not None:
                 return Inserted(row, False)
-        raise refused  # another unique key of the table was violated, not this column's
+        raise refusal
+
+    async def _try_insert(self, session: DriverAdapter, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
+        """The inserted row; None where one is there. MySQL raises its error for a duplicate key instead."""
+        if session.dialect != "mysql":
+            column = _column(self.column, session.dialect)
+            return await _row(session, f"{sql} ON CONFLICT ({column}) DO NOTHING RETURNING *", params)
+        if session.returning:
+            return await _row(session, f"{sql} RETURNING *", params)
+        await session.rows(sql, params)
+        return await self._find(session, params[0]) or {}
+
+    async def _find(self, session: DriverAdapter, key: Any) -> dict[str, Any] | None:
+        column = _column(self.column, session.dialect)
+        select = f"SELECT * FROM {quoted(self.table, session.dialect)} WHERE {column} = $1"
+        if session.dialect != "mysql":
+            return await _row(session, select, (key,))
+        # A plain SELECT may not see what was committed meanwhile. MySQL compares a number with texts as numbers: 7
+        # equals '07x'.
+        return await _row(session, f"{select} FOR UPDATE", (str(key),))
 
     async def _require_unique(self, session: DriverAdapter) -> None:
         """Ask once: without a unique key MySQL would insert every duplicate, where the other databases refuse."""
@@ -107,9 +111,6 @@ class OnTable:
         if not await session.rows(_UNIQUE_INDEXES, (schema or None, unqualified_name, self.column)):
             raise self._not_unique()
         self._is_unique = True
-
-    def _select(self, session: DriverAdapter) -> str:
-        return f"SELECT * FROM {quoted(self.table, session.dialect)} WHERE {_column(self.column, session.dialect)} = $1"
 
     async def _insert_translated(
         self, session: DriverAdapter, key: str, inserting: Coroutine[Any, Any, Inserted]

@@ -1,26 +1,22 @@
-"""`Inbox.handler`: a handler of messages that owns its transaction.
-
-One message is one `HandlerRun`. The handler is called between the coroutines of the run, never inside one: its
-``StopIteration`` would become a ``RuntimeError``.
-"""
+"""`Inbox.handler`: a handler of messages, each in a transaction of its own, which is a `HandlerRun`."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
-import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from msgspec import Struct
+
 from effectonce.core.codec import Codec
-from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError
-from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, return_type
+from effectonce.guard.introspection import is_async, name_of, return_type
 from effectonce.guard.once import Outcome
 from effectonce.sessions import is_connection
 
 from .handler_run import HandlerRun
+from .run import run_async_handler, run_handler
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -50,38 +46,29 @@ class Handled(Protocol[M_contra, R_co]):
         ...
 
 
-class HandlerDecorator:
-    """What `Inbox.handler(...)` returns: the decorator, with its options."""
+class HandlerDecorator(Struct, kw_only=True, eq=False):
+    """What `Inbox.handler(...)` returns: the decorator, with its options as they are described there."""
 
-    def __init__(
-        self,
-        inbox: Inbox,
-        *,
-        connect: Callable[[], Any],
-        max_attempts: int | None,
-        retries: int,
-        backoff: float,
-        max_backoff: float,
-        returns: Any,
-        allow_unsafe: bool,
-    ) -> None:
+    inbox: Inbox
+    connect: Callable[[], Any]
+    max_attempts: int | None
+    retries: int
+    backoff: float  # seconds
+    max_backoff: float  # seconds
+    returns: Any
+    allow_unsafe: bool
+
+    def __post_init__(self) -> None:
+        connect = self.connect
         # A scoped_session is a connection, and makes one when it is called.
         if not callable(connect) or (is_connection(connect) and not hasattr(connect, "registry")):
             raise ConfigurationError(
                 "connect= takes a function that gives a connection for one message, such as pool.connection or "
                 "lambda: sqlite3.connect('shop.db'), not a connection"
             )
-        if max_attempts is not None:
-            _require_count("max_attempts", max_attempts, least=1)
-        _require_count("retries", retries, least=0)
-        self.inbox = inbox
-        self.connect = connect
-        self.max_attempts = max_attempts
-        self.retries = retries
-        self.backoff = backoff
-        self.max_backoff = max_backoff
-        self.returns = returns
-        self.allow_unsafe = allow_unsafe
+        if self.max_attempts is not None:
+            _require_count("max_attempts", self.max_attempts, least=1)
+        _require_count("retries", self.retries, least=0)
 
     def __call__(self, fn: Callable[[Any, M], R]) -> Handled[M, R]:
         signature = _signature(fn)
@@ -156,39 +143,7 @@ class TransactionalHandler:
         return random.uniform(0, min(self.options.max_backoff, ceiling))
 
     def run_sync(self, message: Any) -> Outcome[Any]:
-        run = HandlerRun(self, message)
-        while True:
-            try:
-                if run_sync(run.begin()):
-                    with run:
-                        value = self.fn(run.session.connection, message)
-                        if type(value) in LAZY or hasattr(value, "__await__"):
-                            refuse_lazy(self.fn, value)
-                    run_sync(run.finish(value))
-                return run.outcome
-            except BaseException as error:
-                pause = run_sync(run.abort(error))
-                if pause is None:
-                    if run.translated_error is not None:
-                        raise run.translated_error from error
-                    raise
-            time.sleep(pause)
+        return run_handler(HandlerRun(self, message), self.fn, message)
 
     async def run_async(self, message: Any) -> Outcome[Any]:
-        run = HandlerRun(self, message)
-        while True:
-            try:
-                if await run.begin():
-                    with run:
-                        value = await self.fn(run.session.connection, message)
-                    await run.finish(value)
-                return run.outcome
-            except GeneratorExit:
-                raise  # nothing can be awaited any more; the connection's end undoes it
-            except BaseException as error:
-                pause = await run.abort(error)
-                if pause is None:
-                    if run.translated_error is not None:
-                        raise run.translated_error from error
-                    raise
-            await asyncio.sleep(pause)
+        return await run_async_handler(HandlerRun(self, message), self.fn, message)

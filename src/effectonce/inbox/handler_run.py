@@ -1,12 +1,12 @@
-"""One message on its way through a handler that owns its transaction.
+"""One message through a handler of `Inbox.handler`, in a transaction that the inbox owns.
 
-A run opens a connection, begins, inserts the row, lets the handler work, stores the result and commits. Where the
-database, and not the handler, is why that failed, it starts again from the very beginning.
+A run opens a connection, begins, inserts the row, lets the handler work, stores the result and commits. Where that
+failed because of the database, and not because of the handler, it starts again from the very beginning.
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
 from effectonce.errors import AttemptsExhausted, ConfigurationError, InProgress, Reentered, TransactionConflict, show
@@ -26,7 +26,7 @@ _handling: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("effectonce
 
 
 class HandlerRun(InboxTransaction):
-    """The handling of one message, over as many transactions as it takes. A context manager around the handler."""
+    """The handling of one message, over as many transactions as it takes. Its steps are those of the module `run`."""
 
     def __init__(self, handler: TransactionalHandler, message: Any) -> None:
         super().__init__(handler)
@@ -41,27 +41,16 @@ class HandlerRun(InboxTransaction):
             )
         self.outcome: Outcome[Any]
         self._attempts: int | None = None  # counted in the database, this one included; None: not counted yet
-
-    # -- while the handler runs
-
-    def __enter__(self) -> None:
-        self._handling_before = _handling.set((*_handling.get(), self.identity))
-
-    def __exit__(self, *_: object) -> None:
-        _handling.reset(self._handling_before)
-
-    # -- before and after it
+        self._handling_before: Token[Any] | None = None  # while the handler runs: what was being handled before
 
     async def begin(self) -> bool:
-        """Open a connection, begin, insert the row. True: the handler is to run now. False: it is a duplicate, and
-        ``outcome`` is set."""
         key, inbox = self.key, self.handler.inbox
         session = await self.open()
         table = inbox.table(session)
         max_attempts = self.handler.options.max_attempts
         if max_attempts is not None and self._attempts is None:
             # Committed before the handler runs: the inbox row is rolled back with an attempt that fails, and a message
-            # that kills the process must be counted too (F20).
+            # that kills the process must be counted too (F20, a poison message).
             self._attempts = await table.count(session, key) or 0
             await session.commit()
             await session.begin()
@@ -81,6 +70,7 @@ class HandlerRun(InboxTransaction):
                 "attempts-exhausted",
             )
         await self.mark()
+        self._handling_before = _handling.set((*_handling.get(), self.identity))
         return True
 
     async def _refund_attempt(self, table: InboxTable) -> None:
@@ -99,6 +89,7 @@ class HandlerRun(InboxTransaction):
 
     async def finish(self, value: Any) -> None:
         """Store the result and commit."""
+        self._handler_has_ended()
         inbox, session, key = self.handler.inbox, self.session, self.key
         table, result = inbox.table(session), inbox.encode_result(self.codec, key, value)
         if await session.has_ended():
@@ -111,6 +102,15 @@ class HandlerRun(InboxTransaction):
             raise _rolled_back()
         self._is_marked = False
         await self._conclude(value, replayed=False)
+
+    async def abort(self, error: BaseException) -> float | None:
+        self._handler_has_ended()
+        return await super().abort(error)
+
+    def _handler_has_ended(self) -> None:
+        if self._handling_before is not None:
+            _handling.reset(self._handling_before)
+            self._handling_before = None
 
     async def _refuse_ended(self, table: InboxTable, result: bytes | None) -> None:
         """Raise, since the handler has ended the transaction and done nothing after that.

@@ -20,7 +20,7 @@ from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.privacy import Privacy
 from effectonce.core.run_sync import Pending, run_sync
 from effectonce.errors import InvalidOption, ResultNotStored, SyncAsyncMismatch, show
-from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, return_type
+from effectonce.guard.introspection import is_async, name_of, return_type
 from effectonce.guard.once import Outcome
 from effectonce.guard.options import check_scope
 from effectonce.message import Message
@@ -31,17 +31,10 @@ from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
 from .business_table import Inserted, OnTable
+from .call_run import CallRun
 from .handler import HandlerDecorator
-from .recording import (
-    describe,
-    outcome_of,
-    record,
-    record_in_savepoint,
-    record_many,
-    refuse_mismatch,
-    store_result,
-    undo,
-)
+from .recording import describe, record, record_many, refuse_mismatch
+from .run import run_async_handler, run_handler
 from .table import MAX_BATCH, MAX_TABLE_NAME, ExistingRow, InboxKey, InboxTable, inbox_table
 
 __all__ = ["Inbox", "Inserted", "OnTable"]
@@ -163,9 +156,10 @@ class Inbox:
         codec = self.codec_for(return_type(fn, returns))
         key = self.key_for(message, payload)
         session.require_transaction()
+        run = CallRun(self, session, key, codec, message)
         if session.is_async:
-            return Pending(self._call_async(session, key, codec, message, fn), "inbox.call(...)")
-        return self._call_sync(session, key, codec, message, fn)
+            return Pending(run_async_handler(run, fn, message), "inbox.call(...)")
+        return run_handler(run, fn, message)
 
     @overload
     def purge(self, conn: SyncConnection, *, limit: int = 1000) -> int: ...
@@ -244,7 +238,7 @@ class Inbox:
         - On first use it runs `check`, unless ``allow_unsafe``.
         """
         return HandlerDecorator(
-            self,
+            inbox=self,
             connect=connect,
             max_attempts=max_attempts,
             retries=retries,
@@ -317,50 +311,6 @@ class Inbox:
             f"{describe(key)} is done, but its result was not stored (recorded by first(), too large, or not of the "
             "annotated type); the effect happened: ack this delivery"
         )
-
-    # -- how
-
-    def _call_sync(
-        self, session: DriverAdapter, key: InboxKey, codec: Codec, message: Any, fn: Callable[..., Any]
-    ) -> Outcome[Any]:
-        table = self.table(session)
-        savepoint, existing = run_sync(record_in_savepoint(table, session, key))
-        try:
-            if existing is None:
-                value = fn(session.connection, message)  # outside of our coroutines: it may raise StopIteration
-                if type(value) in LAZY or hasattr(value, "__await__"):
-                    refuse_lazy(fn, value)
-                run_sync(store_result(table, session, key, savepoint, self.encode_result(codec, key, value)))
-            else:
-                value = self.replay(codec, key, existing)
-        except BaseException as error:
-            run_sync(undo(session, savepoint, error))
-            raise
-        return outcome_of(key, message, value, replayed=existing is not None)
-
-    async def _call_async(
-        self, session: DriverAdapter, key: InboxKey, codec: Codec, message: Any, fn: Callable[..., Any]
-    ) -> Outcome[Any]:
-        table = self.table(session)
-        savepoint, existing = await record_in_savepoint(table, session, key)
-        try:
-            if existing is None:
-                pending = fn(session.connection, message)
-                if not hasattr(pending, "__await__"):
-                    raise SyncAsyncMismatch(
-                        f"{name_of(fn)} is a plain `def` on an async connection, so that nothing it does there is "
-                        "awaited; make it `async def`"
-                    )
-                value = await pending
-                await store_result(table, session, key, savepoint, self.encode_result(codec, key, value))
-            else:
-                value = self.replay(codec, key, existing)
-        except GeneratorExit:
-            raise  # nothing can be awaited any more: the transaction is its owner's to end
-        except BaseException as error:
-            await undo(session, savepoint, error)
-            raise
-        return outcome_of(key, message, value, replayed=existing is not None)
 
     async def _migrate(self, session: DriverAdapter) -> None:
         if session.dialect == "postgresql":  # of two at once, both would find no table, and one fail to create it

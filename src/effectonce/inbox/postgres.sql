@@ -5,7 +5,7 @@
 
 
 -- name: insert
--- For a duplicate no row is returned, and the transaction stays usable: a unique violation would abort it (F40). Where
+-- For a duplicate no row is returned, and the transaction stays usable (F40: a unique violation would abort it). Where
 -- another transaction has inserted the same key and is still open, this waits for its end.
 INSERT INTO {inbox} (scope, key, fingerprint, created_at, expires_at)
 VALUES ($1, $2, $3, {now}, {now} + $4)

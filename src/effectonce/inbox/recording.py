@@ -24,15 +24,12 @@ T = TypeVar("T")
 async def record(table: InboxTable, session: DriverAdapter, key: InboxKey) -> bool:
     """Insert the row of ``key``. Returns whether it is new; `PayloadMismatch` if it was used for another payload."""
     require_transaction_still(session)
-    if session.is_async:
-        existing = await _insert_or_undo(
-            table,
-            session,
-            insert=lambda: table.insert(session, key, result=False),
-            inserted_keys=lambda existing: [key] if existing is None else [],
-        )
-    else:  # a sync call cannot be cancelled
-        existing = await table.insert(session, key, result=False)
+    existing = await _insert_or_undo(
+        table,
+        session,
+        insert=lambda: table.insert(session, key, result=False),
+        inserted_keys=lambda existing: [key] if existing is None else [],
+    )
     if existing is None:
         return True
     refuse_mismatch(key, existing)
@@ -103,42 +100,11 @@ async def _insert_or_undo(
     return inserted
 
 
-async def record_in_savepoint(
-    table: InboxTable, session: DriverAdapter, key: InboxKey
-) -> tuple[Any, ExistingRow | None]:
-    """Set a savepoint and insert the row of ``key``. Returns the savepoint, and None for a new key; for a duplicate
-    None, and the row that is there."""
-    require_transaction_still(session)
-    savepoint = await session.savepoint()
-    try:
-        existing = await table.insert(session, key, result=True)
-    except GeneratorExit:
-        raise
-    except BaseException as error:  # also a cancellation: the insert may have been executed all the same
-        await undo(session, savepoint, error)
-        raise
-    if existing is None:
-        return savepoint, None
-    await session.release(savepoint)
-    return None, existing
-
-
-async def store_result(
-    table: InboxTable, session: DriverAdapter, key: InboxKey, savepoint: Any, result: bytes | None
-) -> None:
-    """Store the result in the row of ``key``, and release the savepoint."""
-    # Sent even without a result: in a transaction that has failed unnoticed, this statement fails.
-    await table.store(session, key, result)
-    await session.release(savepoint)
-
-
 async def undo(session: DriverAdapter, savepoint: Any, error: BaseException) -> None:
-    """Roll back to ``savepoint`` (None: there is none) because of ``error``, which the caller of this raises.
+    """Roll back to ``savepoint`` because of ``error``, which the caller of this raises.
 
     `TransactionConflict` where the database has ended the whole transaction: then more is undone than this call.
     """
-    if savepoint is None:
-        return
     try:
         await session.roll_back_to(savepoint)
     except ConnectionLost:  # the transaction is gone with the connection; ``error`` tells why

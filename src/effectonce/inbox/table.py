@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import inbox_words, quoted, statements
+from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, quoted
 from effectonce.contracts import Dialect, DriverSession
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
 from effectonce.values.fingerprint import FINGERPRINT_SIZE, first_fingerprint, split_fingerprints
@@ -67,13 +67,10 @@ class InboxTable(ABC):
     Its methods run statements in the transaction that is open on ``session``; none begins, ends or repeats one.
     """
 
-    sql_file: str
-    now: str  # the server's clock in microseconds, as an expression
-
     def __init__(self, dialect: Dialect, name: str) -> None:
         self.name = name
         self._quoted_name = quoted(name, dialect)
-        self._sql = statements(self.sql_file, now=self.now, **inbox_words(dialect, name))
+        self._sql = inbox_statements(dialect, name)
 
     @abstractmethod
     async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
@@ -86,13 +83,29 @@ class InboxTable(ABC):
         Returns the rows that were there, by key, without their results.
         """
 
-    @abstractmethod
     async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
         """Write the result into a row that this transaction has inserted."""
+        await session.rows(self._sql["store"], (*self._identity(key), self._encode(result)))
 
-    @abstractmethod
     async def ours(self, session: DriverSession, key: InboxKey) -> bool:
         """Whether the row that is there is the one that was inserted for this very ``key`` object."""
+        return bool(await session.rows(self._sql["ours"], (*self._identity(key), self._encode(key.row_mark))))
+
+    async def refund(self, session: DriverSession, key: InboxKey) -> None:
+        """Take one attempt back."""
+        await session.rows(self._sql["refund"], self._identity(key))
+
+    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
+        """Delete the count of attempts."""
+        await session.rows(self._sql["uncount"], self._identity(key))
+
+    @abstractmethod
+    def _identity(self, key: InboxKey) -> tuple[str, ...]:
+        """The parameters that name the row of ``key``."""
+
+    def _encode(self, value: Any) -> Any:
+        """A value as a parameter of this dialect's statements."""
+        return value
 
     @abstractmethod
     async def forget_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> None:
@@ -101,14 +114,6 @@ class InboxTable(ABC):
     @abstractmethod
     async def count(self, session: DriverSession, key: InboxKey) -> int | None:
         """Count one attempt. Returns how many there are now; None if the message is handled already."""
-
-    @abstractmethod
-    async def refund(self, session: DriverSession, key: InboxKey) -> None:
-        """Take one attempt back."""
-
-    @abstractmethod
-    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
-        """Delete the count of attempts."""
 
     @abstractmethod
     async def purge(self, session: DriverSession, limit: int) -> int:
@@ -157,21 +162,12 @@ class TextKeyTable(InboxTable):
                 return existing
         raise _purged_meanwhile()
 
-    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
-        await session.rows(self._sql["store"], (key.scope, key.key, result))
-
-    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
-        return bool(await session.rows(self._sql["ours"], (key.scope, key.key, key.row_mark)))
+    def _identity(self, key: InboxKey) -> tuple[str, ...]:
+        return key.scope, key.key
 
     async def count(self, session: DriverSession, key: InboxKey) -> int | None:
         counted = await session.rows(self._sql["count"], (key.scope, key.key, key.retention_us))
         return counted[0][0] if counted else None
-
-    async def refund(self, session: DriverSession, key: InboxKey) -> None:
-        await session.rows(self._sql["refund"], (key.scope, key.key))
-
-    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
-        await session.rows(self._sql["uncount"], (key.scope, key.key))
 
     async def purge(self, session: DriverSession, limit: int) -> int:
         await session.rows(self._sql["purge_attempts"], (limit,))
@@ -196,9 +192,6 @@ class TextKeyTable(InboxTable):
 
 
 class PostgresInboxTable(TextKeyTable):
-    sql_file = "inbox/postgres.sql"
-    now = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
-
     def _key_list(self, keys: Sequence[InboxKey]) -> str:
         """An array literal. (psycopg's own adaptation of a list takes three times as long.)"""
         text = '","'.join([key.key for key in keys])
@@ -223,9 +216,6 @@ class PostgresInboxTable(TextKeyTable):
 
 
 class SQLiteInboxTable(TextKeyTable):
-    sql_file = "inbox/sqlite.sql"
-    now = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
-
     def _key_list(self, keys: Sequence[InboxKey]) -> str:
         return msgspec.json.encode([key.key for key in keys]).decode()
 
@@ -248,9 +238,6 @@ class SQLiteInboxTable(TextKeyTable):
 
 class MySQLInboxTable(InboxTable):
     """A table whose primary key is a hash. A row is new if it holds the nonce that its own insert has sent."""
-
-    sql_file = "inbox/mysql.sql"
-    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
     async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
         nonce = key.row_mark = os.urandom(16)
@@ -290,25 +277,26 @@ class MySQLInboxTable(InboxTable):
         first = keys[0]
         params: list[Any] = [nonce.hex(), first.scope.encode().hex(), first.retention_us]
         for key in keys:
-            params += (key.id, key.key.encode().hex(), None if key.fingerprint is None else key.fingerprint.hex())
+            params += (key.id, key.key.encode().hex(), self._encode(key.fingerprint))
         return self._insert_statement(len(keys)), params
 
     def _insert_statement(self, count: int) -> str:
         """Three parameters are shared by all rows, and each row has three more: id, key, fingerprint."""
+        now = CLOCKS["mysql"]
         rows = ",".join(
             [
                 f"(UNHEX(${at}), CONVERT(UNHEX($2) USING utf8mb4), CONVERT(UNHEX(${at + 1}) USING utf8mb4), UNHEX($1), "
-                f"UNHEX(${at + 2}), {self.now}, {self.now} + $3)"
+                f"UNHEX(${at + 2}), {now}, {now} + $3)"
                 for at in range(4, 4 + 3 * count, 3)
             ]
         )
         return self._sql["insert"].replace("{rows}", rows)
 
-    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
-        await session.rows(self._sql["store"], (key.id, None if result is None else result.hex()))
+    def _identity(self, key: InboxKey) -> tuple[str, ...]:
+        return (key.id,)
 
-    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
-        return bool(await session.rows(self._sql["ours"], (key.id, key.row_mark.hex())))
+    def _encode(self, value: bytes | None) -> str | None:
+        return None if value is None else value.hex()
 
     async def forget_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> None:
         if keys:
@@ -319,12 +307,6 @@ class MySQLInboxTable(InboxTable):
         await session.rows(self._sql["count"], params)
         counted = await session.rows(self._sql["counted"], (key.id,))
         return int(counted[0][0]) if counted else None
-
-    async def refund(self, session: DriverSession, key: InboxKey) -> None:
-        await session.rows(self._sql["refund"], (key.id,))
-
-    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
-        await session.rows(self._sql["uncount"], (key.id,))
 
     async def purge(self, session: DriverSession, limit: int) -> int:
         await self._purge(session, "due_attempts", "forget_attempts", limit)

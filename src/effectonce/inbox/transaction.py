@@ -11,6 +11,7 @@ from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, TransactionConflict, show
 from effectonce.guard.introspection import name_of
 from effectonce.sessions import DriverAdapter, connect_error, is_connection, session_on
+from effectonce.values.awaitables import maybe_await
 
 if TYPE_CHECKING:
     from .handler import TransactionalHandler
@@ -43,7 +44,7 @@ class InboxTransaction:
         try:
             await session.begin()
         except ConfigurationError:
-            self._session = None  # other code has a transaction open there: we neither end it nor close the connection
+            self._session = None  # other code has a transaction open there: it is neither ended nor closed here
             raise
         self._is_open = True
         if handler.needs_check:
@@ -61,7 +62,7 @@ class InboxTransaction:
         session, was_marked, self._is_marked = self.session, self._is_marked, False
         try:
             return was_marked and (await session.has_ended() or not await session.is_marked(release=False))
-        except Exception:  # the connection answers no question any more
+        except Exception:  # the connection is broken, and the transaction with it
             return False
 
     async def commit(self) -> None:
@@ -144,9 +145,7 @@ class InboxTransaction:
                 if session is not None:
                     await session.close()
                 return
-            pending = leave(None if error is None else type(error), error, error and error.__traceback__)
-            if hasattr(pending, "__await__"):
-                await pending
+            await maybe_await(leave(None if error is None else type(error), error, error and error.__traceback__))
         except BaseException as raised:
             if raised is error:
                 return

@@ -5,8 +5,8 @@
 
     handler = sqs_batch(charge, read=lambda record: charge_arguments(record["body"]))
 
-The event source mapping needs ``ReportBatchItemFailures``: without it Lambda takes the answer for success, and what
-failed is lost. SQS itself moves a message to the dead-letter queue after its ``maxReceiveCount``.
+The event source mapping needs ``ReportBatchItemFailures``: without it Lambda takes the answer for success, and the
+failed records are lost. SQS itself moves a message to the dead-letter queue after its ``maxReceiveCount``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from effectonce.core.delivery_outcome import Ack, DeliveryOutcome
+from effectonce.core.delivery_outcome import Ack
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, show
@@ -39,20 +39,27 @@ def from_json(record: SqsRecord) -> Any:
 def sqs_batch(
     handler: Guarded[..., Any], *, read: Callable[[SqsRecord], Any] = from_json, retry: Retry | None = None
 ) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:
-    """A Lambda handler for SQS events that calls ``handler``, which is under `once`, with each record.
+    """Make a Lambda handler for SQS events that calls ``handler``, which is under `once`, with each record.
 
     ``read`` makes its argument of a record; a tuple is taken for several. The key must come from the producer: SQS
     gives a message that is sent again another ``messageId``. A record that cannot be read, or whose handler failed, is
     reported as failed and comes again. On a FIFO queue all that stand behind it in its group are, too, so that their
-    order is kept. Should this raise, the whole batch comes again, and what was done is skipped.
+    order is kept. Where the Lambda handler raises, the whole batch comes again, and what was done is skipped.
     """
     dispatch: Any = dispatcher(handler, retry=retry)
     is_async = inspect.iscoroutinefunction(handler)
 
-    async def handle_record(record: SqsRecord) -> DeliveryOutcome:
-        arguments = read(record)
-        outcome = dispatch(*(arguments if isinstance(arguments, tuple) else (arguments,)))
-        return await outcome if is_async else outcome  # type: ignore[no-any-return]
+    async def handle_record(record: SqsRecord) -> Exception | None:
+        """Handle a record. Returns the error for which it has to come again."""
+        try:
+            arguments = read(record)
+            outcome = dispatch(*(arguments if isinstance(arguments, tuple) else (arguments,)))
+            outcome = await outcome if is_async else outcome
+        except ConfigurationError:
+            raise
+        except Exception as unreadable:
+            return unreadable
+        return None if isinstance(outcome, Ack) else outcome.error
 
     async def handle_batch(records: list[SqsRecord]) -> dict[str, Any]:
         failed: list[dict[str, str]] = []
@@ -60,15 +67,9 @@ def sqs_batch(
         for record in records:
             group = _group(record)
             if group is None or group not in failed_groups:
-                try:
-                    outcome = await handle_record(record)
-                    if isinstance(outcome, Ack):
-                        continue
-                    error = outcome.error
-                except ConfigurationError:
-                    raise
-                except Exception as unreadable:
-                    error = unreadable
+                error = await handle_record(record)
+                if error is None:
+                    continue
                 log.warning("SQS record %s failed: %s", show(record["messageId"]), show(repr(error), 300))
             if group is not None:
                 failed_groups.add(group)
@@ -83,7 +84,7 @@ def sqs_batch(
 
 
 def _group(record: SqsRecord) -> str | None:
-    """The group whose order is to be kept. On a standard queue one says whose turn it is, and nothing about order."""
+    """The group whose order is kept. A standard queue has groups for fairness only, without an order."""
     if not record.get("eventSourceARN", ".fifo").endswith(".fifo"):
         return None
     group: str | None = record.get("attributes", {}).get("MessageGroupId")

@@ -4,7 +4,7 @@
     @eo.once(store, key="payment_id")
     def charge(payment_id: str, amount: int) -> str: ...
 
-A duplicate of a finished task succeeds with the first one's result, so that chains, groups and callbacks go on. One
+A duplicate of a finished task succeeds with the first one's result, so that chains, groups and callbacks work. One
 that arrives while the first runs, or while the store does not answer, is retried later, without using up
 ``max_retries``; ``autoretry_for`` is for what the function itself raises. Models are passed and returned with Celery's
 own ``pydantic=True``. A task is acked after it ran (``acks_late``), and comes again when its worker was killed

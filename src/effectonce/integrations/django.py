@@ -35,7 +35,6 @@ from django.utils.module_loading import import_string  # type: ignore[import-unt
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, PayloadTooLarge
-from effectonce.guard.options import read_choice
 from effectonce.http import protocol
 from effectonce.http.exchange import KEY_VARIABLE, Recording
 from effectonce.http.routes import Route, RouteTable, make_view_plan
@@ -67,7 +66,7 @@ class IdempotencyMiddleware:
         self._get_response = get_response
         options = _options()
         service = options["SERVICE"]
-        self._guard = DjangoGuard(options["STORE"], options["PRINCIPAL"], False, service, options["DOCS"])
+        self._guard = DjangoGuard(options["STORE"], service, options["DOCS"], principal=options["PRINCIPAL"])
         self._table = RouteTable(options["DEFAULT"], options["ROUTES"], service)
         is_async = iscoroutinefunction(get_response)
         self._run_exchange = run_exchange_async if is_async else run_exchange
@@ -118,8 +117,7 @@ class Idempotency:
         **settings: Any,
     ) -> None:
         self.plan = make_view_plan(service, settings)
-        raises = read_choice("errors", errors, "raise", "respond")
-        self.guard = DjangoGuard(store, principal, raises, service, docs)
+        self.guard = DjangoGuard(store, service, docs, principal=principal, errors=errors)
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether this request is to be claimed."""

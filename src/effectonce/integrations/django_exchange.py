@@ -22,10 +22,10 @@ from django.http.response import HttpResponseBase, StreamingHttpResponse  # type
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge, show
 from effectonce.http import protocol
-from effectonce.http.exchange import HttpGuard, Recording, identify_request, key_lines, make_principal_getter
+from effectonce.http.exchange import HttpGuard, Recording, identify_request, key_lines
 from effectonce.http.routes import RoutePlan
 from effectonce.http.streams import AsyncRecordedBody, RecordedBody
-from effectonce.store import Store
+from effectonce.values.awaitables import maybe_await
 from effectonce.values.fingerprint import canonical
 
 #: Exceptions of a view that Django itself turns into a response.
@@ -35,16 +35,7 @@ _ANSWERED_BY_DJANGO: Final = (Http404, PermissionDenied, BadRequest, SuspiciousO
 class DjangoGuard(HttpGuard):
     """Claims Django's requests and settles their responses."""
 
-    def __init__(
-        self, store: Store, principal: Callable[..., Any] | str, raises: bool, service: str, docs: str
-    ) -> None:
-        super().__init__(store, service, docs)
-        self._get_principal = make_principal_getter(principal)
-        self._raises = raises
-
     def refuse(self, request: HttpRequest, error: EffectOnceError) -> HttpResponse:
-        if self._raises:
-            raise error
         return make_http_response(self.refusal(error, str(request.method), request.path))
 
     async def claim_request(self, plan: RoutePlan, request: HttpRequest, is_async: bool) -> Recording | HttpResponse:
@@ -52,17 +43,16 @@ class DjangoGuard(HttpGuard):
 
         On an async stack, a sync ``principal=`` runs in a thread, since it may ask the database.
         """
-        get_principal = self._get_principal
+        get_principal = self.get_principal
         if is_async and not iscoroutinefunction(get_principal):
             get_principal = sync_to_async(get_principal)
         try:
             key = protocol.parse_key(key_lines(request.META), plan.route.max_key)
-            principal = get_principal(request)
-            if is_async:
-                principal = await principal
+            principal = await maybe_await(get_principal(request))
             stored_key = identify_request(principal, str(request.method), request.path, key)
             fingerprint = protocol.fingerprint(hash_request(request, plan.route.max_body))
-            client = self.runtime.async_client() if is_async else self.runtime.sync_client()
+            runtime = self.store.runtime
+            client = runtime.async_client() if is_async else runtime.sync_client()
             claimed = await self.claim(plan, client, stored_key, fingerprint)
         except UnreadablePostError:  # the client left in the middle of its body
             return HttpResponse(status=400)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from django.db import connections, transaction  # type: ignore[import-untyped, unused-ignore]
 from django.http import HttpRequest  # type: ignore[import-untyped, unused-ignore]
@@ -27,12 +27,14 @@ from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavaila
 from effectonce.guard.options import read_choice
 from effectonce.http import protocol
 from effectonce.http.exchange import KEY_VARIABLE, identify_request, key_lines, make_principal_getter, refusal
-from effectonce.http.routes import TRANSIENT_STATUSES, RoutePlan, make_view_plan
+from effectonce.http.routes import RoutePlan, make_view_plan
 from effectonce.inbox.inbox import Inbox
 
 from .django_exchange import hash_request, make_http_response, render_response
 
 V = TypeVar("V", bound=Callable[..., Any])
+
+SETTINGS: Final = frozenset(("required", "methods", "transient", "max_key", "max_body", "keep_headers"))
 
 
 def transactional(
@@ -40,30 +42,21 @@ def transactional(
     *,
     principal: Callable[..., Any] | str,
     using: str = "default",
-    required: bool = False,
-    methods: tuple[str, ...] = protocol.UNSAFE_METHODS,
-    transient: tuple[int, ...] = TRANSIENT_STATUSES,
-    max_key: int = 255,
-    max_body: int = 1024 * 1024,
-    keep_headers: tuple[str, ...] = (),
     errors: Literal["respond", "raise"] = "respond",
     docs: str = protocol.DRAFT_URL,
+    **settings: Any,
 ) -> Callable[[V], V]:
     """Run a sync view in a transaction on the database ``using``, once for each key of a caller.
 
-    ``principal`` is a function of the request that names its caller, or `GLOBAL`. An exception, a 5xx or a transient
-    status rolls everything back, so that the retry runs; any other response is committed with the view's work and
-    replayed. A second request while the first runs waits for it, as long as the lock timeout allows (then: 409). A
-    response over the inbox's ``max_result`` is done without its body.
+    ``principal`` is a function of the request that names its caller, or `GLOBAL`. ``settings`` are ``required``,
+    ``methods``, ``transient``, ``max_key``, ``max_body`` and ``keep_headers`` of `http.Route`.
+
+    An exception, a 5xx or a transient status rolls everything back, so that the retry runs; any other response is
+    committed with the view's work and replayed. A second request while the first runs waits for it, as long as the lock
+    timeout allows (then: 409). A response over the inbox's ``max_result`` is done without its body.
     """
-    settings = {
-        "required": required,
-        "methods": methods,
-        "transient": transient,
-        "max_key": max_key,
-        "max_body": max_body,
-        "keep_headers": keep_headers,
-    }
+    if settings.keys() - SETTINGS:
+        raise TypeError(f"of the settings of http.Route, transactional takes {', '.join(sorted(SETTINGS))}")
     plan = make_view_plan(inbox.scope, settings)
     get_principal = make_principal_getter(principal)
     raises = read_choice("errors", errors, "raise", "respond")
@@ -93,8 +86,8 @@ def transactional(
     return decorate
 
 
-class _RolledBack(Exception):
-    """Rolls the transaction back: the response says that its work must not stay."""
+class _UndoWork(Exception):
+    """Rolls the transaction back: the status of the response says that the work must not stay."""
 
 
 def _exchange(
@@ -114,7 +107,7 @@ def _exchange(
         nonlocal response
         response = render_response(run_view())
         if response.status_code >= 500 or response.status_code in plan.route.transient:
-            raise _RolledBack
+            raise _UndoWork
         if response.streaming:
             raise ConfigurationError("a streamed response is not there yet when its transaction is committed")
         headers = protocol.headers_to_store(response.headers.items(), plan.stored_headers)
@@ -123,7 +116,7 @@ def _exchange(
     try:
         with transaction.atomic(using=using):
             outcome = inbox.call(connections[using], stored_key, work, payload=payload, returns=protocol.Response)
-    except _RolledBack:
+    except _UndoWork:
         return response
     if outcome.replayed:
         return make_http_response(protocol.replay(outcome.value, inbox.retention_us))

@@ -5,13 +5,13 @@
     @dramatiq.actor(once="payment_id")          # the key: a path from a parameter; or `once=True`: the message's id
     def charge(payment_id: str, amount: int): ...
 
-A duplicate gives the first one's result, so that pipelines, groups and callbacks go on. One that arrives while the
+A duplicate returns the first one's result, so that pipelines, groups and callbacks work. One that arrives while the
 first runs, or while the store does not answer, is retried after the time that the error says, without using up
-``max_retries``. What no retry can mend (in doubt, another payload under one key, failed for good) goes to the dead
-letters at once.
+``max_retries``. A message that no retry can mend (in doubt, another payload under one key, failed for good) goes to the
+dead letters at once.
 
 A guarded actor gets pydantic models, dataclasses and structs where its parameters are annotated so; to send and to
-return them, let dramatiq write them: ``dramatiq.set_encoder(ModelEncoder())``.
+return them, let dramatiq encode them: ``dramatiq.set_encoder(ModelEncoder())``.
 """
 
 from __future__ import annotations
@@ -27,40 +27,25 @@ from dramatiq.middleware import Middleware
 
 from effectonce.core.argument_models import model_reader
 from effectonce.core.codec import to_json
-from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery
-from effectonce.errors import (
-    CorruptRecord,
-    EffectOnceError,
-    InDoubt,
-    InvalidKey,
-    MissingKey,
-    NotAwaited,
-    NotInDoubt,
-    PayloadMismatch,
-    PayloadTooLarge,
-    PermanentFailure,
-    Undecodable,
-)
+from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
+from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, ResultNotStored, Retryable
 from effectonce.guard.once import once
+from effectonce.keys import Extract, Strategy
 from effectonce.store import Store
 
-from .redelivery import log_redelivery
-
-#: The errors that `decide_delivery` rejects, as the classes that dramatiq does not retry.
-REJECTED: Final = (
-    InDoubt,
-    PayloadMismatch,
-    PayloadTooLarge,
-    PermanentFailure,
-    MissingKey,
-    InvalidKey,
-    Undecodable,
-    CorruptRecord,
-    NotInDoubt,
-    NotAwaited,
+#: The errors that `decide_delivery` rejects: dramatiq must not retry them either.
+REJECTED: Final = tuple(
+    {*EffectOnceError.__subclasses__()} - {Retryable, LeaseLost, ResultNotStored, ConfigurationError}
 )
 
 _message_id: ContextVar[str | None] = ContextVar("effectonce_dramatiq_message", default=None)
+
+
+class _MessageId(Strategy):
+    """The key of an actor with ``once=True``: the id of the message that it handles."""
+
+    def bind(self, handler: Any, name: str) -> Extract:
+        return lambda args, kwargs: _message_id.get()
 
 
 class Later(Retry):
@@ -70,7 +55,8 @@ class Later(Retry):
 class Idempotency(Middleware):
     """Guards every actor with ``once=``: a key, ``True`` for the message's id, or a dict of the options of `once`.
 
-    ``defaults`` are options of `once` for all of them. The scope is the actor's queue and name, unless told otherwise.
+    ``defaults`` are options of `once` for all of them. The scope is the actor's queue and name, unless they say
+    otherwise.
     """
 
     def __init__(self, store: Store, **defaults: Any) -> None:
@@ -85,30 +71,18 @@ class Idempotency(Middleware):
         requested = actor.options.get("once")
         if not requested:
             return
-        options: dict[str, Any] = {}
+        scope = f"{actor.queue_name}:{actor.actor_name}"
+        options: dict[str, Any] = {"scope": scope, "key": _MessageId(), **self._defaults}
         if isinstance(requested, dict):
-            options = requested
+            options.update(requested)
         elif requested is not True:
-            options = {"key": requested}
-        options = {"scope": f"{actor.queue_name}:{actor.actor_name}", **self._defaults, **options}
+            options["key"] = requested
         actor.fn = self._guard(actor.fn, options)
         throws = actor.options.get("throws") or ()
         actor.options["throws"] = (*(throws if isinstance(throws, tuple) else (throws,)), *REJECTED)
 
     def _guard(self, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-        call: Callable[..., Any]
-        if "key" in options:
-            call = once(self._store, **options)(function)
-        else:
-
-            def by_id(message_id: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-                return function(*args, **kwargs)
-
-            guarded = once(self._store, key="message_id", **options)(by_id)
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                return guarded(_message_id.get(), args, kwargs)
-
+        call = once(self._store, **options)(function)
         read = model_reader(function)
 
         @functools.wraps(function)
@@ -120,10 +94,9 @@ class Idempotency(Middleware):
                 outcome = decide_delivery(error)
                 if isinstance(outcome, Ack):
                     return None
+                log_outcome(call.scope, outcome)
                 if isinstance(outcome, Redeliver):
-                    log_redelivery(options["scope"], "put off", error)
                     raise Later(str(error), delay=round(outcome.after * 1000)) from error
-                log_redelivery(options["scope"], "rejected", error)
                 raise
 
         return guard
@@ -140,7 +113,7 @@ class Idempotency(Middleware):
 
 
 class ModelEncoder(JSONEncoder):
-    """Messages and results as JSON, with pydantic models, dataclasses and structs in them."""
+    """Encodes messages and results as JSON, with pydantic models, dataclasses and structs in them."""
 
     def encode(self, data: dict[str, Any]) -> bytes:
         return to_json(data)

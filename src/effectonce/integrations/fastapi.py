@@ -72,7 +72,7 @@ class Idempotency:
 
     def __init__(self, app: FastAPI, store: Store, *, service: str = "http", docs: str = protocol.DRAFT_URL) -> None:
         self._app = app
-        self._guard = HttpGuard(store, service, docs)
+        self._guard = HttpGuard(store, service, docs, principal=GLOBAL)  # each route has a principal of its own
         app.add_middleware(_RecordingMiddleware, guard=self._guard)
         app.add_exception_handler(_Replay, _answer_replay)
         answer_problems(app, docs)

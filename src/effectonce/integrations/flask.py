@@ -21,17 +21,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.guard.options import read_choice
-from effectonce.http import protocol, wsgi
-from effectonce.http.exchange import (
-    KEY_VARIABLE,
-    HttpGuard,
-    Principal,
-    Recording,
-    identify_request,
-    key_lines,
-    make_principal_getter,
-)
+from effectonce.http import exchange, protocol, wsgi
 from effectonce.http.routes import RoutePlan, make_view_plan
 from effectonce.http.streams import RecordedBody
 from effectonce.store import Store
@@ -43,7 +33,7 @@ P = ParamSpec("P")
 def idempotent(
     store: Store,
     *,
-    principal: Callable[[], Principal] | str,
+    principal: Callable[[], exchange.Principal] | str,
     errors: Literal["respond", "raise"] = "respond",
     service: str = "http",
     docs: str = protocol.DRAFT_URL,
@@ -55,23 +45,20 @@ def idempotent(
     What the view aborts with, or the application's error handlers make of its exceptions, is its response too. Views
     may be `def` or `async def`.
     """
-    guard, plan = HttpGuard(store, service, docs), make_view_plan(service, settings)
-    get_principal = make_principal_getter(principal)
-    raises = read_choice("errors", errors, "raise", "respond")
+    guard = exchange.HttpGuard(store, service, docs, principal=principal, errors=errors)
+    plan = make_view_plan(service, settings)
 
     def refuse(error: EffectOnceError) -> Response:
-        if raises:
-            raise error
         return _make_response(guard.refusal(error, request.method, wsgi.path_of(request.environ)))
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Any]:
         @functools.wraps(view)
         def once(*args: P.args, **kwargs: P.kwargs) -> Any:
             run_view = functools.partial(current_app.ensure_sync(view), *args, **kwargs)
-            if not plan.guards(request.method, KEY_VARIABLE in request.environ):
+            if not plan.guards(request.method, exchange.KEY_VARIABLE in request.environ):
                 return run_view()
             try:
-                claimed = _claim(guard, plan, get_principal)
+                claimed = _claim(guard, plan)
             except EffectOnceError as error:
                 return refuse(error)
             if isinstance(claimed, protocol.Response):
@@ -89,14 +76,14 @@ def idempotent(
     return decorate
 
 
-def _claim(guard: HttpGuard, plan: RoutePlan, get_principal: Callable[[], Any]) -> Recording | protocol.Response:
+def _claim(guard: exchange.HttpGuard, plan: RoutePlan) -> exchange.Recording | protocol.Response:
     environ, method = request.environ, request.method
     path = wsgi.path_of(environ)
-    key = protocol.parse_key(key_lines(environ), plan.route.max_key)
-    stored_key = identify_request(get_principal(), method, path, key)
+    key = protocol.parse_key(exchange.key_lines(environ), plan.route.max_key)
+    stored_key = exchange.identify_request(guard.get_principal(), method, path, key)
     state = wsgi.fingerprint_state(environ, method, path)
     state.update(_read_body(plan.route.max_body))
-    return run_sync(guard.claim(plan, guard.runtime.sync_client(), stored_key, protocol.fingerprint(state)))
+    return run_sync(guard.claim(plan, guard.store.runtime.sync_client(), stored_key, protocol.fingerprint(state)))
 
 
 def _read_body(limit: int) -> bytes:
@@ -127,7 +114,7 @@ def _run_view(view: Callable[[], Any]) -> Response:
         return current_app.make_response(current_app.handle_user_exception(error))
 
 
-def _record(recording: Recording, response: Response) -> EffectOnceError | None:
+def _record(recording: exchange.Recording, response: Response) -> EffectOnceError | None:
     """Settle the response, at once or when its stream ends. Returns the error where it must not be sent."""
     recording.start(response.status_code, response.headers.items())
     response.headers.extend(recording.added_headers)

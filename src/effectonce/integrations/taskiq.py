@@ -1,4 +1,4 @@
-"""taskiq: what becomes of a duplicate that may not run now.
+"""taskiq: a middleware that sends a duplicate again if it may not run now.
 
     broker = RedisStreamBroker(url).with_middlewares(IdempotencyMiddleware())
 
@@ -6,12 +6,12 @@
     @eo.once(store, key="payment_id")
     async def charge(payment_id: str, amount: int) -> str: ...
 
-The guard stands below ``@broker.task``. A duplicate of a finished task gives the first one's result. One that arrives
-while the first runs, or while the store does not answer, has failed in taskiq's eyes, and would be lost: this
-middleware sends it again, under the same task id, after the time that the error says.
+The guard stands below ``@broker.task``. A duplicate of a finished task returns the first one's result. One that arrives
+while the first runs, or while the store does not answer, has failed for taskiq and would be lost: this middleware sends
+it again, under the same task id, after the time that the error says.
 
-What a killed worker had taken comes again when its broker says so: taskiq-redis gives it out after ``idle_timeout``
-(ten minutes), and looks for it only after something new has come.
+The broker decides when the tasks of a killed worker come again: taskiq-redis delivers them after ``idle_timeout`` (ten
+minutes), and looks for them only after a new task has arrived.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ REDELIVERIES_LABEL: Final = "effectonce_again"
 
 
 class IdempotencyMiddleware(TaskiqMiddleware):
-    """Sends a task again that another delivery is running, or whose store did not answer.
+    """Sends a task again while another delivery runs it, or while the store does not answer.
 
-    ``longest`` bounds a single pause, in seconds. It waits here, since not every broker can delay a message: should
-    this process be killed meanwhile, an unacked message comes again by itself (with taskiq's ``ack_type`` at
+    ``longest`` bounds a single pause, in seconds. The middleware waits itself, since not every broker can delay a
+    message: if this process is killed meanwhile, an unacked message comes again (with taskiq's ``ack_type`` at
     ``when_executed`` or ``when_saved``).
     """
 

@@ -7,18 +7,19 @@
         event = receive(await request.body(), request.headers)   # `ForgedMessage`: answer 400, nothing was read
         await handle(event)                                      # under @once(store, scope="stripe-webhooks")
 
-An event is a `Message` whose id and key are the provider's own id of it, which every redelivery keeps. A webhook is
-answered with 2xx only when its handler has returned: whatever else is answered is delivered again.
+An event is a `Message` whose id and key are the provider's own id of it, which every redelivery keeps. Answer a webhook
+with 2xx only when its handler has returned: after any other answer it is delivered again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,98 +27,99 @@ from effectonce.errors import ConfigurationError, ForgedMessage, Undecodable
 from effectonce.message import Message
 from effectonce.values.durations import Duration, micros
 
+_TIMESTAMP: Final = re.compile(r"\d{1,15}", re.ASCII)
+
 Receive = Callable[[bytes, Mapping[str, str]], Message[Any]]
 
 
 def stripe(*secrets: str, tolerance: Duration = "5m", now: Callable[[], float] = time.time) -> Receive:
-    """Stripe's events. Several secrets while one is being rolled; ``tolerance`` is how old a signature may be.
+    """Receive Stripe's events. Give several secrets while one is being rolled; ``tolerance`` is how old a signature may
+    be.
 
-    `ForgedMessage` where the signature is missing, wrong or too old; `Undecodable` where what it signs is no event.
+    Raises `ForgedMessage` where the signature is missing, wrong or too old; `Undecodable` where the signed body is not
+    an event.
     """
-    keys = _secrets(secrets)
-    span = micros(tolerance, "tolerance") / 1e6
+    keys = _encode_secrets(secrets)
+    tolerance_s = micros(tolerance, "tolerance") / 1e6
 
     def receive(body: bytes, headers: Mapping[str, str]) -> Message[Any]:
-        parts = [part.partition("=") for part in _header(headers, "Stripe-Signature").split(",")]
-        stamps = [value for name, _, value in parts if name.strip() == "t"]
-        given = [value for name, _, value in parts if name.strip() == "v1"]
-        if len(stamps) != 1 or not (stamps[0].isascii() and stamps[0].isdecimal() and len(stamps[0]) < 16):
+        fields = [field.partition("=") for field in _find_header(headers, "Stripe-Signature").split(",")]
+        timestamps = [value for name, _, value in fields if name.strip() == "t"]
+        signatures = [value for name, _, value in fields if name.strip() == "v1"]
+        if len(timestamps) != 1 or not _TIMESTAMP.fullmatch(timestamps[0]):
             raise ForgedMessage("the webhook has no Stripe-Signature that can be read")
-        signed = stamps[0].encode() + b"." + body
-        if not _matches([hmac.new(key, signed, hashlib.sha256).hexdigest() for key in keys], given):
+        signed_at = int(timestamps[0])
+        if not any(_is_signed(keys, timestamps[0].encode() + b"." + body, value) for value in signatures):
             raise ForgedMessage("the webhook's signature is wrong; is this the endpoint's own signing secret?")
-        if abs(now() - int(stamps[0])) > span:
+        if abs(now() - signed_at) > tolerance_s:
             raise ForgedMessage("the webhook's signature is too old; is the clock of this machine right?")
-        event = _decoded(body)
+        event = _decode_json(body)
         try:
-            _require_text(event["id"], event["type"])
-            made = _time(event.get("created", int(stamps[0])))
-            return Message(data=event, type=event["type"], id=event["id"], source="stripe", time=made)
+            id, kind, created = event["id"], event["type"], _read_time(event.get("created", signed_at))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise Undecodable(f"the webhook is no event of Stripe's: {error!r}") from error
+            raise Undecodable(f"the webhook is not an event of Stripe: {error!r}") from error
+        return _make_message(event, kind, id, "stripe", created)
 
     return receive
 
 
 def github(*secrets: str) -> Receive:
-    """GitHub's deliveries, of content type application/json. A redelivery, by hand too, keeps its
+    """Receive GitHub's deliveries, of content type application/json. A redelivery, by hand too, keeps its
     ``X-GitHub-Delivery``, which is the key.
 
-    GitHub signs the body alone: whoever got hold of a signed one can send it under another delivery id. Where that
+    GitHub signs the body alone: an attacker with a signed one can send it under another delivery id. Where that
     matters, make the key of the body: ``once(key=keys.content_hash("event.data"))``.
 
-    `ForgedMessage` where the signature is missing or wrong; `Undecodable` where what it signs is no delivery.
+    Raises `ForgedMessage` where the signature is missing or wrong; `Undecodable` where the signed body is not a
+    delivery.
     """
-    keys = _secrets(secrets)
+    keys = _encode_secrets(secrets)
 
     def receive(body: bytes, headers: Mapping[str, str]) -> Message[Any]:
-        given = _header(headers, "X-Hub-Signature-256")
-        expected = [f"sha256={hmac.new(key, body, hashlib.sha256).hexdigest()}" for key in keys]
-        if not _matches(expected, [given]):
+        signature = _find_header(headers, "X-Hub-Signature-256")
+        if not signature.startswith("sha256=") or not _is_signed(keys, body, signature.removeprefix("sha256=")):
             raise ForgedMessage("the webhook's signature is missing or wrong; is this the webhook's own secret?")
-        delivery, kind = _header(headers, "X-GitHub-Delivery"), _header(headers, "X-GitHub-Event")
-        if not delivery or not kind:
-            raise Undecodable("the webhook names no X-GitHub-Delivery or X-GitHub-Event")
-        return Message(data=_decoded(body), type=kind, id=delivery, source="github")
+        delivery, kind = _find_header(headers, "X-GitHub-Delivery"), _find_header(headers, "X-GitHub-Event")
+        return _make_message(_decode_json(body), kind, delivery, "github", None)
 
     return receive
 
 
-def _secrets(secrets: tuple[str, ...]) -> list[bytes]:
+def _encode_secrets(secrets: tuple[str, ...]) -> list[bytes]:
     if not secrets or not all(isinstance(secret, str) and secret for secret in secrets):
         raise ConfigurationError("a webhook receiver needs the secret that the provider signs with")
     return [secret.encode() for secret in secrets]
 
 
-def _header(headers: Mapping[str, str], name: str) -> str:
-    """Of any framework's headers, or of a plain dict in whatever case."""
-    found = headers.get(name)
-    if found is None:
-        found = next((value for each, value in headers.items() if each.lower() == name.lower()), "")
-    return found
+def _find_header(headers: Mapping[str, str], name: str) -> str:
+    """Find a header in any framework's headers, or in a plain dict in whatever case; empty: it is not there."""
+    value = headers.get(name)
+    if value is None:
+        value = next((value for other, value in headers.items() if other.lower() == name.lower()), "")
+    return value
 
 
-def _matches(expected: list[str], given: list[str]) -> bool:
-    """Whether any is as expected; compared in constant time."""
-    # A header may have been decoded from bytes that are no UTF-8.
-    raw = [other.encode("utf-8", "surrogatepass") for other in given]
-    return any(hmac.compare_digest(one.encode(), other) for one in expected for other in raw)
+def _is_signed(keys: list[bytes], signed: bytes, signature: str) -> bool:
+    """Whether ``signature`` is that of any of ``keys``, compared in constant time."""
+    raw = signature.encode("utf-8", "surrogatepass")  # a header may have been decoded from bytes that are not UTF-8
+    return any(hmac.compare_digest(hmac.new(key, signed, hashlib.sha256).hexdigest().encode(), raw) for key in keys)
 
 
-def _require_text(*values: Any) -> None:
-    if not all(isinstance(value, str) and value for value in values):
-        raise ValueError("its id and type must be text")
+def _make_message(data: Any, kind: Any, id: Any, source: str, created: datetime | None) -> Message[Any]:
+    if not (isinstance(id, str) and id and isinstance(kind, str) and kind):
+        raise Undecodable(f"the webhook has no id or type of {source}'s")
+    return Message(data=data, type=kind, id=id, source=source, time=created)
 
 
-def _time(created: Any) -> datetime:
-    """Of a snapshot event in seconds, of a thin one as text."""
+def _read_time(created: Any) -> datetime:
+    """A snapshot event has its time in seconds, a thin one as text."""
     if isinstance(created, str):
         return datetime.fromisoformat(created).astimezone(UTC)
     return datetime.fromtimestamp(int(created), UTC)
 
 
-def _decoded(body: bytes) -> Any:
+def _decode_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Undecodable(f"the webhook's body is no JSON: {error}") from error
+        raise Undecodable(f"the webhook's body is not JSON: {error}") from error

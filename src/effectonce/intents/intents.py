@@ -37,7 +37,7 @@ from effectonce.errors import (
 )
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable, return_type
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
-from effectonce.providers import Provider, find
+from effectonce.providers import Provider, find_provider
 from effectonce.record import Record
 from effectonce.store import Store, require_existing
 from effectonce.values.durations import Duration, micros, readable
@@ -89,8 +89,8 @@ class Intents:
         provider keeps a key, if it does not say; resends end ``margin`` before that. ``without_key`` is your choice for
         a provider without keys: ``at-most-once``, or ``at-least-once`` at the risk of a second effect.
         """
-        known, margin_us = find(provider), micros(margin, "margin")
-        key_window = micros(window, "window") if window is not None else known.kept(name)
+        known, margin_us = find_provider(provider), micros(margin, "margin")
+        key_window = micros(window, "window") if window is not None else known.window_of(name)
         if known.keyed and without_key is not None:
             raise ConfigurationError(f"{known.name} keeps keys; without_key= is for providers that do not")
         if known.keyed and key_window is None:
@@ -126,7 +126,7 @@ class Intents:
             if scope in self.operations:
                 raise ConfigurationError(f"{known.name} {name!r} is an operation already: {self.operations[scope]!r}")
             codec = Codec(return_type(function, returns), self.store.max_result)
-            policy = Policy(scope=scope, codec=codec, unfinished_retention=UNFINISHED_RETENTION_US, **options)
+            policy = Policy(scope=scope, codec=codec, hold=UNFINISHED_RETENTION_US, **options)
             operation: IntentOperation[Req, Any] = IntentOperation(self, function, known, rules, policy)
             self.store.take_scope(scope, function)
             self.operations[scope] = operation
@@ -137,7 +137,7 @@ class Intents:
     def classify(self, provider: str | Provider) -> Callable[[Classifier], Classifier]:
         """Make a function the classifier of ``provider``: it gets a response or an error, and returns a `Verdict`, or
         None for the built-in classification."""
-        known = find(provider).name
+        known = find_provider(provider).name
 
         def register(function: Classifier) -> Classifier:
             if is_async(function):
@@ -149,7 +149,7 @@ class Intents:
     def reconcile(self, provider: str | Provider) -> Callable[[Reconciler], Reconciler]:
         """Make a function the reconciler of ``provider``: it looks an effect up, and returns `Verdict.success` if it
         happened, ``not_executed`` if it is proven absent, else ``unknown``. It is async if the operations are."""
-        return partial(self._register, self.reconcilers, find(provider).name)
+        return partial(self._register, self.reconcilers, find_provider(provider).name)
 
     def _register(self, registry: dict[str, F], provider: str, function: F) -> F:
         if provider in registry:

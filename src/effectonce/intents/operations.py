@@ -71,12 +71,7 @@ class IntentOperation(Generic[Req, Res]):
     """A function under `Intents.operation`: called with a request and a key, it happens once."""
 
     def __init__(
-        self,
-        intents: Intents,
-        function: Callable[..., Any],
-        provider: Provider,
-        rules: ResendRules,
-        policy: Policy,
+        self, intents: Intents, function: Callable[..., Any], provider: Provider, rules: ResendRules, policy: Policy
     ) -> None:
         self._intents = intents
         self.function = function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -45,65 +46,55 @@ class IntentRecovery:
         remember_signal_handlers()
         client = self._intents.store.runtime.sync_client()
         results: Counter[str] = Counter()
-        for page in self._pages(idle, limit, is_async=False):
-            results.update(
-                run_sync(self._recover_one(operation, record, client)) for operation, record in page if not stop()
-            )
+        for operation, record in self._find(idle, limit, is_async=False):
             if stop():
                 break
+            results[run_sync(self._recover_one(operation, record, client))] += 1
         return Recovered(**results)
 
     async def arecover(self, idle: int, limit: int | None, stop: Callable[[], bool]) -> Recovered:
         remember_signal_handlers()
         client = self._intents.store.runtime.async_client()
         results: Counter[str] = Counter()
-        pages = self._pages(idle, limit, is_async=True)
-        while (page := await asyncio.to_thread(next, pages, None)) is not None:
-            for start in range(0, len(page), MAX_CONCURRENT_RESUMES):
-                if stop():
-                    return Recovered(**results)
-                chunk = page[start : start + MAX_CONCURRENT_RESUMES]
-                results.update(
-                    await asyncio.gather(*(self._recover_one(operation, record, client) for operation, record in chunk))
-                )
+        unfinished = self._find(idle, limit, is_async=True)
+
+        def read_chunk() -> list[tuple[IntentOperation[Any, Any], Record]]:
+            return list(islice(unfinished, MAX_CONCURRENT_RESUMES))
+
+        while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
+            recoveries = (self._recover_one(operation, record, client) for operation, record in chunk)
+            results.update(await asyncio.gather(*recoveries))
         return Recovered(**results)
 
-    def _pages(
-        self, idle: int, limit: int | None, is_async: bool
-    ) -> Iterator[list[tuple[IntentOperation[Any, Any], Record]]]:
+    def _find(self, idle: int, limit: int | None, is_async: bool) -> Iterator[tuple[IntentOperation[Any, Any], Record]]:
         """Yield unfinished intents of all operations, up to ``limit`` in all. With limit=0 or less the first operation
         refuses it."""
         left = limit
         for scope, operation in self._intents.operations.items():
             if operation.is_async is is_async and (left is None or left > 0 or left == limit):
-                unfinished = self._unfinished.get(scope)
-                if unfinished is None:
-                    unfinished = self._unfinished[scope] = UnfinishedRecords(self._intents.store, scope)
+                unfinished = self._unfinished.setdefault(scope, UnfinishedRecords(self._intents.store, scope))
                 for page in unfinished.pages(left, idle):
                     if left is not None:
                         left -= len(page)
-                    yield [(operation, record) for record in page]
+                    for record in page:
+                        yield operation, record
 
     async def _recover_one(self, operation: IntentOperation[Any, Any], record: Record, client: StoreClient) -> str:
         """Resume one intent. Returns a field name of `Recovered`: one that is broken must not keep the others
         waiting."""
+        error: BaseException | None
         try:
             log = self._intents.log(record)
             if log.outcome is not None or log.in_saga:
                 return "later"
-            return await self._resume(operation, self._intents.id_of(record), client)
-        except Exception as error:
-            logger.warning(
-                "could not recover an intent in %s: %s", show(record.scope), show(describe_error(error), 500)
-            )
-            return "broken"
-
-    async def _resume(self, operation: IntentOperation[Any, Any], id: str, client: StoreClient) -> str:
-        error: BaseException | None
-        try:
-            _, error = await operation.run_intent(operation.prepare(id), client, "recover")
+            run = operation.prepare(self._intents.id_of(record))
+            _, error = await operation.run_intent(run, client, "recover")
         except (Retryable, InDoubt, LeaseLost, PermanentFailure, ResultNotStored) as raised:
             error = raised
+        except Exception as defect:
+            text = show(describe_error(defect), 500)
+            logger.warning("could not recover an intent in %s: %s", show(record.scope), text)
+            return "broken"
         if error is None or isinstance(error, ResultNotStored):
             return "done"
         if isinstance(error, InDoubt):

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, overload
 
 import msgspec
 
-from effectonce.backends.common.sql_files import outbox_schema, outbox_words, quoted
+from effectonce.backends.common.sql_files import CLOCKS, outbox_schema, outbox_words, quoted
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
@@ -84,14 +84,14 @@ class Outbox:
     def schema_sql(self, dialect: Dialect) -> str:
         """The table as a script for your own migrations, for ``sqlite``, ``postgresql`` or ``mysql``. The relay needs
         the tables of its store as well: ``effectonce migrate URL --sql`` prints them all."""
-        if dialect not in _NOW:
-            raise InvalidOption(f"an outbox can be in {', '.join(_NOW)}, not in {show(dialect)!r}")
+        if dialect not in CLOCKS:
+            raise InvalidOption(f"an outbox can be in {', '.join(CLOCKS)}, not in {show(dialect)!r}")
         return outbox_schema(dialect, self.table)
 
     def _send(self, conn: Any, messages: Iterable[Message[Any]], call: str) -> Any:
         session = session_on(conn)
         if self.tracer is not None:
-            messages = [self.tracer.created(self.to, message) for message in messages]
+            messages = [self.tracer.inject_context(self.to, message) for message in messages]
         rows = [self.row_for(message) for message in messages]
         session.require_transaction()
         sending = self._insert(session, rows)
@@ -212,7 +212,7 @@ def _require_texts(row: NewOutboxRow) -> None:
     for name, text in texts.items():
         if text is None:
             continue
-        if type(text) is not str or "\0" in text or not (text.isascii() or _is_unicode(text)):
+        if type(text) is not str or "\0" in text or not _is_unicode(text):
             raise InvalidKey(f"the {name} of a message must be valid Unicode without a zero character")
         if len(text) > MAX_TEXT_CHARS:
             raise KeyTooLong(
@@ -232,12 +232,6 @@ def _is_unicode(text: str) -> bool:
 
 # -- the statement
 
-#: The database's clock in microseconds since the epoch. SQLite's is the machine's.
-_NOW: dict[Dialect, str] = {
-    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
-    "postgresql": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
-    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
-}
 _POSTGRES_TYPES = {"line": "bigint", "payload": "bytea"}  # the other columns are text
 
 
@@ -263,7 +257,7 @@ def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
     rows = []
     for start in range(1, count * width, width):
         values = [_value(dialect, column, f"${start + n}") for n, column in enumerate(NewOutboxRow._fields)]
-        rows.append(f"({', '.join(values)}, {_NOW[dialect]})")
+        rows.append(f"({', '.join(values)}, {CLOCKS[dialect]})")
     columns = ", ".join((*NewOutboxRow._fields, "created_at"))
     insert = f"INSERT INTO {quoted(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
     if notify and dialect == "postgresql":

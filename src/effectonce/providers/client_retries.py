@@ -7,11 +7,13 @@ and the history of a response, do. Nothing here is guessed: where they do not sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from traceback import walk_tb
 from typing import Any, Final
 
-#: What HTTP clients raise, or have as the reason of what they raise, before a byte of the request has left.
+from .outcome_fields import class_names, class_packages, response_metadata
+
+#: Errors of HTTP clients, or their reasons, that come before a byte of the request has left.
 NEVER_LEFT: Final = frozenset(
     (
         *("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL"),
@@ -19,93 +21,49 @@ NEVER_LEFT: Final = frozenset(
         *("ClientConnectorError", "ConnectionRefusedError", "gaierror", "SSLCertVerificationError"),
     )
 )
-#: Statuses that say: not here, not now, not you. Whoever gave one has not executed the request.
+#: Statuses that say: not here, not now, not you. A server that gave one has not executed the request.
 NOT_EXECUTED_STATUSES: Final = frozenset((307, 308, 401, 407, 429))
-#: Whose errors may come after tries of their own, and whose frames show it. Of the others (httpx, urllib) only connects
-#: are tried again, or nothing.
-RETRY_LAYER_BY_PACKAGE: Final = {
-    "requests": "urllib3",
-    "urllib3": "urllib3",
-    "botocore": "botocore",
-    "aiohttp": "aiohttp",
-    "stripe": "stripe",
-    "square": "square",
-}
-
-
-def class_packages(error: BaseException) -> frozenset[str]:
-    """Return the packages that the classes of ``error`` come from."""
-    return frozenset(kind.__module__.partition(".")[0] for kind in type(error).__mro__)
-
-
-def class_names(error: BaseException) -> frozenset[str]:
-    return frozenset(kind.__name__ for kind in type(error).__mro__)
-
-
-def error_chain(error: BaseException) -> list[BaseException]:
-    """Return ``error``, its reason, the reason of that, and so on."""
-    chain = [error]
-    while len(chain) < 8:
-        last = chain[-1]
-        inner = (getattr(last, "reason", None), last.__cause__, *last.args[:1])
-        link = next((each for each in inner if isinstance(each, BaseException)), None)
-        if link is None:
-            break
-        chain.append(link)
-    return chain
+#: Packages whose errors may come after earlier tries, and whose frames show those. The others (httpx, urllib) retry
+#: connects only, or nothing.
+RETRYING_PACKAGES: Final = frozenset(("requests", "urllib3", "botocore", "aiohttp", "stripe", "square"))
 
 
 def sent_before_error(chain: Sequence[BaseException]) -> bool | None:
-    """Whether the client of an error had sent the request before the try that ``chain`` tells of; None: not shown."""
+    """Whether the client of an error had sent the request before the try that ``chain`` is about; None: not shown."""
     shown = set()
     for link in chain:
-        for frame in _iter_frames(link):
-            where = frame.f_globals.get("__name__"), frame.f_code.co_name
-            if where not in _RETRY_EVIDENCE:
+        for frame, _ in walk_tb(link.__traceback__):
+            function = frame.f_globals.get("__name__"), frame.f_code.co_name
+            if function not in _RETRY_EVIDENCE:
                 continue
-            layer, read = _RETRY_EVIDENCE[where]
-            before = read(frame.f_locals)
-            if before:
+            package, read = _RETRY_EVIDENCE[function]
+            sent_before = read(frame.f_locals)
+            if sent_before:
                 return True
-            if before is False:
-                shown.add(layer)
-    needed = {
-        RETRY_LAYER_BY_PACKAGE[origin]
-        for link in chain
-        for origin in class_packages(link)
-        if origin in RETRY_LAYER_BY_PACKAGE
-    }
-    return False if needed <= shown else None
+            if sent_before is False:
+                shown.add(package)
+    packages = {package for link in chain for package in class_packages(link) if package in RETRYING_PACKAGES}
+    if "requests" in packages:  # urllib3 retries for it
+        packages = packages - {"requests"} | {"urllib3"}
+    return False if packages <= shown else None
 
 
 def sent_before_answer(outcome: Any, response: Any) -> bool | None:
     """Whether the client had sent the request before it got this answer; None: it may have, and does not say."""
     for source in (outcome, response):
-        if isinstance(source, Mapping):
-            metadata = source.get("ResponseMetadata")
-            if isinstance(metadata, Mapping) and metadata.get("RetryAttempts"):
-                return True
+        if response_metadata(source).get("RetryAttempts"):
+            return True
         raw = getattr(source, "raw", source)
         for holder in (source, getattr(raw, "retries", None)):
             if _any_may_have_executed(getattr(holder, "history", None)):
                 return True
     if not isinstance(outcome, BaseException):
         return None if _may_be_resent_by_aiohttp(outcome) else False
-    before = sent_before_error([outcome])
-    if before is None and not class_packages(outcome) & {
-        "stripe",
-        "square",
-    }:
+    sent_before = sent_before_error([outcome])
+    if sent_before is None and class_packages(outcome).isdisjoint(("stripe", "square")):
         # The other clients show retries in their answers, which are read above.
         return None if _may_be_resent_by_aiohttp(getattr(outcome, "request_info", None)) else False
-    return before
-
-
-def _iter_frames(error: BaseException) -> Iterator[FrameType]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
+    return sent_before
 
 
 def _any_may_have_executed(history: Any) -> bool | None:
@@ -114,7 +72,7 @@ def _any_may_have_executed(history: Any) -> bool | None:
 
 
 def _may_have_executed(entry: Any) -> bool:
-    """Of urllib3's record of a try, or of the response to one."""
+    """Whether one earlier try may have been executed. ``entry``: urllib3's record of it, or the response to it."""
     asked = entry if hasattr(entry, "method") else getattr(entry, "request", None)
     rewritten = getattr(entry, "redirect_location", None) is not None  # by urllib3: what it asks there
     if getattr(asked, "method", None) in ("GET", "HEAD", "OPTIONS") and not rewritten:
@@ -127,53 +85,54 @@ def _may_have_executed(entry: Any) -> bool:
 
 
 def _may_be_resent_by_aiohttp(source: Any) -> bool:
-    """It sends what is idempotent in HTTP's sense once more, and does not tell."""
-    at_home = type(source).__module__.partition(".")[0] == "aiohttp"
-    return at_home and getattr(source, "method", None) in ("PUT", "DELETE")
+    """aiohttp sends a request that is idempotent in HTTP's sense once more, and does not say so."""
+    is_aiohttp = type(source).__module__.partition(".")[0] == "aiohttp"
+    return is_aiohttp and getattr(source, "method", None) in ("PUT", "DELETE")
 
 
 FrameLocals = Mapping[str, Any]
+ReadEvidence = Callable[[FrameLocals], bool | None]
 
 
-def _count_above(name: str, least: int) -> Callable[[FrameLocals], bool | None]:
-    def read(found: FrameLocals) -> bool | None:
-        count = found.get(name)
+def _count_above(name: str, least: int) -> ReadEvidence:
+    def read(variables: FrameLocals) -> bool | None:
+        count = variables.get(name)
         return count > least if isinstance(count, int) else None
 
     return read
 
 
-def _history_in(name: str) -> Callable[[FrameLocals], bool | None]:
-    return lambda found: _any_may_have_executed(found.get(name))
+def _history_in(name: str) -> ReadEvidence:
+    return lambda variables: _any_may_have_executed(variables.get(name))
 
 
-def _read_urllib3(found: FrameLocals) -> bool | None:
-    return _any_may_have_executed(getattr(found.get("self"), "history", None))
+def _read_urllib3(variables: FrameLocals) -> bool | None:
+    return _any_may_have_executed(getattr(variables.get("self"), "history", None))
 
 
-def _read_aiohttp(found: FrameLocals) -> bool | None:
-    may = getattr(found.get("self"), "_retry_connection", False) and found.get("method") in ("PUT", "DELETE")
-    if may and found.get("retry_persistent_connection") is False:
+def _read_aiohttp(variables: FrameLocals) -> bool | None:
+    may = getattr(variables.get("self"), "_retry_connection", False) and variables.get("method") in ("PUT", "DELETE")
+    if may and variables.get("retry_persistent_connection") is False:
         return True
-    return _any_may_have_executed(found.get("history"))
+    return _any_may_have_executed(variables.get("history"))
 
 
-def _read_stripe(found: FrameLocals) -> bool | None:
-    """Of an answer only what it was allowed is left to see: with no retries it was the first."""
-    options, requestor = found.get("options"), found.get("requestor")
+def _read_stripe(variables: FrameLocals) -> bool | None:
+    """Of an answer, only the number of allowed retries is left to see: with none it was the first."""
+    options, requestor = variables.get("options"), variables.get("requestor")
     allowed = options.get("max_network_retries") if isinstance(options, Mapping) else None
     if allowed is None:
         allowed = getattr(getattr(requestor, "_options", None), "max_network_retries", None)
     return False if allowed == 0 else None
 
 
-def _read_urllib(found: FrameLocals) -> bool | None:
-    asked = getattr(found.get("req"), "get_method", str)()
-    return asked not in ("GET", "HEAD") and found.get("code") not in NOT_EXECUTED_STATUSES
+def _read_urllib(variables: FrameLocals) -> bool | None:
+    asked = getattr(variables.get("req"), "get_method", str)()
+    return asked not in ("GET", "HEAD") and variables.get("code") not in NOT_EXECUTED_STATUSES
 
 
-#: The functions of clients that try again, or follow a redirect: which of their variables says so.
-_RETRY_EVIDENCE: Final[Mapping[tuple[Any, str], tuple[str, Callable[[FrameLocals], bool | None]]]] = {
+#: By function of a client that tries again, or follows a redirect: its package, and how its variables show that.
+_RETRY_EVIDENCE: Final[Mapping[tuple[Any, str], tuple[str, ReadEvidence]]] = {
     ("urllib3.util.retry", "increment"): ("urllib3", _read_urllib3),
     ("requests.sessions", "resolve_redirects"): ("redirects", _history_in("hist")),
     ("httpx._client", "_send_handling_redirects"): ("redirects", _history_in("history")),

@@ -25,16 +25,16 @@ class Provider(Struct, frozen=True, kw_only=True):
     field: str = "Idempotency-Key"
     #: The longest key that it takes.
     limit: int = 255
-    #: How long it keeps a key at least; None: it does not say, and whoever uses it has to.
+    #: How long it keeps a key at least; None: it does not say, so the operation has to.
     window: int | None = None
     #: The same for operations that differ.
     windows: Mapping[str, int] = {}
     #: Codes of its errors that say: a request with this key is still running.
-    in_use: frozenset[str] = frozenset()
-    #: … that say: this key was used with another request.
-    mismatch: frozenset[str] = frozenset()
-    #: … that say: it was turned away before anything could happen, whatever the status.
-    turned_away: frozenset[str] = frozenset()
+    in_use: tuple[str, ...] = ()
+    #: Codes that say: this key was used with another request.
+    mismatch: tuple[str, ...] = ()
+    #: Codes that say: it was turned away before anything could happen, whatever the status.
+    turned_away: tuple[str, ...] = ()
     #: A header that is ``true`` on errors that may be sent again; without it a 4xx is final.
     transient: str = ""
 
@@ -42,56 +42,46 @@ class Provider(Struct, frozen=True, kw_only=True):
     def keyed(self) -> bool:
         return self.carrier != "none"
 
-    def kept(self, operation: str) -> int | None:
+    def window_of(self, operation: str) -> int | None:
         """How long a key of ``operation`` is kept."""
         return self.windows.get(operation, self.window)
 
 
-_AWS_THROTTLING_CODES: Final = frozenset(
-    (
-        *("Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException"),
-        *("RequestLimitExceeded", "SlowDown", "ProvisionedThroughputExceededException", "RequestThrottled"),
-        *("ExpiredToken", "ExpiredTokenException", "RequestExpired", "UnrecognizedClientException"),
-    )
+_PAYPAL_WINDOWS: Final = {
+    "orders": 6 * HOUR_US,
+    "vault": 3 * HOUR_US,
+    "subscriptions": 72 * HOUR_US,
+    "payouts": 30 * DAY_US,
+    "payments": 45 * DAY_US,
+}
+_AWS_THROTTLING_CODES: Final = (
+    *("Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException"),
+    *("RequestLimitExceeded", "SlowDown", "ProvisionedThroughputExceededException", "RequestThrottled"),
+    *("ExpiredToken", "ExpiredTokenException", "RequestExpired", "UnrecognizedClientException"),
 )
 
 PROVIDERS: Final[Mapping[str, Provider]] = {
     provider.name: provider
     for provider in (
-        Provider(
-            name="stripe",
-            window=DAY_US,
-            in_use=frozenset(("idempotency_key_in_use",)),
-            mismatch=frozenset(("idempotency_error",)),
-        ),
+        Provider(name="stripe", window=DAY_US, in_use=("idempotency_key_in_use",), mismatch=("idempotency_error",)),
         Provider(name="stripe-v2", window=30 * DAY_US),
         Provider(
             name="paypal",
             field="PayPal-Request-Id",
             limit=108,
-            windows={
-                "orders": 6 * HOUR_US,
-                "vault": 3 * HOUR_US,
-                "subscriptions": 72 * HOUR_US,
-                "payouts": 30 * DAY_US,
-                "payments": 45 * DAY_US,
-            },
-            in_use=frozenset(("PREVIOUS_REQUEST_IN_PROGRESS",)),
-            mismatch=frozenset(("PAYPAL_REQUEST_ID_PREVIOUSLY_USED",)),
+            windows=_PAYPAL_WINDOWS,
+            in_use=("PREVIOUS_REQUEST_IN_PROGRESS",),
+            mismatch=("PAYPAL_REQUEST_ID_PREVIOUSLY_USED",),
         ),
         Provider(
-            name="square",
-            carrier="body",
-            field="idempotency_key",
-            limit=45,
-            mismatch=frozenset(("IDEMPOTENCY_KEY_REUSED",)),
+            name="square", carrier="body", field="idempotency_key", limit=45, mismatch=("IDEMPOTENCY_KEY_REUSED",)
         ),
         Provider(
             name="adyen",
             field="idempotency-key",
             limit=64,
             window=7 * DAY_US,
-            in_use=frozenset(("704",)),
+            in_use=("704",),
             transient="transient-error",
         ),
         Provider(
@@ -99,7 +89,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             carrier="body",
             field="ClientToken",
             limit=64,
-            mismatch=frozenset(("IdempotentParameterMismatch",)),
+            mismatch=("IdempotentParameterMismatch",),
             turned_away=_AWS_THROTTLING_CODES,
         ),
         Provider(
@@ -108,8 +98,8 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             field="ClientRequestToken",
             limit=36,
             window=600_000_000,
-            in_use=frozenset(("TransactionInProgressException",)),
-            mismatch=frozenset(("IdempotentParameterMismatchException",)),
+            in_use=("TransactionInProgressException",),
+            mismatch=("IdempotentParameterMismatchException",),
             turned_away=_AWS_THROTTLING_CODES,
         ),
         Provider(name="resend", limit=256, window=DAY_US),
@@ -119,7 +109,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
 }
 
 
-def find(name: str | Provider) -> Provider:
+def find_provider(name: str | Provider) -> Provider:
     """Find a provider by its name; a `Provider` is returned as it is."""
     if isinstance(name, Provider):
         return name

@@ -1,4 +1,4 @@
-"""What became of one send: the four verdicts."""
+"""The four verdicts on one send: did the effect happen?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from msgspec import Struct
 class Verdict(Struct, frozen=True):
     """What a response, or the lack of one, says about the effect.
 
-    - ``success``: it happened, and this is its result;
+    - ``success``: the effect happened, and this is the result;
     - ``failure``: it did not happen, and never will under this key: declined, refused;
-    - ``not_executed``: it was turned away before anything could happen: send it again later;
-    - ``unknown``: nobody can tell. A timeout, a reset, a 5xx.
+    - ``not_executed``: the request was turned away before anything could happen: send it again later;
+    - ``unknown``: it may have happened. A timeout, a reset, a 5xx.
     """
 
     kind: Literal["success", "failure", "not_executed", "unknown"]

@@ -1,43 +1,66 @@
-"""Publishing one lease of outbox rows, in order, with the outcome of each. No database is touched here."""
+"""`PublishBatch`: publishes one lease of outbox rows, in order. It has the outcome of each, and touches no database."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec import Struct, field
-
-from effectonce.contracts import BrokerCapabilities, Packet, Publisher
+from effectonce.contracts import Packet, Publisher
 from effectonce.contracts.outbox import BLOCKED_ROW_RECHECK_US, OutboxRow, RowOutcome
-from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
+from effectonce.outbox.outbox import message_of
+
+from .settings import RelaySettings
 
 OrderingLine = tuple[str, str]  # destination and ordering key
 
 
-class PublishOptions(Struct, kw_only=True):
-    """How rows are published."""
+class PublishBatch:
+    """One lease of rows while it is published.
 
-    encode: Callable[[OutboxRow], Packet]
-    retry: Retry
-    ordered: bool
-    capabilities: BrokerCapabilities
-    #: Queues that did not answer the last time: rows to all others go first.
-    unresponsive: set[str]
+    ``unresponsive``: queues that did not answer the last time; rows to all others go first. ``deadline``: when to stop,
+    in seconds of the loop's clock. It is asked again before each step, so that a stop takes effect at once.
+    """
 
+    def __init__(
+        self,
+        rows: Sequence[OutboxRow],
+        publisher: Publisher,
+        settings: RelaySettings,
+        unresponsive: set[str],
+        deadline: Callable[[], float],
+    ) -> None:
+        self.rows = rows
+        #: By ``seq``. Grows as the broker answers.
+        self.outcomes: dict[int, RowOutcome] = {}
+        self.failures: list[tuple[OutboxRow, Exception]] = []
+        #: The broker was away: rows without an outcome were perhaps sent, and perhaps not.
+        self.outage: BrokerUnavailable | None = None
+        #: The broker had not confirmed when the lease was about to end.
+        self.timed_out = False
+        self._publisher = publisher
+        self._settings = settings
+        self._capabilities = settings.broker_backend.capabilities
+        self._unresponsive = unresponsive
+        self._deadline = deadline
+        #: By line: the outcome of the row that failed, which blocks the rows behind it.
+        self._blocked_lines: dict[OrderingLine, RowOutcome] = {}
 
-class PublishBatch(Struct):
-    """One lease of rows while it is published. ``outcomes`` grows as the broker answers."""
-
-    rows: Sequence[OutboxRow]
-    outcomes: dict[int, RowOutcome] = field(default_factory=dict)  # by ``seq``
-    failures: list[tuple[OutboxRow, Exception]] = field(default_factory=list)
-    #: The broker was away: rows without an outcome were perhaps sent, and perhaps not.
-    outage: BrokerUnavailable | None = None
-    #: The broker had not confirmed when the lease was about to end.
-    timed_out: bool = False
-    #: By line: the outcome of the row that failed, which blocks the rows behind it.
-    blocked_lines: dict[OrderingLine, RowOutcome] = field(default_factory=dict)
+    async def publish(self) -> None:
+        """Publish the rows queue by queue, until the deadline. Broker errors become outcomes; only a defect or a
+        cancellation is raised."""
+        rows_by_queue: dict[str, list[OutboxRow]] = {}
+        for row in self.rows:
+            rows_by_queue.setdefault(row.destination, []).append(row)
+        failed_queues = 0
+        for queue in sorted(rows_by_queue, key=self._unresponsive.__contains__):
+            if self._seconds_left <= 0 or failed_queues == 2:  # two queues in a row: the broker itself is away
+                return
+            if await self._publish_queue(queue, rows_by_queue[queue]):
+                self._unresponsive.discard(queue)
+            else:
+                self._unresponsive.add(queue)
+                failed_queues += 1
 
     def release_rest(self) -> list[RowOutcome]:
         """Give rows without an outcome back as if they had never been leased. Returns the outcomes of all rows."""
@@ -46,47 +69,14 @@ class PublishBatch(Struct):
                 self.outcomes[row.seq] = RowOutcome(row.seq, "pending", refund=True)
         return list(self.outcomes.values())
 
-
-async def publish_batch(
-    batch: PublishBatch, publisher: Publisher, options: PublishOptions, deadline: Callable[[], float]
-) -> None:
-    """Publish the rows of ``batch`` queue by queue, until ``deadline()``.
-
-    The deadline is in seconds of the loop's clock and is asked again before each step, so that a stop takes effect
-    at once. Broker errors become outcomes; only a defect or a cancellation is raised.
-    """
-    run = _BatchRun(batch, publisher, options, deadline)
-    rows_by_queue: dict[str, list[OutboxRow]] = {}
-    for row in batch.rows:
-        rows_by_queue.setdefault(row.destination, []).append(row)
-    failed_queues = 0
-    for queue in sorted(rows_by_queue, key=options.unresponsive.__contains__):
-        if run.seconds_left <= 0 or failed_queues == 2:  # two queues in a row: the broker itself is away
-            return
-        if await run.publish_queue(queue, rows_by_queue[queue]):
-            options.unresponsive.discard(queue)
-        else:
-            options.unresponsive.add(queue)
-            failed_queues += 1
-
-
-class _BatchRun:
-    def __init__(
-        self, batch: PublishBatch, publisher: Publisher, options: PublishOptions, deadline: Callable[[], float]
-    ) -> None:
-        self._batch = batch
-        self._publisher = publisher
-        self._options = options
-        self._deadline = deadline
-
     @property
-    def seconds_left(self) -> float:
+    def _seconds_left(self) -> float:
         return self._deadline() - asyncio.get_running_loop().time()
 
-    async def publish_queue(self, queue: str, rows: Sequence[OutboxRow]) -> bool:
+    async def _publish_queue(self, queue: str, rows: Sequence[OutboxRow]) -> bool:
         """Publish ``rows`` to ``queue``, in as few calls as their order allows. False: the broker did not answer."""
         for chunk in self._chunks(rows):
-            if self.seconds_left <= 0:
+            if self._seconds_left <= 0:
                 return True
             packets = self._encode_rows(chunk)
             try:
@@ -97,20 +87,20 @@ class _BatchRun:
                 self._defer_queue(rows, error)
                 return True
             except BrokerUnavailable as error:
-                self._batch.outage = error
+                self.outage = error
                 return False
             except TimeoutError:
-                self._batch.outage = BrokerUnavailable("the broker did not confirm before the lease was over")
-                self._batch.timed_out = True
+                self.outage = BrokerUnavailable("the broker did not confirm before the lease was over")
+                self.timed_out = True
                 return False
         return True
 
     def _chunks(self, rows: Sequence[OutboxRow]) -> Iterator[Sequence[OutboxRow]]:
         """Cut ``rows`` into calls. Where order matters and the broker does not keep it within one call, a chunk has
         at most one row of each line."""
-        size = self._options.capabilities.batch
+        size = self._capabilities.batch
         waves: list[Sequence[OutboxRow]] = [rows]
-        if self._options.ordered and not self._options.capabilities.ordered_publish:
+        if self._settings.ordered and not self._capabilities.ordered_publish:
             waves = _split_by_line(rows)
         for wave in waves:
             for start in range(0, len(wave), size):
@@ -123,14 +113,17 @@ class _BatchRun:
             if self._defer_if_blocked(row):
                 continue
             try:
-                packets.append((row, self._options.encode(row)))
+                packets.append((row, self._encode(row)))
             except Exception as error:
                 self._record_failure(row, error)
         return packets
 
+    def _encode(self, row: OutboxRow) -> Packet:
+        return self._settings.envelope.encode(message_of(row), row.destination)
+
     async def _publish(self, queue: str, packets: Sequence[tuple[OutboxRow, Packet]]) -> None:
         try:
-            async with asyncio.timeout(self.seconds_left):
+            async with asyncio.timeout(self._seconds_left):
                 results = await self._publisher.publish(queue, [packet for _, packet in packets])
         except (BrokerUnavailable, ConfigurationError, TimeoutError):
             raise
@@ -140,55 +133,53 @@ class _BatchRun:
                 return
             # One message makes the whole call fail: send each by itself, so that only that one is refused.
             for row, packet in packets:
-                if self.seconds_left <= 0:
+                if self._seconds_left <= 0:
                     return
                 if not self._defer_if_blocked(row):
                     await self._publish(queue, [(row, packet)])
             return
         for (row, _), refusal in zip(packets, results, strict=True):
             if refusal is None:
-                self._batch.outcomes[row.seq] = RowOutcome(row.seq, "published")
+                self.outcomes[row.seq] = RowOutcome(row.seq, "published")
             elif not self._defer_if_blocked(row):
                 self._record_failure(row, refusal)
 
     # -- outcomes
 
     def _line(self, row: OutboxRow) -> OrderingLine | None:
-        if not self._options.ordered or row.ordering_key is None:
+        if not self._settings.ordered or row.ordering_key is None:
             return None
         return row.destination, row.ordering_key
 
     def _defer_if_blocked(self, row: OutboxRow) -> bool:
         """Let ``row`` wait, uncounted, as long as the failed row before it in its line; False: there is none."""
         line = self._line(row)
-        blocker = self._batch.blocked_lines.get(line) if line is not None else None
+        blocker = self._blocked_lines.get(line) if line is not None else None
         if blocker is None:
             return False
         span = blocker.span if blocker.state == "waiting" else BLOCKED_ROW_RECHECK_US
-        self._batch.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)
+        self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)
         return True
 
     def _record_failure(self, row: OutboxRow, error: Exception) -> None:
         """Park ``row`` or let it wait for its next attempt, and block its line: only its own key is held up (F46)."""
-        delay = self._options.retry.after(error, row.attempts)
+        delay = self._settings.retry.after(error, row.attempts)
         if delay is None:
             outcome = RowOutcome(row.seq, "parked", error=_describe(error))
         else:
             outcome = RowOutcome(row.seq, "waiting", span=round(delay * 1e6), error=_describe(error))
-        self._batch.outcomes[row.seq] = outcome
-        self._batch.failures.append((row, error))
+        self.outcomes[row.seq] = outcome
+        self.failures.append((row, error))
         line = self._line(row)
         if line is not None:
-            self._batch.blocked_lines[line] = outcome
+            self._blocked_lines[line] = outcome
 
     def _defer_queue(self, rows: Sequence[OutboxRow], error: Exception) -> None:
-        span = round(self._options.retry.cap * 1e6)
+        span = round(self._settings.retry.cap * 1e6)
         for row in rows:
-            if row.seq not in self._batch.outcomes:
-                self._batch.outcomes[row.seq] = RowOutcome(
-                    row.seq, "waiting", span=span, error=_describe(error), refund=True
-                )
-        self._batch.failures.append((rows[0], error))
+            if row.seq not in self.outcomes:
+                self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, error=_describe(error), refund=True)
+        self.failures.append((rows[0], error))
 
 
 def _describe(error: Exception) -> str:

@@ -8,26 +8,13 @@ import os
 from collections.abc import Callable, Coroutine, Sequence, Set
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
-
-from effectonce.contracts import (
-    BrokerBackend,
-    Contention,
-    Envelope,
-    OutboxBackend,
-    OutboxPort,
-    Packet,
-    Publisher,
-    Tracer,
-)
+from effectonce.contracts import Contention, OutboxPort, Publisher
 from effectonce.contracts.outbox import LeaseRequest, OutboxRow, RowOutcome
-from effectonce.core.retry import Retry
-from effectonce.core.store_runtime import StoreRuntime
-from effectonce.errors import BrokerUnavailable, StoreUnavailable
-from effectonce.outbox.outbox import message_of
+from effectonce.errors import StoreUnavailable
 
 from .batch_size import AdaptiveBatchSize
-from .publish_batch import PublishBatch, PublishOptions, publish_batch
+from .publish_batch import PublishBatch
+from .settings import RelaySettings, RelaySignals
 
 T = TypeVar("T")
 
@@ -41,48 +28,6 @@ _FIRST_SETTLE_PAUSE_S: Final = 0.05
 _MAX_SETTLE_PAUSE_S: Final = 1.0
 
 
-class RelayTotals(Struct):
-    """Counters of one relay since it was made."""
-
-    published: int = 0
-    failed: int = 0
-    parked: int = 0
-    cleaned: int = 0
-
-
-class RelaySettings(Struct, kw_only=True):
-    """The options of a relay, resolved. ``span`` (of a lease) and ``keep`` are in microseconds, ``poll`` in seconds."""
-
-    runtime: StoreRuntime
-    outboxes: OutboxBackend
-    table: str | None
-    broker: BrokerBackend
-    envelope: Envelope
-    retry: Retry
-    ordered: bool
-    batch: int
-    span: int
-    keep: int
-    poll: float
-    totals: RelayTotals
-
-
-class RelaySignals:
-    """The state that the pumps of one relay share."""
-
-    def __init__(self) -> None:
-        self.stopping = False
-        self.outage: BrokerUnavailable | None = None
-        #: Set when there may be rows to lease.
-        self.rows_expected = asyncio.Event()
-        #: Set while there are more rows than one pump can publish.
-        self.crowded = asyncio.Event()
-        #: Held during a lease: two at once would compete for the same rows.
-        self.lease_lock = asyncio.Lock()
-        #: Queues that did not answer the last time: rows to all others go first.
-        self.unresponsive: set[str] = set()
-
-
 class RelayPump:
     """Moves rows from the outbox to the broker, one round at a time."""
 
@@ -93,18 +38,8 @@ class RelayPump:
         self._publisher = publisher
         self._unanswered_owner: bytes | None = None  # of the lease whose reply did not come
         self._time = asyncio.get_running_loop().time
-        self._window_s = settings.span / 1e6 * _USABLE_LEASE
-        self._batch_size = AdaptiveBatchSize(settings.batch, self._window_s)
-        self._options = PublishOptions(
-            encode=self._encode,
-            retry=settings.retry,
-            ordered=settings.ordered,
-            capabilities=settings.broker.capabilities,
-            unresponsive=signals.unresponsive,
-        )
-
-    def _encode(self, row: OutboxRow) -> Packet:
-        return self._settings.envelope.encode(message_of(row), row.destination)
+        self._window_s = settings.lease_us / 1e6 * _USABLE_LEASE
+        self._batch_size = AdaptiveBatchSize(settings.max_batch, self._window_s)
 
     async def run_round(self, pages: int = _MAX_BLOCKED_PAGES) -> bool:
         """Lease, publish and settle once. Returns whether there were rows. ``pages``: how many pages of blocked rows
@@ -136,11 +71,17 @@ class RelayPump:
             signals.outage = None
             return False
         deadline = began + self._window_s
-        batch = PublishBatch(await self._isolate_suspect(owner, rows))
+        batch = PublishBatch(
+            await self._isolate_suspect(owner, rows),
+            self._publisher,
+            self._settings,
+            signals.unresponsive,
+            lambda: 0.0 if signals.stopping else deadline,
+        )
         self._unanswered_owner = None
         leased_at = self._time()
         try:
-            await publish_batch(batch, self._publisher, self._options, lambda: 0.0 if signals.stopping else deadline)
+            await batch.publish()
             signals.outage = batch.outage
         finally:
             # Also when cancelled: known outcomes are settled, and the other rows are free for the next lease.
@@ -157,9 +98,9 @@ class RelayPump:
         take = self._batch_size.rows
         request = LeaseRequest(
             owner=owner,
-            limit=settings.batch,
+            limit=settings.max_batch,
             take=take,
-            span=settings.span,
+            span=settings.lease_us,
             ordered=settings.ordered,
             without=sorted(without),
         )
@@ -194,7 +135,7 @@ class RelayPump:
             self._settings.totals.parked += 1
             self._settings.runtime.emit("parked", suspect.destination, suspect.id, suspect.attempts, detail=error)
         if outcomes:
-            await ask_again(lambda: self.port.settle(owner, outcomes, self._settings.keep))
+            await ask_again(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
         return [] if guilty else [suspect]
 
     async def _settle(self, owner: bytes, outcomes: Sequence[RowOutcome], deadline: float) -> None:
@@ -203,7 +144,7 @@ class RelayPump:
         pause = _FIRST_SETTLE_PAUSE_S
         while outcomes:
             try:
-                await ask_again(lambda: self.port.settle(owner, outcomes, self._settings.keep))
+                await ask_again(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
                 self._signals.rows_expected.set()  # rows behind these may have become due
                 return
             except (StoreUnavailable, Contention) as error:
@@ -219,11 +160,11 @@ class RelayPump:
                 pause = min(2 * pause, _MAX_SETTLE_PAUSE_S)
 
     def _report(self, batch: PublishBatch, seconds: float) -> None:
-        """Count, log and emit what became of ``batch``."""
+        """Count, log, emit and trace the outcomes of ``batch``."""
         runtime, totals = self._settings.runtime, self._settings.totals
-        states = [outcome.state for outcome in batch.outcomes.values()]
-        totals.published += states.count("published")
-        totals.parked += states.count("parked")
+        published = [row for row in batch.rows if batch.outcomes[row.seq].state == "published"]
+        totals.published += len(published)
+        totals.parked += sum(outcome.state == "parked" for outcome in batch.outcomes.values())
         totals.failed += len(batch.failures)
         for row, error in batch.failures:
             parked = batch.outcomes[row.seq].state == "parked"
@@ -237,22 +178,12 @@ class RelayPump:
             )
             event = "parked" if parked else "publish_failed"
             runtime.emit(event, row.destination, row.id, row.attempts, detail=str(error))
-        if runtime.hooks:
-            for row in _published_rows(batch):
-                runtime.emit("published", row.destination, row.id, row.attempts)
+        for row in published:
+            runtime.emit("published", row.destination, row.id, row.attempts)
         if runtime.tracer is not None:
-            self._trace(runtime.tracer, batch, seconds)
-
-    def _trace(self, tracer: Tracer, batch: PublishBatch, seconds: float) -> None:
-        system = self._settings.broker.capabilities.name
-        for row, error in batch.failures:
-            tracer.relayed(system, row, seconds, error)
-        for row in _published_rows(batch):
-            tracer.relayed(system, row, seconds, None)
-
-
-def _published_rows(batch: PublishBatch) -> list[OutboxRow]:
-    return [row for row in batch.rows if batch.outcomes[row.seq].state == "published"]
+            broker = self._settings.broker_backend.capabilities.name
+            for row, failure in (*batch.failures, *((row, None) for row in published)):
+                runtime.tracer.trace_relay(broker, row, seconds, failure)
 
 
 async def ask_again(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

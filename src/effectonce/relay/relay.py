@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar, get_args
 
 from effectonce.broker import Broker
-from effectonce.contracts import BrokerBackend, Contention, Envelope, OutboxBackend, OutboxPort
+from effectonce.contracts import BrokerBackend, Contention, Envelope, OutboxPort
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
@@ -25,8 +25,9 @@ from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailabl
 from effectonce.store import Store
 from effectonce.values.durations import Duration, micros
 
-from .pump import RelaySettings, RelayTotals, ask_again
+from .pump import ask_again
 from .run import MAX_ROWS_PER_STATEMENT, RelayRun
+from .settings import RelaySettings, RelayTotals, require_outboxes
 
 T = TypeVar("T")
 
@@ -67,41 +68,26 @@ class Relay:
         if type(batch) is not int or not 1 <= batch <= 10_000:
             raise InvalidOption(f"batch={batch!r} is not a number of messages; give 1 to 10000")
         self.store = store
-        self._broker = broker
-        self._envelope = envelope or (broker.envelope if isinstance(broker, Broker) else CloudEvents())
-        self._retry = retry if retry is not None else Retry(10)
-        self._ordered = order == "key"
-        self._batch = batch
-        self._span = micros(lease, "lease")
-        self._keep = 0 if keep == 0 else micros(keep, "keep")
-        self._poll = micros(poll, "poll") / 1e6
-        self._table = table
+        #: Counters since this relay was made.
+        self.totals = RelayTotals()
+        self._settings = RelaySettings(
+            store=store,
+            broker=broker,
+            table=table,
+            envelope=envelope or (broker.envelope if isinstance(broker, Broker) else CloudEvents()),
+            retry=retry if retry is not None else Retry(10),
+            ordered=order == "key",
+            max_batch=batch,
+            lease_us=micros(lease, "lease"),
+            keep_us=0 if keep == 0 else micros(keep, "keep"),
+            poll_s=micros(poll, "poll") / 1e6,
+            totals=self.totals,
+        )
         self._run: RelayRun | None = None
         #: The address that serves /metrics, /healthz and /readyz.
         self.listen = listen
-        #: Counters since this relay was made.
-        self.totals = RelayTotals()
         #: Whether SIGINT (Ctrl-C) ended `run`.
         self.interrupted = False
-
-    def __repr__(self) -> str:
-        return f"<relay from {self.store!r} to {self._broker!r}>"
-
-    def _settings(self) -> RelaySettings:
-        return RelaySettings(
-            runtime=self.store.runtime,
-            outboxes=require_outboxes(self.store),
-            table=self._table,
-            broker=self._broker.backend if isinstance(self._broker, Broker) else self._broker,
-            envelope=self._envelope,
-            retry=self._retry,
-            ordered=self._ordered,
-            batch=self._batch,
-            span=self._span,
-            keep=self._keep,
-            poll=self._poll,
-            totals=self.totals,
-        )
 
     # -- running
 
@@ -123,7 +109,7 @@ class Relay:
         where it cannot work, for example because the tables are missing."""
         if self._run is not None:
             raise ConfigurationError("this relay is serving already; make another one")
-        self._run = run = RelayRun(self._settings())
+        self._run = run = RelayRun(self._settings)
         try:
             with self._endpoints():
                 await run.serve()
@@ -155,47 +141,37 @@ class Relay:
         rows that other relays have leased, stay. Raises `BrokerUnavailable` when the broker is away; unsent rows stay
         due."""
         before = self.totals.published
-        await RelayRun(self._settings()).drain()
+        await RelayRun(self._settings).drain()
         return self.totals.published - before
 
     # -- for operators
 
     def check(self) -> None:
         """Connect, and raise an error for anything that would break the outbox's promise."""
-        ask_outbox(self.store, self._table, lambda port: port.check())
+        ask_outbox(self.store, self._settings.table, lambda port: port.check())
 
     def stats(self) -> OutboxBacklog:
         """Count the rows in each state, and tell when the oldest unpublished one was written."""
-        return ask_outbox(self.store, self._table, lambda port: port.stats())
+        return ask_outbox(self.store, self._settings.table, lambda port: port.stats())
 
     def list(self, state: OutboxState = "parked", *, limit: int = 100, cursor: str | None = None) -> OutboxPage:
         """Return a page of at most ``limit`` rows; pass its ``cursor`` to get the next."""
         if state not in get_args(OutboxState):
             raise InvalidOption(f"state={show(state)!r} is none of {', '.join(get_args(OutboxState))}")
         size = max(1, min(limit, 1000))
-        return ask_outbox(self.store, self._table, lambda port: port.list(state, size, cursor))
+        return ask_outbox(self.store, self._settings.table, lambda port: port.list(state, size, cursor))
 
     def unpark(self, *seqs: int) -> int:
         """Try these parked messages again, or all of them if you name none; messages that wait behind them follow.
         Returns how many."""
-        return unpark(self.store, self._table, seqs or None)
+        return unpark(self.store, self._settings.table, seqs or None)
 
     def discard(self, *seqs: int) -> int:
         """Delete these parked messages, which are then never sent; messages that wait behind them follow. Returns how
         many."""
         if not seqs:
             raise InvalidOption("discard needs the numbers (seq) of the messages that are never to be sent")
-        return unpark(self.store, self._table, seqs, discard=True)
-
-
-def require_outboxes(store: Store) -> OutboxBackend:
-    """Return the backend of ``store`` as one that opens outboxes. Raises `ConfigurationError` where it cannot."""
-    backend = store.runtime.backend
-    if not isinstance(backend, OutboxBackend):
-        raise ConfigurationError(
-            f"{backend!r} cannot hold an outbox; those in sqlite:///, postgresql://, mysql:// and mariadb:// can"
-        )
-    return backend
+        return unpark(self.store, self._settings.table, seqs, discard=True)
 
 
 def ask_outbox(store: Store, table: str | None, ask: Callable[[OutboxPort], Coroutine[Any, Any, T]]) -> T:

@@ -13,7 +13,8 @@ from effectonce.core.hints import subscribe
 from effectonce.errors import StoreUnavailable
 from effectonce.values.backoff import Backoff
 
-from .pump import RelayPump, RelaySettings, RelaySignals
+from .pump import RelayPump
+from .settings import RelaySettings, RelaySignals
 
 log = logging.getLogger("effectonce")
 
@@ -35,11 +36,10 @@ class RelayRun:
         self.loop = asyncio.get_running_loop()
         self.signals = RelaySignals()
         self._settings = settings
-        self._sleeping = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def _open_pump(self, stack: AsyncExitStack) -> RelayPump:
-        publisher = self._settings.broker.publisher()
+        publisher = self._settings.broker_backend.publisher()
         stack.push_async_callback(publisher.close)
         return RelayPump(self._settings, self.signals, self._open_port(stack), publisher)
 
@@ -114,7 +114,7 @@ class RelayRun:
         """Run round after round until the relay stops, with growing pauses while there are no rows."""
         settings, signals = self._settings, self.signals
         store_backoff = Backoff(f"outbox {pump.port.table}")
-        broker_backoff = Backoff(f"relay to {settings.broker!r}")
+        broker_backoff = Backoff(f"relay to {settings.broker_backend!r}")
         pause = _MIN_POLL_S
         while not signals.stopping:
             try:
@@ -131,7 +131,7 @@ class RelayRun:
             elif await self._sleep(pause):
                 pause = _MIN_POLL_S
             else:
-                pause = min(pause * _POLL_GROWTH, settings.poll)
+                pause = min(pause * _POLL_GROWTH, settings.poll_s)
 
     async def _help_when_crowded(self, pump: RelayPump) -> None:
         """Run rounds of a second pump while there are more rows than the first can publish."""
@@ -158,13 +158,10 @@ class RelayRun:
 
     def _wake(self) -> None:
         """End the pump's sleep: a sender in this process has written a row and will soon commit. From any thread."""
-        if self._sleeping:
-            self._sleeping = False
-            self.loop.call_soon_threadsafe(self.signals.rows_expected.set)
+        self.loop.call_soon_threadsafe(self.signals.rows_expected.set)
 
     async def _sleep(self, seconds: float) -> bool:
         """Sleep for ``seconds``, or until rows are expected. Returns whether they are."""
-        self._sleeping = True
         try:
             async with asyncio.timeout(seconds):
                 await self.signals.rows_expected.wait()
@@ -172,7 +169,6 @@ class RelayRun:
         except TimeoutError:
             return False
         finally:
-            self._sleeping = False
             self.signals.rows_expected.clear()
 
     async def _listen(self, port: OutboxPort) -> None:

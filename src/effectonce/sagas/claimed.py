@@ -27,19 +27,18 @@ class ClaimedSaga:
         self.client = client
         self.name = name
         self.log = decode_log(read_note(run))
-        self._monotonic = run.runtime.monotonic
-        self._clock_offset = run.token - int(self._monotonic() * 1e6)
+        self._clock_offset = run.token - int(run.runtime.monotonic() * 1e6)
         if self.log.written_at < 0:
             self.log.written_at = min(-self.log.written_at, self.now() if claimed_at is None else claimed_at)
         #: Whether the previous process died in it. Where another has since claimed it and given it back, the store no
         #: longer shows the lapsed lease, but the number of attempts does.
-        self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled + 1)
+        self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled_attempt + 1)
         if self.interrupted:
             self.log.mark_interrupted()
 
     def now(self) -> int:
         """Return the store's time, as well as this process knows it without asking."""
-        return self._clock_offset + int(self._monotonic() * 1e6)
+        return self._clock_offset + int(self.run.runtime.monotonic() * 1e6)
 
     def outlived_retention(self, progress: StepProgress) -> bool:
         """Whether the step with the unknown outcome may have happened longer ago than its own guard remembers it."""
@@ -64,7 +63,7 @@ class ClaimedSaga:
         run, log = self.run, self.log
         undone = [entry.name for entry in log.entries if entry.undo.state == "done"]
         error = SagaFailed(
-            f"saga {show(self.name)} {show(log.id)!r} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
+            f"{self} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
             f"{log.why}; {'compensated: ' + ', '.join(reversed(undone)) if undone else 'there was nothing to undo'}",
             log.failure,
             log.failed_at,
@@ -97,7 +96,7 @@ class ClaimedSaga:
     def _encode(self, settled: bool = False) -> bytes:
         self.log.written_at = self.now()
         if settled:
-            self.log.settled = self.run.attempt
+            self.log.settled_attempt = self.run.attempt
         return encode_log(self.log)
 
     def _settlement(self, state: Literal["failed", "free", "in_doubt"], retention: int) -> Settlement:
@@ -121,6 +120,9 @@ class ClaimedSaga:
         run.emit(event if applied else "fenced", detail)
         if not applied:
             raise LeaseLost(
-                f"saga {show(self.name)} {show(self.log.id)!r}: the lease ended and another process resumed it, or an "
+                f"{self}: the lease ended and another process resumed it, or an "
                 "operator settled it; what this attempt did last was not recorded"
             )
+
+    def __str__(self) -> str:
+        return f"saga {show(self.name)} {show(self.log.id)!r}"

@@ -19,7 +19,7 @@ def apply_decision(log: SagaLog, steps: Mapping[str, Step[Any]], decision: SagaD
     """Apply an operator's decision to ``log``, which fits the steps. Raises `ConfigurationError`, and changes nothing,
     where the decision makes no sense for the part in doubt."""
     entry, progress = log.find_doubtful()
-    if log.undoing:
+    if log.compensation_in_doubt:
         if decision == "not_done":
             raise ConfigurationError(f"the compensation of {entry.name} is to be done: say 'done', or 'retry'")
         if result is not None:

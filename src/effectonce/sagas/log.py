@@ -49,15 +49,15 @@ class LoggedStep(Struct, array_like=True, gc=False):
     key: str  # what its keys are made of: its first name, since another key would do the effect again
     undoable: bool  # whether it had a compensation when it was begun: removing that must be noticed
     do: StepProgress = field(default_factory=StepProgress)
-    undoing: StepProgress | None = None  # see `undo`
+    started_undo: StepProgress | None = None  # see `undo`
     result: bytes | None = None  # of a step that is done; None: it could not be stored
 
     @property
     def undo(self) -> StepProgress:
         """The progress of its compensation. Made on demand, since few sagas ever turn around."""
-        if self.undoing is None:
-            self.undoing = StepProgress()
-        return self.undoing
+        if self.started_undo is None:
+            self.started_undo = StepProgress()
+        return self.started_undo
 
 
 class SagaLog(Struct, array_like=True, gc=False):
@@ -73,7 +73,7 @@ class SagaLog(Struct, array_like=True, gc=False):
     why: str = ""
     doubtful: str = ""  # the step in doubt
     doubt: str = ""  # why it is in doubt
-    settled: int = 0  # the number of the attempt that last wrote the log and released its claim
+    settled_attempt: int = 0  # the number of the attempt that last wrote the log and released its claim
     #: When the log was written. Negative: by the clock of the process that claimed it first, since the store's clock
     #: was not known yet (F12: clocks that differ).
     written_at: int = 0
@@ -88,14 +88,14 @@ class SagaLog(Struct, array_like=True, gc=False):
                     return
 
     @property
-    def undoing(self) -> bool:
+    def compensation_in_doubt(self) -> bool:
         """Whether the part in doubt is a compensation."""
         return any(entry.name == self.doubtful and entry.do.state == "done" for entry in self.entries)
 
     def find_doubtful(self) -> tuple[LoggedStep, StepProgress]:
         """Return the step in doubt, and the progress of the step or of its compensation."""
         entry = next(entry for entry in self.entries if entry.name == self.doubtful)
-        return entry, entry.undo if self.undoing else entry.do
+        return entry, entry.undo if self.compensation_in_doubt else entry.do
 
     def turn_around(self, failed_at: str, error: BaseException | None) -> None:
         """Compensate from now on: because of ``error``, or because an operator asked for it."""
@@ -111,7 +111,7 @@ class SagaLog(Struct, array_like=True, gc=False):
 
     def describe_doubt(self, saga: str) -> str:
         """Describe to an operator what is in doubt, and the command that decides it."""
-        what = f"{'the compensation of ' if self.undoing else ''}step {self.doubtful}"
+        what = f"{'the compensation of ' if self.compensation_in_doubt else ''}step {self.doubtful}"
         return (
             f"saga {show(saga)} {show(self.id)!r} is in doubt at {what}: {self.doubt}; find out, then decide: "
             "effectonce sagas resolve"

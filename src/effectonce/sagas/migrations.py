@@ -52,7 +52,7 @@ def fit_to_definition(
 
 def _lost_compensation(entry: LoggedStep, undoable: Mapping[str, bool]) -> bool:
     """Whether the step may have happened, was not undone, and has lost the compensation that it was begun with."""
-    undone = entry.undoing is not None and entry.undoing.state == "done"
+    undone = entry.started_undo is not None and entry.started_undo.state == "done"
     return entry.undoable and not undoable[entry.name] and entry.do.state not in ("pending", "failed") and not undone
 
 

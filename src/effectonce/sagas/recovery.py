@@ -1,30 +1,26 @@
-"""`SagaRecovery`: resumes the sagas of one definition that were only started, or left behind by a process that died."""
+"""Resuming sagas that were only started, or left behind by a process that died: once, or repeatedly in a thread."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import chain, islice
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from effectonce.core.guarded_call.run import Run
 from effectonce.core.interrupts import is_own_exit, remember_signal_handlers
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreClient
 from effectonce.core.store_runtime import log as logger
 from effectonce.core.unfinished import MAX_CONCURRENT_RESUMES, UnfinishedRecords
-from effectonce.errors import (
-    CorruptRecord,
-    InDoubt,
-    LeaseLost,
-    PermanentFailure,
-    ResultNotStored,
-    Retryable,
-    show,
-)
+from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
 from effectonce.record import Record
+from effectonce.values.durations import Duration, micros
 
 from .runner import run_saga
 
@@ -53,50 +49,33 @@ class SagaRecovery:
         remember_signal_handlers()
         client = self._saga.store.runtime.sync_client()
         results: Counter[str] = Counter()
-        for page in self._pages(limit):
-            results.update(run_sync(self._resume_one(id, claimed_at, client)) for id, claimed_at in page if not stop())
+        for record in chain.from_iterable(self._unfinished.pages(limit)):
             if stop():
                 break
+            results[run_sync(self._resume_one(record, client))] += 1
         return Resumed(**results)
 
     async def aresume(self, limit: int | None, stop: Callable[[], bool]) -> Resumed:
         remember_signal_handlers()
         client = self._saga.store.runtime.async_client()
         results: Counter[str] = Counter()
-        pages = self._pages(limit)
-        while (page := await asyncio.to_thread(next, pages, None)) is not None:
-            for start in range(0, len(page), MAX_CONCURRENT_RESUMES):
-                if stop():
-                    return Resumed(**results)
-                chunk = page[start : start + MAX_CONCURRENT_RESUMES]
-                results.update(
-                    await asyncio.gather(*(self._resume_one(id, claimed_at, client) for id, claimed_at in chunk))
-                )
+        records = chain.from_iterable(self._unfinished.pages(limit))
+
+        def read_chunk() -> list[Record]:
+            return list(islice(records, MAX_CONCURRENT_RESUMES))
+
+        while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
+            results.update(await asyncio.gather(*(self._resume_one(record, client) for record in chunk)))
         return Resumed(**results)
 
-    def _pages(self, limit: int | None) -> Iterator[list[tuple[str, int]]]:
-        """Yield ids with the time of the first claim. A record with more than one attempt only shows when it was
-        created, which is earlier: then a step counts as older than it is, and is in doubt rather than repeated."""
-        for page in self._unfinished.pages(limit):
-            ids = [(self._read_id(record), record) for record in page]
-            yield [
-                (id, record.changed_at if record.attempts <= 1 else record.created_at)
-                for id, record in ids
-                if id is not None
-            ]
-
-    def _read_id(self, record: Record) -> str | None:
-        """Read the saga's id from its log: with ``private=`` the record's key is a hash. None: it is not readable."""
-        try:
-            return self._saga.log(record).id
-        except CorruptRecord as error:
-            logger.warning("could not resume saga %s %s: %s", self._saga.name, show(record.key), error)
-            return None
-
-    async def _resume_one(self, id: str, claimed_at: int, client: StoreClient) -> str:
+    async def _resume_one(self, record: Record, client: StoreClient) -> str:
         """Resume one saga. Returns a field name of `Resumed`: an error of one saga must not keep the others waiting."""
-        run: Run | None = None
+        # The time of the first claim. A record with more than one attempt only shows when it was created, which is
+        # earlier: then a step counts as older than it is, and is in doubt rather than repeated.
+        claimed_at = record.changed_at if record.attempts <= 1 else record.created_at
+        id, run = record.key, None
         try:
+            id = self._saga.log(record).id  # with ``private=`` the record's key is a hash
             run = self._saga.prepare_run(id)
             await run_saga(self._saga, run, client, claimed_at=claimed_at)
         except InDoubt:
@@ -120,3 +99,47 @@ class SagaRecovery:
             )
             return "refused"
         return "done"
+
+
+class SagaSweeper:
+    """The thread of `Saga.sweeper`. Leaving its ``with`` ends it, after the saga that it is running (in an event loop:
+    after those few); the others are left to the next sweep."""
+
+    def __init__(self, saga: Saga[Any], every: Duration) -> None:
+        self._saga = saga
+        self._interval_s = micros(every, "every") / 1e6
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._sweep, name="effectonce-sagas", daemon=True)
+
+    def _sweep(self) -> None:
+        process = os.getpid()
+        while True:
+            try:
+                if self._saga.is_async:
+                    asyncio.run(self._asweep())
+                else:
+                    self._saga.resume(stop=self._stopping.is_set)
+            except BaseException as error:  # F37: a sweeper that fails in silence; this one reports it and goes on
+                if os.getpid() != process:  # a step has forked, and this is its child
+                    raise
+                logger.warning(
+                    "could not resume sagas %s, will try again: %s: %s", self._saga.name, type(error).__name__, error
+                )
+                detail = str(error) or type(error).__name__
+                self._saga.store.runtime.emit("sweep_failed", self._saga.scope, detail=detail)
+            if self._stopping.wait(self._interval_s):
+                return
+
+    async def _asweep(self) -> None:
+        try:
+            await self._saga.aresume(stop=self._stopping.is_set)
+        finally:
+            await self._saga.store.runtime.aclose()
+
+    def __enter__(self) -> SagaSweeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stopping.set()
+        self._thread.join()

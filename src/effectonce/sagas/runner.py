@@ -121,23 +121,33 @@ class SagaRunner:
         error = await self._claimed.settle_failed()
         raise error from self._cause
 
+    def _pending_calls(self) -> Iterator[tuple[LoggedStep, StepProgress, StepFunction]]:
+        """Yield the steps that are left, or the compensations, in the order in which they run."""
+        if self._log.phase == "running":
+            for entry in self._log.entries:
+                if entry.do.state != "done":
+                    yield entry, entry.do, self._saga.steps[entry.name].do
+            return
+        for entry in reversed(self._log.entries):
+            function = self._saga.steps[entry.name].undo
+            if function is not None and entry.do.state == "done" and entry.undo.state != "done":
+                yield entry, entry.undo, function
+
     # -- forward
 
     async def _run_forward(self) -> bool:
         """Run the steps that are left. False: one failed, and the log says that the saga turns around."""
         claimed, log = self._claimed, self._log
-        for entry in log.entries:
-            if entry.do.state == "done":
-                continue
+        for entry, progress, function in self._pending_calls():
             step = self._saga.steps[entry.name]
-            call = await self._call_until_final(entry, entry.do, step.do)
+            call = await self._call_until_final(entry, progress, function)
             if not call.finished:
                 await self._handle_timeout(entry, step, call)
                 return False
             if call.error is not None:
                 claimed.end_step(entry.do, "failed", describe_error(call.error))
                 self._turn_around(entry, call.error)
-                if any(self._pending_compensations()):
+                if any(self._pending_calls()):
                     await claimed.commit()
                 return False
             self._record_success(entry, step, call.value)
@@ -186,26 +196,23 @@ class SagaRunner:
 
     async def _run_compensations(self) -> None:
         """Undo what is done, in reverse order, each once (F48: compensations that repeat or run out of order)."""
-        claimed, log = self._claimed, self._log
-        for entry in log.entries:
-            if entry.do.state in ("running", "timed_out"):
-                await self._doubt_unknown(entry)
-        compensations = list(self._pending_compensations())
-        for entry, function in compensations:
-            call = await self._call_until_final(entry, entry.undo, function)
+        claimed = self._claimed
+        if (unknown := self._unknown_step()) is not None:
+            await self._doubt_unknown(unknown)
+        compensations = list(self._pending_calls())
+        for entry, progress, function in compensations:
+            call = await self._call_until_final(entry, progress, function)
             if call.error is not None:
-                claimed.end_step(entry.undo, "failed", describe_error(call.error))
-                often = "once" if entry.undo.attempts == 1 else f"{entry.undo.attempts} times"
-                await claimed.doubt(entry, f"it has failed {often}: {entry.undo.error}")
-            claimed.end_step(entry.undo, "done")
+                claimed.end_step(progress, "failed", describe_error(call.error))
+                often = "once" if progress.attempts == 1 else f"{progress.attempts} times"
+                await claimed.doubt(entry, f"it has failed {often}: {progress.error}")
+            claimed.end_step(progress, "done")
             if entry is not compensations[-1][0]:  # the last one is committed with the settlement
                 await claimed.commit()
 
-    def _pending_compensations(self) -> Iterator[tuple[LoggedStep, StepFunction]]:
-        for entry in reversed(self._log.entries):
-            function = self._saga.steps[entry.name].undo
-            if function is not None and entry.do.state == "done" and entry.undo.state != "done":
-                yield entry, function
+    def _unknown_step(self) -> LoggedStep | None:
+        """Return a step with an unknown outcome: nothing is compensated before it is known."""
+        return next((entry for entry in self._log.entries if entry.do.state in ("running", "timed_out")), None)
 
     async def _doubt_unknown(self, entry: LoggedStep) -> NoReturn:
         how = "it timed out" if entry.do.state == "timed_out" else "it was begun"
@@ -224,10 +231,7 @@ class SagaRunner:
         args = (self._input, self._done_so_far()) if function.takes_done else (self._input,)
         while True:
             if saga_run.lease_lost:
-                raise LeaseLost(
-                    f"saga {show(self._saga.name)} {show(self._log.id)!r}: the lease ended before {entry.name}; "
-                    "another process resumes it"
-                )
+                raise LeaseLost(f"{claimed}: the lease ended before {entry.name}; another process resumes it")
             progress.attempts += 1
             call = StepCall(self._make_step_run(entry, progress), claimed.client)
             try:
@@ -294,8 +298,7 @@ class SagaRunner:
         if isinstance(error, Retryable):
             raise error
         raise OutcomeUnknown(
-            f"saga {show(self._saga.name)} {show(self._log.id)!r}: whether {entry.name} happened is unknown: "
-            f"{progress.error}; resume will continue it"
+            f"{claimed}: whether {entry.name} happened is unknown: {progress.error}; resume will continue it"
         ) from error
 
     async def _pause(self, seconds: float, progress: StepProgress) -> None:
@@ -335,11 +338,11 @@ class SagaRunner:
 
         A previous process may have died in it (F20: a call that kills its process). That is committed before it runs
         again, so that it does not take down one process after another."""
-        next_call, interrupted = self._next_call(), self._claimed.interrupted
-        if next_call is None:
-            return
+        next_call, interrupted = next(self._pending_calls(), None), self._claimed.interrupted
+        if next_call is None or (self._log.phase == "compensating" and self._unknown_step() is not None):
+            return  # nothing is left, or an operator decides first
         entry, progress, function = next_call
-        if interrupted and progress is entry.undo:  # for a step, `ClaimedSaga` has marked it
+        if interrupted and progress is not entry.do:  # a step is marked by `ClaimedSaga`
             progress.state = "running"
             progress.crashes += 1
         if progress.crashes >= function.retry.max_crashes:
@@ -356,18 +359,6 @@ class SagaRunner:
             )
         if interrupted:
             await self._claimed.commit()
-
-    def _next_call(self) -> tuple[LoggedStep, StepProgress, StepFunction] | None:
-        """Return the step or compensation that comes next. None: nothing is left, or an operator decides first."""
-        entries = self._log.entries
-        if self._log.phase == "running":
-            for entry in entries:
-                if entry.do.state != "done":
-                    return entry, entry.do, self._saga.steps[entry.name].do
-            return None
-        if any(entry.do.state in ("running", "timed_out") for entry in entries):
-            return None
-        return next(((entry, entry.undo, function) for entry, function in self._pending_compensations()), None)
 
 
 def _mark_interrupted(progress: StepProgress, error: BaseException) -> None:

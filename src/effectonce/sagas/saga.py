@@ -34,14 +34,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreClient
 from effectonce.core.store_runtime import log as logger
 from effectonce.core.unfinished import never_stop
-from effectonce.errors import (
-    ConfigurationError,
-    KeyTooLong,
-    NotInDoubt,
-    SagaFailed,
-    SyncAsyncMismatch,
-    show,
-)
+from effectonce.errors import ConfigurationError, KeyTooLong, NotInDoubt, SagaFailed, SyncAsyncMismatch, show
 from effectonce.guard.introspection import refuse_in_event_loop, return_type
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.keys import MAX_KEY, Key, encode_key
@@ -54,7 +47,7 @@ from .decisions import SagaDecision, apply_decision
 from .inputs import SagaInputs
 from .log import LoggedStep, SagaLog, decode_log, encode_log
 from .migrations import SagaMigration, fit_to_definition
-from .recovery import Resumed, SagaRecovery
+from .recovery import Resumed, SagaRecovery, SagaSweeper
 from .runner import record_saga, run_saga
 from .steps import (
     MAX_STEP_NAME_BYTES,
@@ -66,7 +59,6 @@ from .steps import (
     draw_diagram,
     make_step_function,
 )
-from .sweeper import SagaSweeper
 
 In = TypeVar("In")
 
@@ -115,7 +107,7 @@ class Saga(Generic[In]):
         self._policy = Policy(
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
-            unfinished_retention=UNFINISHED_RETENTION_US,
+            hold=UNFINISHED_RETENTION_US,
             **policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(SagaFailed,)),
         )
 
@@ -260,7 +252,7 @@ class Saga(Generic[In]):
 
     def sweeper(self, every: Duration = "30s") -> SagaSweeper:
         """Return a thread that calls `resume` again and again: ``with saga.sweeper():``."""
-        return SagaSweeper(self, micros(every, "every") / 1e6)
+        return SagaSweeper(self, every)
 
     # -- for operators
 

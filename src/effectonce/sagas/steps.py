@@ -17,7 +17,7 @@ from effectonce.core.guarded_call.run import Run, running
 from effectonce.core.retry import Retry
 from effectonce.core.store_runtime import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored, show
-from effectonce.guard.introspection import LAZY, is_async, name_of, refuse_lazy, refuse_unguardable
+from effectonce.guard.introspection import is_async, name_of, refuse_lazy, refuse_unguardable
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -172,20 +172,15 @@ class StepCall(Struct, eq=False):
         before = running.get()
         running.set(self.run)
         try:
-            if step.is_async:
-                if step.timeout_s is None:
-                    try:
-                        value = await function(*args)
-                    except Exception as error:
-                        self._finish(None, error)
-                    else:
-                        self._finish(value, None)
-                    return
-                assert loop is not None
-                self.pending = loop.create_task(_await_and_capture(function, args))
-            elif loop is None and step.timeout_s is None:
+            if step.is_async and step.timeout_s is None:
+                self._finish(*await _await_and_capture(function, args))
+                return
+            if loop is None and step.timeout_s is None:
                 self._finish(*_call_and_capture(function, args))
                 return
+            if step.is_async:
+                assert loop is not None
+                self.pending = loop.create_task(_await_and_capture(function, args))
             else:
                 self.pending = _call_in_thread(function, args)
         finally:
@@ -228,11 +223,10 @@ class StepCall(Struct, eq=False):
 
 
 def _call_and_capture(function: Any, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
-    """Return the function's result or its error. Returned, since a StopIteration must not pass through a coroutine."""
+    """Return the function's result or its error, since a StopIteration must not pass through a coroutine."""
     try:
         value = function(*args)
-        if type(value) in LAZY or hasattr(value, "__await__"):
-            refuse_lazy(function, value)
+        refuse_lazy(function, value)
         return value, None
     except Exception as error:
         return None, error

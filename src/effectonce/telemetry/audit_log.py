@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -76,20 +77,20 @@ class Audit:
         An ``asked`` without a second line means that the process died in between, or that the disk was full by then
         (which is logged, and changes no outcome): check the target.
         """
-        self.record(action, target, by=by, outcome=ASKED, detail=detail, place=place)
+        record = partial(self.record, action, target, by=by, detail=detail, place=place)
+        record(outcome=ASKED)
+        outcome = DONE
         try:
             yield
         except BaseException as error:
             what = f"[{error.code}] {error}" if isinstance(error, EffectOnceError) else type(error).__name__
-            self._record_end(action, target, by, f"failed: {what}", detail, place)
+            outcome = f"failed: {what}"
             raise
-        self._record_end(action, target, by, DONE, detail, place)
-
-    def _record_end(self, action: str, target: str, by: str, outcome: str, detail: str, place: str) -> None:
-        try:
-            self.record(action, target, by=by, outcome=outcome, detail=detail, place=place)
-        except ConfigurationError as error:
-            log.error("%s %s: %s, but the audit log could not be written: %s", action, show(target), outcome, error)
+        finally:
+            try:
+                record(outcome=outcome)
+            except ConfigurationError as error:
+                log.error("%s %s: %s, but the audit log could not be written: %s", action, show(target), outcome, error)
 
     def recent(self, limit: int = 100) -> list[AuditEntry]:
         """Return the newest entries, newest first: of the file, or of this process where there is no file. Lines that

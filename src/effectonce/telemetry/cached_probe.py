@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import concurrent.futures
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from effectonce.contracts import Port
@@ -17,70 +18,73 @@ from effectonce.store import Store
 
 T = TypeVar("T")
 
-log = logging.getLogger("effectonce")
+
+def run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # whoever cancels the wait does not end the work
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class CachedProbe(Generic[T]):
-    """The result of ``read()``, not older than ``max_age`` seconds.
+    """The result of ``read()``, not older than ``max_age_s`` seconds.
 
     One thread reads at a time, for all callers. A read that hangs on a dead server delays no caller, and no second
     thread is started beside it.
     """
 
-    def __init__(self, what: str, read: Callable[[], T], max_age: float = 10.0) -> None:
+    def __init__(self, what: str, read: Callable[[], T], max_age_s: float = 10.0) -> None:
         self.what = what
-        self.error: Exception | None = None
         self._read = read
-        self._max_age = max_age
-        self._value: T | None = None
-        self._read_at = float("-inf")
+        self._max_age_s = max_age_s
         self._reset()
 
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._done: threading.Event | None = None  # set when the thread that reads now has finished
+        self._last_read: Future[T] | None = None
+        self._ended_at = 0.0
 
-    def refresh(self) -> threading.Event | None:
-        """Start to read, unless the value is new enough. Returns an event that is set when the read is done."""
+    def refresh(self) -> Future[T]:
+        """Start to read, unless the value is new enough. Returns the future of the read."""
         if self._pid != os.getpid():  # a fork: the thread that reads is in the parent
             self._reset()
         with self._lock:
-            if time.monotonic() - self._read_at < self._max_age:
-                return None
-            if self._done is None:
-                self._done = threading.Event()
-                threading.Thread(target=self._run, name=f"effectonce {self.what}", daemon=True).start()
-            return self._done
+            last = self._last_read
+            if last is None or (last.done() and time.monotonic() - self._ended_at >= self._max_age_s):
+                last = self._last_read = run_in_thread(self._read_once, f"effectonce {self.what}")
+            return last
 
-    def _run(self) -> None:
-        value, error = None, None
+    def _read_once(self) -> T:
         try:
-            value = self._read()
-        except Exception as raised:
-            error = raised
-            log.debug("effectonce could not read %s: %s", self.what, raised)
-        with self._lock:
-            self._value, self.error, self._read_at = value, error, time.monotonic()
-            done, self._done = self._done, None
-        if done is not None:
-            done.set()
+            return self._read()
+        finally:
+            self._ended_at = time.monotonic()
 
     @property
     def value(self) -> T | None:
         """The value; None where the last read failed, or is still running."""
-        with self._lock:
-            return None if self._done is not None else self._value
+        last = self._last_read
+        return last.result() if last is not None and last.done() and last.exception() is None else None
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error of the last read; None where it succeeded, or is still running."""
+        last = self._last_read
+        return last.exception() if last is not None and last.done() else None
 
 
-def refresh(probes: Iterable[CachedProbe[Any]], timeout: float = 2.0) -> Sequence[CachedProbe[Any]]:
-    """Refresh all probes at the same time, and wait at most ``timeout`` seconds. Returns the probes."""
-    probes = list(probes)
-    running = [done for probe in probes if (done := probe.refresh()) is not None]
-    deadline = time.monotonic() + timeout
-    for done in running:
-        done.wait(max(0.0, deadline - time.monotonic()))
-    return probes
+def refresh(probes: Iterable[CachedProbe[Any]], timeout: float = 2.0) -> None:
+    """Refresh all probes at the same time, and wait at most ``timeout`` seconds."""
+    concurrent.futures.wait([probe.refresh() for probe in probes], timeout)
 
 
 # -- queries

@@ -45,7 +45,7 @@ class Endpoints:
 
     def __init__(self, watched: Worker | Relay, listen: str) -> None:
         self._watched = watched
-        self._address = parse(listen)
+        self._address = parse_address(listen)
         self._metrics = Metrics().watch(watched)
         self._loop = asyncio.get_running_loop()
         self._loop_answered_at = time.monotonic()
@@ -110,9 +110,10 @@ class Endpoints:
         if not self._loop_answers(PROBE_TIMEOUT_S / 2):
             problems.append("the event loop does not run: a handler blocks it (make it a plain `def`)")
             return problems
+        refresh(self._probes, PROBE_TIMEOUT_S)
         problems += [
             f"the {probe.what} does not answer: {show(probe.error or 'no reply in time', 300)}"
-            for probe in refresh(self._probes, PROBE_TIMEOUT_S)
+            for probe in self._probes
             if probe.value is None
         ]
         if isinstance(self._watched, Relay) and self._watched.outage is not None:
@@ -131,7 +132,7 @@ class Endpoints:
         return answered.is_set()
 
 
-def parse(listen: str) -> tuple[str, int]:
+def parse_address(listen: str) -> tuple[str, int]:
     """Split "127.0.0.1:9464", "[::1]:9464" or ":9464" into host and port. Without a host it is this machine only."""
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:

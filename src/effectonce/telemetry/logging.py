@@ -68,62 +68,39 @@ class EventLogger:
         self._write = _as_json if format == "json" else _as_text
         self._level = level
         self._keys = keys
+        #: The hook of private stores: always the same, since a store calls each hook once.
+        self._without_keys = EventLogger(logger, format=format, level=level, keys=False) if keys else self
 
     def watch(self, *watched: Watched) -> EventLogger:
         """Log what happens to these from now on."""
         for source in watched:
             store = store_of(source)
-            if store is not None and store.private:
-                hook_into(source, _KeyHidingLogger(self))
-            else:
-                hook_into(source, self)
+            hook_into(source, self._without_keys if store is not None and store.private else self)
         return self
 
     def wants(self, kind: str, scope: str) -> bool:
         return LEVELS.get(kind, WARNING) >= self._level
 
     def __call__(self, event: Event) -> None:
-        self.log(event, hidden=not self._keys)
-
-    def log(self, event: Event, *, hidden: bool) -> None:
-        """Write one line. ``hidden``: a hash of the key instead of the key, and no detail, since that may quote it."""
+        """Write one line. Without keys it has a hash of the key, and no detail, since that may quote the key."""
         level = LEVELS.get(event.kind, WARNING)
         if not self._logger.isEnabledFor(level):
             return
-        facts: dict[str, Any] = {}
-        if event.scope:
-            facts["scope"] = show(event.scope, MAX_TEXT_CHARACTERS)
-        if event.key:
-            facts["key"] = _key_hash(event) if hidden else show(event.key, MAX_TEXT_CHARACTERS)
-        if event.attempt:
-            facts["attempt"] = event.attempt
-        if event.token:
-            facts["token"] = event.token
-        if event.seconds:
-            facts["seconds"] = round(event.seconds, 6)
-        if event.detail and not hidden:
-            facts["detail"] = show(_PASSWORD.sub(r"\1***@", event.detail), MAX_TEXT_CHARACTERS)
+        facts: dict[str, Any] = {
+            "scope": show(event.scope, MAX_TEXT_CHARACTERS),
+            "key": show(event.key, MAX_TEXT_CHARACTERS) if self._keys else _key_hash(event),
+            "attempt": event.attempt,
+            "token": event.token,
+            "seconds": round(event.seconds, 6),
+            "detail": show(_PASSWORD.sub(r"\1***@", event.detail), MAX_TEXT_CHARACTERS) if self._keys else "",
+        }
+        facts = {name: value for name, value in facts.items() if value}
         self._logger.log(level, "%s", self._write(event.kind, facts), extra={"effectonce": facts})
 
 
-class _KeyHidingLogger:
-    """The hook of an `EventLogger` on a private store."""
-
-    def __init__(self, logger: EventLogger) -> None:
-        self.wants = logger.wants
-        self._logger = logger
-
-    def __call__(self, event: Event) -> None:
-        self._logger.log(event, hidden=True)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _KeyHidingLogger) and other._logger is self._logger
-
-    def __hash__(self) -> int:
-        return hash(self._logger)
-
-
 def _key_hash(event: Event) -> str:
+    if not event.key:
+        return ""
     text = f"{len(event.scope)}:{event.scope}{event.key}"
     return f"#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 

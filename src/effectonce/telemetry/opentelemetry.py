@@ -104,7 +104,7 @@ class Tracing:
         if worker.tracer is None:
             worker.tracer = tracer = _WorkerTracer(self, worker)
             for route in worker.routes:
-                route.function = tracer.handling(route.queue, route.function)
+                route.function = tracer.trace_handler(route.queue, route.function)
 
     # -- a hook
 
@@ -120,10 +120,10 @@ class Tracing:
 
     # -- results
 
-    def context(self) -> bytes:
+    def current_context(self) -> bytes:
         return _log_errors(lambda: _encode_context(trace.get_current_span().get_span_context()), b"")
 
-    def replayed(self, run: Run) -> None:
+    def link_replay(self, run: Run) -> None:
         def link_to_first() -> None:
             span = trace.get_current_span()
             if span.is_recording():
@@ -134,124 +134,89 @@ class Tracing:
 
     # -- sending
 
-    def created(self, queue: str, message: Message[Any]) -> Message[Any]:
+    def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
         if not isinstance(message, Message) or TRACEPARENT in message.headers:
             return message
-        about = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
-        with self._span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=about):
+        attributes = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
+        with self._span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=attributes):
             return _with_trace_header(message)
 
     @contextmanager
-    def sending(self, system: str, queue: str, messages: Sequence[Message[Any]]) -> Iterator[Sequence[Message[Any]]]:
-        known = [
-            link
-            for message in messages
-            if TRACEPARENT in message.headers
-            for link in _links_from_headers(message.headers)
-        ]
+    def trace_publish(
+        self, system: str, queue: str, messages: Sequence[Message[Any]]
+    ) -> Iterator[Sequence[Message[Any]]]:
+        links = [link for message in messages for link in _links_from_headers(message.headers)]
         about = _attributes(system, queue, "send")
-        labels = dict(about)
+        attributes: Attributes = {**about, "messaging.batch.message_count": len(messages)}
         if len(messages) == 1:
-            about["messaging.message.id"] = messages[0].id
-        else:
-            about["messaging.batch.message_count"] = len(messages)
-        kind = SpanKind.CLIENT if len(known) == len(messages) else SpanKind.PRODUCER
-        started_at = time.perf_counter()
-        try:
-            with self._span(f"send {queue}", kind=kind, attributes=about, links=known):
-                yield [
-                    message if TRACEPARENT in message.headers else _with_trace_header(message) for message in messages
-                ]
-        except Exception as error:
-            labels["error.type"] = type(error).__qualname__
-            raise
-        finally:
-            self._count(self._sent, len(messages), self._operation_time, time.perf_counter() - started_at, labels)
+            attributes = {**about, "messaging.message.id": messages[0].id}
+        kind = SpanKind.CLIENT if len(links) == len(messages) else SpanKind.PRODUCER
+        with (
+            self._counting(self._sent, len(messages), self._operation_time, about),
+            self._span(f"send {queue}", kind=kind, attributes=attributes, links=links),
+        ):
+            yield [message if TRACEPARENT in message.headers else _with_trace_header(message) for message in messages]
 
-    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
+    def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         about = _attributes(system, row.destination, "send")
-        labels = dict(about)
-        about |= {"messaging.message.id": row.message_id, "effectonce.attempt": row.attempts}
         if error is not None:
-            about["error.type"] = labels["error.type"] = type(error).__qualname__
-        now = time.time_ns()
-
-        def send() -> None:
-            span = self._tracer.start_span(
-                f"send {row.destination}",
-                context=_extract_context(_headers(row)),
-                kind=SpanKind.CLIENT,
-                attributes=about,
-                start_time=now - round(seconds * 1e9),
-            )
-            if error is not None:
-                span.set_status(Status(StatusCode.ERROR, show(error, 300)))
-            span.end(now)
-
-        _log_errors(send, None)
-        self._count(self._sent, 1, self._operation_time, seconds, labels)
+            about["error.type"] = type(error).__qualname__
+        self._record_span(
+            f"send {row.destination}",
+            seconds,
+            status=Status(StatusCode.ERROR, show(error, 300)) if error is not None else None,
+            context=_extract_context(_headers(row)),
+            attributes={**about, "messaging.message.id": row.message_id, "effectonce.attempt": row.attempts},
+        )
+        self._count(self._sent, 1, self._operation_time, seconds, about)
 
     # -- handling
 
     @contextmanager
-    def processing(
+    def trace_processing(
         self, about: Attributes, message: Message[Any], links: Sequence[Link], **more: str | int | bool
     ) -> Iterator[trace.Span]:
         """Make a span around the processing of ``message``, in the trace of the message."""
-        labels = dict(about)
-        queue = about["messaging.destination.name"]
-        started_at = time.perf_counter()
         attributes = {**about, "messaging.message.id": message.id, "effectonce.attempt": message.attempt, **more}
-        try:
-            with self._span(
-                f"process {queue}",
+        with (
+            self._counting(self._consumed, 1, self._process_time, about),
+            self._span(
+                f"process {about['messaging.destination.name']}",
                 context=_extract_context(message.headers),
                 kind=SpanKind.CONSUMER,
                 attributes=attributes,
                 links=links,
-            ) as span:
-                yield span
-        except Exception as error:
-            labels["error.type"] = type(error).__qualname__
-            raise
-        finally:
-            self._count(self._consumed, 1, self._process_time, time.perf_counter() - started_at, labels)
+            ) as span,
+        ):
+            yield span
 
-    def settled(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+    def record_settlement(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Make a span of a settlement, with links to the messages whose headers name their trace. (In structured
         CloudEvents the body names it, which is not decoded again for this.)"""
-        now = time.time_ns()
-        links = [
-            link
-            for delivery in deliveries[:MAX_LINKS_PER_SPAN]
-            if TRACEPARENT in delivery.packet.headers
-            for link in _links_from_headers(delivery.packet.headers)
-        ]
-
-        def settle() -> None:
-            self._tracer.start_span(
-                f"{about['messaging.operation.name']} {about['messaging.destination.name']}",
-                context=context.Context(),
-                kind=SpanKind.CLIENT,
-                attributes={
-                    **about,
-                    "messaging.consumer.group.name": group,
-                    "messaging.batch.message_count": len(deliveries),
-                },
-                links=links,
-                start_time=now - round(seconds * 1e9),
-            ).end(now)
-            self._operation_time.record(seconds, about)
-
-        _log_errors(settle, None)
+        counts: Attributes = {
+            "messaging.consumer.group.name": group,
+            "messaging.batch.message_count": len(deliveries),
+        }
+        self._record_span(
+            f"{about['messaging.operation.name']} {about['messaging.destination.name']}",
+            seconds,
+            context=context.Context(),
+            attributes={**about, **counts},
+            links=[
+                link
+                for delivery in deliveries[:MAX_LINKS_PER_SPAN]
+                for link in _links_from_headers(delivery.packet.headers)
+            ],
+        )
+        _log_errors(lambda: self._operation_time.record(seconds, about), None)
 
     # -- spans and counters that never raise
 
     @contextmanager
-    def _span(self, name: str, **about: Any) -> Iterator[trace.Span]:
+    def _span(self, name: str, **options: Any) -> Iterator[trace.Span]:
         """Make a span around the block, in which it is the current span."""
-        none: trace.Span = trace.INVALID_SPAN
-        span = _log_errors(lambda: self._tracer.start_span(name, **about), none)
+        invalid: trace.Span = trace.INVALID_SPAN
+        span = _log_errors(lambda: self._tracer.start_span(name, **options), invalid)
         token = context.attach(trace.set_span_in_context(span))
         try:
             yield span
@@ -261,6 +226,32 @@ class Tracing:
         finally:
             context.detach(token)
             _log_errors(span.end, None)
+
+    def _record_span(self, name: str, seconds: float, *, status: Status | None = None, **options: Any) -> None:
+        """Make a client's span of something that ends now and took so many ``seconds``."""
+        now = time.time_ns()
+
+        def record() -> None:
+            span = self._tracer.start_span(name, kind=SpanKind.CLIENT, start_time=now - round(seconds * 1e9), **options)
+            if status is not None:
+                span.set_status(status)
+            span.end(now)
+
+        _log_errors(record, None)
+
+    @contextmanager
+    def _counting(
+        self, counter: metrics.Counter, number: int, timer: metrics.Histogram, about: Attributes
+    ) -> Iterator[None]:
+        """Count ``number`` more, and time the block, with the type of the error that it raises."""
+        labels, started_at = dict(about), time.perf_counter()
+        try:
+            yield
+        except Exception as error:
+            labels["error.type"] = type(error).__qualname__
+            raise
+        finally:
+            self._count(counter, number, timer, time.perf_counter() - started_at, labels)
 
     def _count(
         self, counter: metrics.Counter, number: int, timer: metrics.Histogram, seconds: float, labels: Attributes
@@ -280,7 +271,7 @@ class _WorkerTracer:
         self._system = worker.broker.capabilities.name
         self._group = worker.name
 
-    def handling(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def trace_handler(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if is_async(function):
 
             @functools.wraps(function)
@@ -301,18 +292,22 @@ class _WorkerTracer:
     def _span_around(self, queue: str, message: Message[Any]) -> Iterator[None]:
         run = running.get()
         more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
-        with self._tracing.processing(self._process_attributes(queue), message, (), **more) as span:
+        with self._tracing.trace_processing(self._process_attributes(queue), message, (), **more) as span:
             if run is not None:
                 run.trace = _encode_context(span.get_span_context())
             yield
 
-    def skipped(self, queue: str, message: Message[Any], run: Run) -> None:
+    def trace_duplicate(self, queue: str, message: Message[Any], run: Run) -> None:
         more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
-        with self._tracing.processing(self._process_attributes(queue), message, _links_to_first_run(run.trace), **more):
+        with self._tracing.trace_processing(
+            self._process_attributes(queue), message, _links_to_first_run(run.trace), **more
+        ):
             pass
 
-    def settled(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        self._tracing.settled(_attributes(self._system, queue, how, "settle"), self._group, deliveries, seconds)
+    def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+        self._tracing.record_settlement(
+            _attributes(self._system, queue, how, "settle"), self._group, deliveries, seconds
+        )
 
     def _process_attributes(self, queue: str) -> Attributes:
         return _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
@@ -364,6 +359,9 @@ def _headers(row: OutboxRow) -> dict[str, str]:
 
 
 def _links_from_headers(headers: Mapping[str, str]) -> list[Link]:
+    """Return a link to the span that the headers name; [] where they name none."""
+    if TRACEPARENT not in headers:
+        return []
     span = trace.get_current_span(_extract_context(headers)).get_span_context()
     return [Link(span)] if span.is_valid else []
 

@@ -19,7 +19,6 @@ from effectonce.errors import MissingDriver
 
 try:
     import prometheus_client as client
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 except ImportError as missing:
     raise MissingDriver("metrics need prometheus-client: pip install 'effectonce[prometheus]'") from missing
 
@@ -27,21 +26,12 @@ from effectonce.contracts import Event, Meter
 
 from .attach import MAX_SCOPES, OTHER, Watched, hook_into, store_of
 from .cached_probe import refresh
-from .histogram import BOUNDS, ScopeHistograms
-from .metrics import Families, MetricsSource, source_of
+from .event_counters import RELAYED, EventCounters, ProcessCounters, SharedCounters
+from .metrics import MetricsSource, Scrape, source_of
 
-#: The events of the relay, whose scope is the message's destination.
-RELAYED = frozenset(("published", "publish_failed", "parked"))
 #: The kinds that alerts look for. They are counted from 0 as soon as a scope is known: Prometheus sees no increase in a
 #: series that begins with 1.
 ALERTING = ("lease_lost", "fenced", "unrecorded", "unprotected")
-#: These events end a run, and carry its duration.
-RUN_ENDS = ("completed", "released", "failed", "in_doubt")
-
-OUTCOMES = ("effectonce_outcomes", "What happened to operations, by kind of event.", ("scope", "kind"))
-RELAY = ("effectonce_relay", "What became of messages in an outbox, by kind of event.", ("destination", "kind"))
-CLAIM = ("effectonce_claim_seconds", "How long the store took to grant a claim.", ("scope",))
-RUN = ("effectonce_run_seconds", "From the claim to the end of the handler.", ("scope", "outcome"))
 
 
 class Metrics:
@@ -82,9 +72,9 @@ class EventCollector:
 
     def __init__(self, registry: client.CollectorRegistry) -> None:
         self.shared = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
-        self._scopes: dict[tuple[str, bool], ScopeHistograms] = {}
+        self._counters: EventCounters = SharedCounters(registry) if self.shared else ProcessCounters()
+        self._scopes: set[tuple[str, bool]] = set()  # scopes, and destinations of the relay
         self._sources: weakref.WeakKeyDictionary[Watched, MetricsSource] = weakref.WeakKeyDictionary()
-        self._multiprocess = _MultiprocessCounters(registry) if self.shared else None
         if not self.shared:
             registry.register(self)
 
@@ -97,13 +87,13 @@ class EventCollector:
 
     def wants(self, kind: str, scope: str) -> Meter:
         relayed = kind in RELAYED
-        if self._multiprocess is not None:
-            return self._multiprocess.meter(kind, scope, relayed)
-        histograms = self._scopes.get((scope, relayed))
-        if histograms is None:
-            counted_as = (scope if len(self._scopes) < MAX_SCOPES else OTHER, relayed)
-            histograms = self._scopes.setdefault(counted_as, ScopeHistograms(ALERTING if scope and not relayed else ()))
-        return histograms.meter(kind)
+        if (scope, relayed) not in self._scopes:
+            if len(self._scopes) >= MAX_SCOPES:
+                scope = OTHER
+            self._scopes.add((scope, relayed))
+            for alerting in ALERTING if scope and not relayed else ():
+                self._counters.meter(alerting, scope)
+        return self._counters.meter(kind, scope)
 
     def __call__(self, event: Event) -> None:
         """Never called: `wants` returns a meter for every event."""
@@ -116,62 +106,11 @@ class EventCollector:
     def collect(self) -> Iterator[Any]:
         sources = list(self._sources.values())
         refresh(probe for source in sources for probe in source.probes)
-        if not self.shared:
-            yield from self._event_families()
-        families = Families()
+        yield from self._counters.families()
+        scrape = Scrape()
         for source in sources:
-            source.report(families)
-        yield from families.collect()
-
-    def _event_families(self) -> Iterator[Any]:
-        outcomes, relay = (_family(CounterMetricFamily, spec) for spec in (OUTCOMES, RELAY))
-        claim, run = (_family(HistogramMetricFamily, spec) for spec in (CLAIM, RUN))
-        for (scope, relayed), histograms in tuple(self._scopes.items()):
-            for kind, histogram in tuple(histograms.fold().items()):
-                (relay if relayed else outcomes).add_metric([scope, kind], histogram.count)
-                if kind == "claimed" and histogram.timed:
-                    claim.add_metric([scope], histogram.buckets(), histogram.total)
-                elif kind in RUN_ENDS and histogram.timed:
-                    run.add_metric([scope, kind], histogram.buckets(), histogram.total)
-        yield from (outcomes, relay, claim, run)
-
-
-class _MultiprocessCounters:
-    """Counts events in files that several processes share, with prometheus_client's own counters."""
-
-    def __init__(self, registry: client.CollectorRegistry) -> None:
-        self._outcomes, self._relay = (
-            client.Counter(name, text, labels, registry=registry) for name, text, labels in (OUTCOMES, RELAY)
-        )
-        self._claim, self._run = (
-            client.Histogram(name, text, labels, registry=registry, buckets=BOUNDS)
-            for name, text, labels in (CLAIM, RUN)
-        )
-        self._known_scopes: set[str] = set()
-
-    def meter(self, kind: str, scope: str, relayed: bool) -> Meter:
-        if scope not in self._known_scopes and len(self._known_scopes) >= MAX_SCOPES:
-            scope = OTHER
-        if scope and not relayed and scope not in self._known_scopes:
-            for alerting in ALERTING:
-                self._outcomes.labels(scope, alerting)
-        self._known_scopes.add(scope)
-        counter = (self._relay if relayed else self._outcomes).labels(scope, kind)
-        timer = self._claim.labels(scope) if kind == "claimed" else None
-        if kind in RUN_ENDS:
-            timer = self._run.labels(scope, kind)
-
-        def meter(seconds: float) -> None:
-            counter.inc()
-            if timer is not None and seconds > 0:
-                timer.observe(seconds)
-
-        return meter
-
-
-def _family(kind: Any, spec: tuple[str, str, tuple[str, ...]]) -> Any:
-    name, text, labels = spec
-    return kind(name, text, labels=labels)
+            source.report(scrape)
+        yield from scrape.families()
 
 
 _collectors: weakref.WeakKeyDictionary[client.CollectorRegistry, EventCollector] = weakref.WeakKeyDictionary()

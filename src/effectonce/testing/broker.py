@@ -164,7 +164,7 @@ class _RecordingBackend(Wrapper):
         await self._arrived.wait()
 
     def record(self, group: str, delivery: Delivery, how: Any, after: float = 0.0, **details: Any) -> None:
-        id, place = delivery.packet.id, (group, delivery.queue, delivery.handle[0])
+        id, place = delivery.packet.id, (group, delivery.queue, delivery.handle.key)
         self._nacked.pop(place, None)
         if how == "delayed":
             self._nacked[place] = (id, self._inner.clock.now() + round(after * 1e6))

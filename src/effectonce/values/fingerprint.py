@@ -33,9 +33,7 @@ FINGERPRINT_SIZE: Final = 33
 """Bytes of one fingerprint: its version, then a SHA-256."""
 
 _V1: Final = b"\x01"
-_NOT_BINARY: Final = frozenset((dict, list, tuple, str, int))  # a failing `isinstance` takes as long as the JSON
 _RAW_BYTES: Final = b"\x00bytes\x00"  # no JSON text begins with NUL
-_EMPTY: Final = hashlib.sha256()  # copied: OpenSSL takes longer to create one than to hash a small payload
 
 
 def fingerprint(value: object) -> bytes:
@@ -53,12 +51,9 @@ def fingerprints(value: object) -> bytes:
 
     A stored fingerprint matches if it is any of these.
     """
-    state = _EMPTY.copy()
-    if type(value) not in _NOT_BINARY and isinstance(value, (bytes, bytearray, memoryview)):
-        state.update(_RAW_BYTES + bytes(value))
-    else:
-        state.update(canonical(value))
-    return _V1 + state.digest()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _V1 + hashlib.sha256(_RAW_BYTES + bytes(value)).digest()
+    return _V1 + hashlib.sha256(canonical(value)).digest()
 
 
 def split_fingerprints(joined: bytes) -> list[bytes]:
@@ -78,32 +73,30 @@ def canonical(value: object) -> bytes:
     strings, cycles, integers over Python's 4,300 digits, and unknown types.
     """
     try:
-        text = _json(value)
-        # MessagePack marks every float with this byte, the NaN that JSON would have made `null` too.
-        # It may also occur by chance, which costs time and changes nothing.
-        if 0xCB not in _msgpack(value):
-            return text
-    except OverflowError:  # MessagePack has no integers beyond 64 bits
-        pass
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _refusal(error) from error
-    try:
+        try:
+            text = _json(value)
+            # MessagePack marks every float with this byte, also the NaN that JSON has made `null`. Where the byte
+            # occurs by chance, numbers are settled for nothing.
+            if 0xCB not in _msgpack(value):
+                return text
+        except OverflowError:  # MessagePack has no integers beyond 64 bits
+            pass
         return _with_settled_numbers(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise _refusal(error) from error
 
 
 def _with_settled_numbers(value: object) -> bytes:
-    return _json(_settle(msgspec.to_builtins(value, order="sorted", enc_hook=_plain)))
+    return _json(_settle_numbers(msgspec.to_builtins(value, order="sorted", enc_hook=_plain)))
 
 
-def _settle(node: Any) -> Any:
+def _settle_numbers(node: Any) -> Any:
     """``node`` with each float in one spelling: that of `repr`, which the language defines, not msgspec's."""
     kind = type(node)
     if kind is dict:
-        return {name: _settle(member) for name, member in node.items()}
+        return {name: _settle_numbers(member) for name, member in node.items()}
     if kind is list or kind is tuple:
-        return [_settle(member) for member in node]
+        return [_settle_numbers(member) for member in node]
     if kind is float:
         if node.is_integer():
             return int(node)

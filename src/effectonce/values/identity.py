@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -25,17 +24,12 @@ def encode_key(value: object, *, limit: int = MAX_KEY) -> str:
     Raises `MissingKey` for ``None``, ``""`` and ``()``, alone or as a part; `KeyTooLong` over ``limit`` bytes
     of UTF-8; `InvalidKey` for any other type (bool included), NUL and lone surrogates.
     """
-    if type(value) is str:
-        if value.isascii() and 0 < len(value) <= limit and "\0" not in value:
-            return value
-        return _checked(value, limit)
-    if isinstance(value, tuple):
-        return _checked(":".join([_part(part, limit) for part in value]), limit)
-    return _checked(_text(value, limit), limit)
+    text = ":".join(_part(part, limit) for part in value) if isinstance(value, tuple) else _text(value, limit)
+    return _checked(text, limit)
 
 
 def _part(value: object, limit: int) -> str:
-    text = value if type(value) is str else _text(value, limit)
+    text = _text(value, limit)
     if not text:
         raise MissingKey("a part of the key is empty; operations that lack it would all share one key")
     if "\\" in text or ":" in text:
@@ -88,15 +82,9 @@ def digest(scope: str, key: str) -> bytes:
     No two (scope, key) pairs share the hashed text, and no collation or case folding can merge two digests.
     """
     try:
-        text = key.encode()
-        state = _scope_state(scope).copy()
+        scope_bytes, key_bytes = scope.encode(), key.encode()
     except UnicodeEncodeError:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
-    state.update(len(text).to_bytes(4, "big") + text)
-    return state.digest()
-
-
-@lru_cache(maxsize=1024)
-def _scope_state(scope: str) -> hashlib._Hash:
-    text = scope.encode()
-    return hashlib.sha256(len(text).to_bytes(4, "big") + text)
+    identity = hashlib.sha256(len(scope_bytes).to_bytes(4, "big") + scope_bytes)
+    identity.update(len(key_bytes).to_bytes(4, "big") + key_bytes)
+    return identity.digest()

@@ -69,8 +69,15 @@ class Address:
             raise InvalidOption(f"option {name} of {self} has a bad value: {reason}") from None
 
     def seconds(self, name: str, default: float) -> float:
-        """A duration option, in seconds."""
-        return self.take(name, lambda text: micros(float(text) if _is_number(text) else text, name) / 1e6, default)
+        """A duration option, in seconds. A number without a unit is in seconds."""
+
+        def convert(text: str) -> float:
+            try:
+                return micros(float(text), name) / 1e6
+            except ValueError:
+                return micros(text, name) / 1e6
+
+        return self.take(name, convert, default)
 
     def tls(self, secure: bool, how: str = "TLS") -> ssl.SSLContext | None:
         """The TLS context of the options ``ca_file``, ``cert_file`` and ``key_file``. None where the URL is not
@@ -109,11 +116,3 @@ def flag(text: str) -> bool:
     return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
         text.lower()
     ]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -86,7 +86,7 @@ class LeaseExecutor:
         self._idle = asyncio.Event()
         quarantine.join(self)
         for batcher in dict.fromkeys(batchers):
-            batcher.on_batch.append(self._handle_batch_end)
+            batcher.on_batch.append(self._make_progress)
         consumer.on_suspect_left = quarantine.release
 
     @property
@@ -158,14 +158,6 @@ class LeaseExecutor:
                 pool.ended_during_claim = pool.ended - job.ended_before_claim
                 pool.ready.append(job)
 
-    def _handle_batch_end(self) -> None:
-        """The store has answered a batch, in which something may be for this queue: run it, ack it."""
-        self._recorder.ack_recorded()
-        for pool in self.pools:
-            if pool.ready:
-                pool.wake()
-        self._make_progress()
-
     def _may_run_again(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
         """Whether a job that was granted, and may have been tried before, is to run now; where not, it is settled."""
         retry = job.route.retry
@@ -221,7 +213,7 @@ class LeaseExecutor:
                 self._recorder.give_up(job, error, attempts, _REFUSAL_CODES[answer.kind])
                 return
         if self._consumer.tracer is not None:
-            self._consumer.tracer.skipped(self._consumer.queue, job.message, run)
+            self._consumer.tracer.trace_duplicate(self._consumer.queue, job.message, run)
         job.outgoing = run.value if job.route.to else None
         self._recorder.forward_or_ack(job)
 
@@ -247,7 +239,12 @@ class LeaseExecutor:
         self._quarantine.advance()
 
     def _make_progress(self) -> None:
-        """Something has left: there may be room for more, or nothing left to wait for."""
+        """The store has answered a batch, or something has left: ack what is recorded, run what is granted, and claim
+        what there is room for."""
+        self._recorder.ack_recorded()
+        for pool in self.pools:
+            if pool.ready:
+                pool.wake()
         if self._quarantine.closed:
             self._quarantine.advance()
         else:

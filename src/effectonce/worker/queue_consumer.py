@@ -128,7 +128,7 @@ class QueueConsumer:
         maybe_tried = not self._broker_counts and self.received <= self._prefetch
         self.received += len(deliveries)
         for delivery in deliveries:
-            untried = self.counts.number(delivery)
+            untried = 0 if delivery.attempt == 1 else self.counts.number(delivery)
             try:
                 job = self._reader.read(delivery)
             except Exception as error:
@@ -175,11 +175,14 @@ class QueueConsumer:
 
     def ack(self, jobs: Sequence[Job]) -> None:
         """The effects of ``jobs`` are recorded: ack them. Those behind them may start."""
-        self.settler.ack([job.delivery for job in jobs if not job.stale])
+        deliveries = []
         for job in jobs:
+            if not job.stale:
+                deliveries.append(job.delivery)
             if job.redelivered:
                 self.counts.forget(job)
             self._advance(job)
+        self.settler.ack(deliveries)
 
     def ack_joined(self, job: Job) -> None:
         """Ack a job whose lane does not move on, since others of it have run together with it."""

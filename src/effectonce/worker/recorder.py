@@ -65,12 +65,12 @@ class Recorder:
 
     def record_success(self, job: Job) -> None:
         """The handler of ``job`` has returned."""
-        assert job.run is not None
-        job.run.stop_clock()
         self._consumer.add_finishing()
         if self._stopped:
             self.background.spawn(self._record_late(job))
         elif self._pause.active:
+            assert job.run is not None
+            job.run.stop_clock()
             self._unrecorded.append(job)
         else:
             self._send_completion(job)

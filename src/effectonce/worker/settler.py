@@ -147,4 +147,4 @@ class Settler:
     def _count(self, outcome: str, deliveries: Sequence[Delivery], began: float) -> None:
         self.settled[outcome] += len(deliveries)
         if self._tracer is not None:
-            self._tracer.settled(self.queue, outcome, deliveries, self._loop.time() - began)
+            self._tracer.trace_settlement(self.queue, outcome, deliveries, self._loop.time() - began)

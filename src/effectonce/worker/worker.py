@@ -206,7 +206,7 @@ class Worker:
                 inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention)
                 self._runners[route] = TransactionRunner(route, inbox, self._connect)
             if self.tracer is not None:
-                route.function = self.tracer.handling(queue, function)
+                route.function = self.tracer.trace_handler(queue, function)
             self.routes.append(route)
             return function
 

@@ -20,7 +20,7 @@ class ChangingDeadLetters(MemoryConsumer):
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         answer = await super().dead_letter(delivery, headers)
-        dead = self._room.group(self._queue, self._group, 0).dead
+        dead = self._queues.group(self._queue, self._group, 0).dead_letters
         dead.update((number, self.change(packet)) for number, packet in dead.items())
         return answer
 
@@ -61,7 +61,7 @@ class OnePageOnly(MemoryDeadLetters):
 @caught_by("removing_removes_these_and_no_others")
 class RemovesAll(MemoryDeadLetters):
     async def remove(self, ids: Sequence[str]) -> int:
-        return len(self._dead()) if ids and (self._dead().clear() or True) else 0
+        return len(self._dead_letters()) if ids and (self._dead_letters().clear() or True) else 0
 
 
 @caught_by("listing_does_not_take_them_away_from_another", "dead_letters_are_paged_oldest_first")

@@ -96,7 +96,7 @@ class OneQueueForAll(Mutant):
 class DropsWhatNobodyReadsYet(MemoryPublisher):
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         answers = await super().publish(queue, packets)
-        self._backend.room.queue(queue).early.clear()
+        self._backend.queues.queue(queue).early.clear()
         return answers
 
 
@@ -127,15 +127,16 @@ class IgnoresThePrefetch(MemoryConsumer):
 
 @caught_by("prefetch_bounds_the_unsettled_deliveries")
 class NeverHasRoomAgain(MemoryConsumer):
-    def _settled(self, deliveries: Sequence[Delivery], answers: Sequence[bool]) -> Sequence[bool]:
-        return answers
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._unsettled.release = lambda held: False  # type: ignore[method-assign]
 
 
 @caught_by("several_consumers_share_the_messages", "deliveries_of_a_dead_consumer_come_to_another")
 class GivesTheSameToAll(Mutant):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         name = f"{group}-{os.urandom(4).hex()}"
-        self.room.group(queue, name, self.clock.now())
+        self.queues.group(queue, name, self.clock.now())
         return super().consumer(queue, group=name, prefetch=prefetch)
 
 
@@ -171,7 +172,7 @@ class NacksForAllGroups(MemoryConsumer):
 @caught_by("declare_may_run_twice_and_at_once")
 class DeclaringEmpties(Mutant):
     async def declare(self, queue: str, *, group: str) -> None:
-        self.room.queues.pop(queue, None)
+        self.queues.by_name.pop(queue, None)
         await super().declare(queue, group=group)
 
 

@@ -44,9 +44,9 @@ class OneOrderForAllKeys(MemoryPublisher):
 @caught_by("a_dead_letter_lets_the_next_of_its_key_pass")
 class GivesUpTheWholeKey(MemoryConsumer):
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        group = self._room.group(self._queue, self._group, 0)
-        numbers = list(group.keys.get(delivery.packet.ordering_key or "", ()))
+        group = self._queues.group(self._queue, self._group, 0)
+        numbers = list(group.numbers_by_key.get(delivery.packet.ordering_key or "", ()))
         answer = await super().dead_letter(delivery, headers)
         for number in numbers[1:]:
-            group.show(number, 1 << 62)
+            group.show_at(number, 1 << 62)
         return answer

@@ -46,9 +46,9 @@ class AcksAllBefore(MemoryConsumer):
     """F56: ``multiple=true``."""
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        last = max((delivery.handle[0] for delivery in deliveries), default=0)
-        group = self._room.group(self._queue, self._group, 0)
-        held = [(n, item.token) for n, item in group.items.items() if n <= last]
+        last = max((delivery.handle.key for delivery in deliveries), default=0)
+        group = self._queues.group(self._queue, self._group, 0)
+        held = [message.delivery for number, message in group.messages.items() if number <= last]
         await super().ack([replace(deliveries[0], handle=handle) for handle in held])
         return [True] * len(deliveries)
 
@@ -163,12 +163,11 @@ class ByNumber(MemoryConsumer):
     """F54, F57: a delivery is settled by its number alone, however late."""
 
     def current(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        items = self._room.group(self._queue, self._group, 0).items
-        numbers = [delivery.handle[0] for delivery in deliveries]
+        messages = self._queues.group(self._queue, self._group, 0).messages
         return [
-            replace(delivery, handle=(number, items[number].token))
-            for number, delivery in zip(numbers, deliveries, strict=True)
-            if number in items
+            replace(delivery, handle=messages[delivery.handle.key].delivery)
+            for delivery in deliveries
+            if delivery.handle.key in messages
         ]
 
 
@@ -222,7 +221,7 @@ class ClosesOnce(MemoryConsumer):
     closed = False
 
     async def close(self) -> None:
-        if self.closed and self._room.queues:
+        if self.closed and self._queues.by_name:
             raise Defect
         self.closed = True
         await super().close()

@@ -46,7 +46,7 @@ from effectonce.record import (
     Reply,
     Resolution,
     Settlement,
-    Swept,
+    SweepResult,
 )
 from effectonce.testing.clock import ManualClock
 from effectonce.testing.suites import StoreCase, store_cases, store_suite
@@ -631,7 +631,7 @@ def test_a_process_unsure_of_the_time_ends_no_lease_early(timeless: TimelessBack
     word = Resolution(state="done", retention=HOUR)
 
     timeless.clock.advance_micros(2 * SECOND - 1)
-    assert run_sync(unsure.sweep(10)) == Swept(0, 0, False)
+    assert run_sync(unsure.sweep(10)) == SweepResult(0, 0, False)
     assert run_sync(unsure.resolve("scope", "doubt", word)) is False
     for claim, token in zip(claims, tokens, strict=True):
         for op in (a_claim(claim.key), Look("scope", claim.key)):
@@ -641,7 +641,7 @@ def test_a_process_unsure_of_the_time_ends_no_lease_early(timeless: TimelessBack
         assert ask(owner, Renewal("scope", claim.key, claim.owner, token, 2 * SECOND, HOUR)) is True
 
     timeless.clock.advance_micros(2 * SECOND + 2 * UNSURE)
-    assert run_sync(unsure.sweep(1)) == Swept(0, 1, False)
+    assert run_sync(unsure.sweep(1)) == SweepResult(0, 1, False)
     assert answer(unsure, a_claim("doubt")).kind == "in_doubt"
     taken = answer(unsure, a_claim("rerun"))
     assert (taken.kind, taken.lapsed) == ("claimed", True)

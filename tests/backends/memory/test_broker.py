@@ -15,6 +15,7 @@ from effectonce.backends.memory.broker import MemoryBrokerBackend
 from effectonce.contracts import Packet
 from effectonce.testing import ManualClock
 from effectonce.testing.suites import broker_cases, broker_suite
+from effectonce.values.urls import Address
 from tests.backends.broker_mutants import MUTANTS, Defect, Mutant
 
 TestContract = broker_suite(lambda: MemoryBrokerBackend(clock=ManualClock()))
@@ -133,6 +134,78 @@ async def test_settled_messages_leave_nothing_behind() -> None:
         )
         while found := await consumer.receive(20, 0.0):
             await consumer.ack(found)
-    group = backend.room.queues["q"].groups["g"]
-    assert (len(group.items), len(group.keys)) == (0, 0)
-    assert len(group.due) < 200
+    group = backend.queues.queue("q").groups["g"]
+    assert (len(group.messages), len(group.numbers_by_key)) == (0, 0)
+    assert len(group.schedule) < 200
+
+
+def test_an_address_is_a_name_and_options() -> None:
+    backend = MemoryBrokerBackend(Address("memory://shop?ack_window=2s"))
+    assert (repr(backend), backend.window, backend.capabilities.ack_window) == ("memory://shop", 2_000_000, 2.0)
+    assert MemoryBrokerBackend(Address("memory://shop/")).queues is backend.queues
+    assert MemoryBrokerBackend().queues is not MemoryBrokerBackend().queues
+    assert MemoryBrokerBackend().window == 30_000_000
+    for url in ("memory://shop/path", "memory://shop?option=1"):
+        with pytest.raises(eo.InvalidOption):
+            MemoryBrokerBackend(Address(url))
+
+
+def test_it_says_what_it_is() -> None:
+    capabilities = MemoryBrokerBackend().capabilities
+    assert (capabilities.name, capabilities.ordering) == ("memory", "key")
+    assert capabilities.native_delay
+    assert capabilities.native_dead_letters
+    assert capabilities.ordered_publish
+    assert capabilities.extends
+    assert capabilities.counts_attempts
+    assert capabilities.groups
+    assert not capabilities.durable
+    assert not capabilities.shared
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    backend = MemoryBrokerBackend()
+    assert backend.queues.lock.acquire()
+    backend.queues.waiting.add(("a loop of the parent", None))  # type: ignore[arg-type]
+    backend.after_fork()
+    assert backend.queues.lock.acquire(timeout=1)
+    assert not backend.queues.waiting
+
+
+async def test_what_was_sent_before_the_first_group_is_that_groups() -> None:
+    backend = MemoryBrokerBackend()
+    publisher = backend.publisher()
+    await publisher.publish("q", [Packet(body=b"0")])
+    first = backend.consumer("q", group="first", prefetch=5)
+    assert [delivery.packet.body for delivery in await first.receive(5, 0.0)] == [b"0"]
+    second = backend.consumer("q", group="second", prefetch=5)
+    assert list(await second.receive(5, 0.0)) == []
+    await publisher.publish("q", [Packet(body=b"1")])
+    assert [delivery.packet.body for delivery in await first.receive(5, 0.0)] == [b"1"]
+    assert [delivery.packet.body for delivery in await second.receive(5, 0.0)] == [b"1"]
+
+
+async def test_a_nack_without_a_delay_is_there_at_once() -> None:
+    backend = MemoryBrokerBackend(clock=ManualClock())
+    consumer = backend.consumer("q", group="g", prefetch=1)
+    await backend.publisher().publish("q", [Packet(body=b"0"), Packet(body=b"1")])
+    (delivery,) = await consumer.receive(5, 0.0)
+    assert list(await consumer.receive(5, 0.0)) == [], "one is as many as it may hold"
+    assert list(await consumer.nack([delivery])) == [True]
+    assert list(await consumer.nack([delivery])) == [False]
+    assert len(await consumer.receive(5, 0.0)) == 1
+
+
+async def test_dead_letters_are_browsed_page_by_page() -> None:
+    backend = MemoryBrokerBackend()
+    consumer, dead_letters = backend.consumer("q", group="g", prefetch=9), backend.dead_letters("q", group="g")
+    await backend.publisher().publish("q", [Packet(body=b"%d" % n) for n in range(3)])
+    for delivery in await consumer.receive(9, 0.0):
+        assert await consumer.dead_letter(delivery, {"why": "never"})
+    page, cursor = await dead_letters.browse(2)
+    assert [letter.packet.body for letter in page] == [b"0", b"1"]
+    page, cursor = await dead_letters.browse(2, cursor)
+    assert ([letter.packet.body for letter in page], cursor) == ([b"2"], None)
+    assert page[0].packet.headers == {"why": "never"}
+    assert await dead_letters.remove([page[0].id, page[0].id, "none"]) == 1
+    assert await dead_letters.count() == 2

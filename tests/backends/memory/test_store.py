@@ -11,14 +11,23 @@ from effectonce.backends.memory import store as memory
 from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import InvalidOption
-from effectonce.record import Answer, Claim, Remember, Settlement
+from effectonce.record import Answer, Claim, Query, Remember, Settlement
 from effectonce.testing.clock import START_US, ManualClock
 from effectonce.testing.suites import store_cases, store_suite
+from effectonce.values.urls import Address
+from tests.backends.exact_times import ExactTimes, TimedPort
 from tests.backends.store_mutants import MUTANTS, Defect, Mutant, MutantBackend, NotifyingPort
 
 TestContract = store_suite(lambda: MemoryStoreBackend(clock=ManualClock()))
 TestContractOnTheSystemClock = pytest.mark.quick_once(store_suite(MemoryStoreBackend))
 TestContractWithNotifications = store_suite()  # on the fixture below
+
+
+class TestExactTimes(ExactTimes):
+    @pytest.fixture
+    def timed(self) -> TimedPort:
+        clock = ManualClock()
+        return TimedPort(MemoryPort(MemoryStoreBackend(clock=clock)), clock)
 
 
 CASES = {str(case): case for case in store_cases()}
@@ -68,6 +77,66 @@ def test_a_manual_clock_moves_only_when_told() -> None:
         clock.advance("yesterday")
     with pytest.raises(ValueError, match="back"):
         clock.advance_micros(-1)
+
+
+# -- an address, a fork, a cursor
+
+
+def test_it_has_no_host_and_no_path() -> None:
+    for url in ("memory://", "memory:///"):
+        assert repr(MemoryStoreBackend(Address(url))) == "memory://"
+    for url in ("memory://host", "memory:///path", "memory://?option=1"):
+        with pytest.raises(InvalidOption):
+            MemoryStoreBackend(Address(url))
+
+
+def test_it_says_what_it_is_not() -> None:
+    capabilities = MemoryStoreBackend.capabilities
+    assert (capabilities.name, capabilities.lanes) == ("memory", 0)
+    assert not capabilities.durable
+    assert not capabilities.shared
+    assert capabilities.notes
+    assert capabilities.ordered
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    backend = MemoryStoreBackend()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with backend.lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    backend.after_fork()
+    assert backend.lock.acquire(timeout=1)
+    done.set()
+    thread.join()
+
+
+def test_a_list_leaves_out_what_was_not_asked_for() -> None:
+    port = MemoryPort(MemoryStoreBackend(clock=ManualClock()))
+    for scope, key in (("a", "1"), ("a", "2"), ("b", "1")):
+        ask(port, Claim(scope, key, b"x" * 16, 60_000_000, 1_000))
+    pages, cursor = [], None
+    while True:
+        page = run_sync(port.list(Query(limit=2, cursor=cursor)))
+        pages.append([(record.scope, record.key) for record in page.records])
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert pages == [[("a", "1"), ("a", "2")], [("b", "1")]]
+    assert [record.key for record in run_sync(port.list(Query(scope="b"))).records] == ["1"]
+    for bad in ("x", ":a", "1x:a"):
+        with pytest.raises(InvalidOption, match="was not made by this store"):
+            run_sync(port.list(Query(cursor=bad)))
+
+
+def test_it_hears_of_no_changes() -> None:
+    assert run_sync(MemoryPort(MemoryStoreBackend()).changes(0.0)) == ()
 
 
 # -- one lock, one row at a time

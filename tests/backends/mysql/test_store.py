@@ -38,7 +38,7 @@ from effectonce.errors import (
     UnsafeStore,
 )
 from effectonce.keys import digest
-from effectonce.record import Answer, Claim, Look, Note, Query, Remember, Renewal, Settlement, Swept
+from effectonce.record import Answer, Claim, Look, Note, Query, Remember, Renewal, Settlement, SweepResult
 from effectonce.testing.suites import store_suite
 from effectonce.values.urls import Address
 from tests.conftest import skip_or_fail
@@ -439,9 +439,9 @@ async def test_a_sweep_that_finds_only_what_others_hold_has_no_more(
     ]
     await port.run(claims)
     with locked(mariadb_url, unique_name, *(c.key for c in claims)):
-        assert await port.sweep(2) == Swept(0, 0, False)
-    assert await port.sweep(2) == Swept(2, 2, True)
-    assert await port.sweep(2) == Swept(2, 2, False)
+        assert await port.sweep(2) == SweepResult(0, 0, False)
+    assert await port.sweep(2) == SweepResult(2, 2, True)
+    assert await port.sweep(2) == SweepResult(2, 2, False)
 
 
 @pytest.mark.quick_on("auto")

@@ -16,7 +16,6 @@ import pytest
 
 from effectonce.babelqueue import headers as bq_headers
 from effectonce.babelqueue.envelope import BabelQueue
-from effectonce.backends.rabbitmq import frames as amqp_frames
 from effectonce.backends.rabbitmq.broker import RabbitMQBackend
 from effectonce.backends.rabbitmq.queues import MAX_DELAY_MS, delay_step
 from effectonce.contracts import Packet
@@ -266,7 +265,7 @@ class TestChannels:
         await under_test.publish(b"held")
         (held,) = await receive(consumer, 1)
         channel = held.handle.consuming.channel
-        channel.write(amqp_frames.ack(channel.number, 9999))  # no tag of this channel
+        channel.ack([9999])  # no tag of this channel
         (again,) = await receive(consumer, 1)
         assert "unknown delivery tag 9999" in caplog.text
         assert await consumer.ack([held, again]) == [False, True]

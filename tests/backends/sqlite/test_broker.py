@@ -252,3 +252,123 @@ async def test_waiting_for_a_message_does_not_hold_the_write_lock(tmp_path: Path
 def test_a_wrong_option_is_refused(url: str, error: type[Exception], hint: str) -> None:
     with pytest.raises(error, match=hint):
         eo.connect_broker(url)
+
+
+def test_its_capabilities_follow_its_options(tmp_path: Path) -> None:
+    capabilities = backend_at(tmp_path / "queue.db", ack_window="1.5s").capabilities
+    assert (capabilities.name, capabilities.ack_window, capabilities.ordering) == ("sqlite", 1.5, "key")
+    assert capabilities.native_delay
+    assert capabilities.native_dead_letters
+    assert capabilities.ordered_publish
+    assert capabilities.extends
+    assert capabilities.counts_attempts
+    assert backend_at(tmp_path / "queue.db").capabilities.ack_window == 30.0
+
+
+def open_files(path: Path) -> list[str]:
+    names = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    return [name for name in names if name.startswith(str(path))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells which files are open")
+async def test_what_is_closed_leaves_no_file_open(tmp_path: Path) -> None:
+    backend = backend_at(tmp_path / "queue.db")
+    await backend.declare("q", group="g")
+    assert open_files(tmp_path) == []
+    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=5)
+    dead_letters = backend.dead_letters("q", group="g")
+    await publisher.publish("q", [Packet(body=b"x")])
+    assert await consumer.receive(1, 1.0)
+    assert await dead_letters.count() == 0
+    assert open_files(tmp_path)
+    for port in (publisher, consumer, dead_letters):
+        await port.close()
+    assert open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("verb", ["nack", "dead_letter", "extend"])
+async def test_a_settlement_that_could_not_be_written_may_be_tried_again(tmp_path: Path, verb: str) -> None:
+    backend = backend_at(tmp_path / "queue.db", timeout="0.1")
+    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=1)
+    await publisher.publish("q", [Packet(body=b"x")])
+    (delivery,) = await consumer.receive(1, 1.0)
+
+    async def settle() -> bool:
+        if verb == "dead_letter":
+            return await consumer.dead_letter(delivery, {})
+        (answer,) = await (consumer.nack([delivery]) if verb == "nack" else consumer.extend([delivery], 5.0))
+        return answer
+
+    rival = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
+    rival.execute("BEGIN IMMEDIATE")
+    with pytest.raises(eo.BrokerUnavailable, match="locked"):
+        await settle()
+    rival.execute("ROLLBACK")
+    rival.close()
+    assert await settle() is True
+    await consumer.close()
+    await publisher.close()
+
+
+async def test_an_extended_delivery_still_takes_up_its_room(tmp_path: Path) -> None:
+    """Also when its first window is over: the consumer has it until the second one is."""
+    clock = ManualClock()
+    backend = backend_at(tmp_path / "queue.db", clock, ack_window="10s")
+    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=1)
+    await publisher.publish("q", [Packet(body=b"0"), Packet(body=b"1")])
+    (first,) = await consumer.receive(1, 1.0)
+    assert list(await consumer.extend([first], 15.0)) == [True]
+    clock.advance("14s")
+    assert list(await consumer.receive(1, 0.0)) == []
+    clock.advance("2s")
+    (second,) = await consumer.receive(1, 1.0)
+    assert (second.packet.body, second.attempt) == (b"1", 1)
+    assert list(await consumer.ack([first])) == [False], "its window is over"
+    assert list(await consumer.extend([first, second], 15.0)) == [False, True]
+    await consumer.close()
+    await publisher.close()
+
+
+async def test_a_closed_consumer_hands_out_nothing_that_it_gave_back(tmp_path: Path) -> None:
+    backend = backend_at(tmp_path / "queue.db")
+    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=2)
+    await publisher.publish("q", [Packet(body=b"0"), Packet(body=b"1")])
+    assert len(await consumer.receive(2, 1.0)) == 2
+    await consumer.close()
+    again = await consumer.receive(2, 1.0)
+    assert [(delivery.packet.body, delivery.attempt) for delivery in again] == [(b"0", 2), (b"1", 2)]
+    assert list(await consumer.ack(again)) == [True, True]
+    await consumer.close()
+    await publisher.close()
+
+
+async def test_a_wait_for_a_message_ends_in_time(tmp_path: Path) -> None:
+    consumer = backend_at(tmp_path / "queue.db").consumer("q", group="g", prefetch=2)
+    started = time.monotonic()
+    assert list(await consumer.receive(1, 0.2)) == []
+    assert 0.2 <= time.monotonic() - started < 30
+    assert list(await consumer.receive(1, 0.0)) == []
+    await consumer.close()
+
+
+async def test_dead_letters_are_browsed_page_by_page_and_removed_once(tmp_path: Path) -> None:
+    backend = backend_at(tmp_path / "queue.db")
+    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=9)
+    await publisher.publish("q", [Packet(body=b"%d" % n, headers={"n": str(n)}) for n in range(5)])
+    for delivery in await consumer.receive(9, 1.0):
+        await consumer.dead_letter(delivery, {"why": "never"})
+    dead_letters = backend.dead_letters("q", group="g")
+    pages, cursor = [], None
+    while True:
+        page, cursor = await dead_letters.browse(2, cursor)
+        pages.append([letter.packet.body for letter in page])
+        if cursor is None:
+            break
+    assert pages == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
+    (letter,), _ = await dead_letters.browse(1)
+    assert letter.packet.headers == {"n": "0", "why": "never"}
+    assert await dead_letters.remove([letter.id, letter.id, "no number"]) == 1
+    assert await dead_letters.remove([]) == 0
+    assert await dead_letters.count() == 4
+    for port in (publisher, consumer, dead_letters):
+        await port.close()

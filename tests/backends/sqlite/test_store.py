@@ -38,11 +38,21 @@ from effectonce.record import Answer, Batchable, Claim, Page, Query, Renewal, Re
 from effectonce.testing.clock import ManualClock
 from effectonce.testing.suites import store_suite
 from effectonce.values.urls import Address
+from tests.backends.exact_times import ExactTimes, TimedPort
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 
 TestContract = store_suite()
+
+
+class TestExactTimes(ExactTimes):
+    @pytest.fixture
+    def timed(self, tmp_path: Path) -> Iterator[TimedPort]:
+        clock = ManualClock()
+        port = SQLiteStoreBackend(Address(f"sqlite:///{tmp_path}/timed.db"), clock=clock).sync_port()
+        yield TimedPort(port, clock)
+        run_sync(port.close())
 
 
 @pytest.fixture

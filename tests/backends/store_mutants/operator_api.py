@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.record import Claim, Operation, Page, Query, Record, Stats, Swept
+from effectonce.record import Claim, Operation, Page, Query, Record, Stats, SweepResult
 
 from .base import Defect, Mutant, caught_by
 
@@ -17,7 +17,7 @@ from .base import Defect, Mutant, caught_by
 class SweepDeletesLapsed(Mutant):
     """F26."""
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         for rows in self._backend.scopes.values():
             for key in [key for key, row in rows.items() if row.lease_until <= self._backend.clock.now()]:
                 if rows[key].state == "claimed" and not rows[key].doubt_on_lapse:
@@ -29,7 +29,7 @@ class SweepDeletesLapsed(Mutant):
 class SweepDeletesClaims(Mutant):
     """F26."""
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         for rows in self._backend.scopes.values():
             for key in [key for key, row in rows.items() if row.state == "claimed"]:
                 del rows[key]
@@ -38,14 +38,14 @@ class SweepDeletesClaims(Mutant):
 
 @caught_by("sweep_deletes_what_has_expired", "sweep_is_bounded_by_its_limit")
 class SweepHidesButKeeps(Mutant):
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         swept = await super().sweep(limit)
-        return Swept(0, swept.lapsed, swept.more)
+        return SweepResult(0, swept.lapsed, swept.more)
 
 
 @caught_by("sweep_is_bounded_by_its_limit")
 class SweepIsUnbounded(Mutant):
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         return await super().sweep(1 << 40)
 
 
@@ -53,17 +53,17 @@ class SweepIsUnbounded(Mutant):
 class SweepOnlyDeletes(Mutant):
     """F07: a record that no recovery path reaches."""
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         before = [(row, row.state) for rows in self._backend.scopes.values() for row in rows.values()]
         swept = await super().sweep(limit)
         for row, state in before:
             row.state = state
-        return Swept(swept.deleted, 0, swept.more)
+        return SweepResult(swept.deleted, 0, swept.more)
 
 
 @caught_by("concurrent_sweeps_share_the_work")
 class OneSweeperAtATime(Mutant):
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         lock = self._backend.__dict__.setdefault("sweeping", threading.Lock())
         if not lock.acquire(blocking=False):
             raise Defect("could not serialize access due to concurrent delete")
@@ -77,7 +77,7 @@ class OneSweeperAtATime(Mutant):
 class SweepIsSilent(Mutant):
     """F37."""
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         swept = await super().sweep(limit)
         self._backend.swept_at = None
         return swept
@@ -177,6 +177,6 @@ class StatsCountEverythingEver(Mutant):
             await super().stats(), counts={state: list(ever.values()).count(state) for state in ever.values()}
         )
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         await self.stats()
         return await super().sweep(limit)

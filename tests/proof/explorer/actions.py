@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
-from effectonce.record import Resolution, Swept
+from effectonce.record import Resolution, SweepResult
 
 from .scenario import LEASE, RETENTION, SECOND
 from .simulation import Move, Process, SimulatedDelivery, Simulation
@@ -303,7 +303,7 @@ def jump(simulation: Simulation, where: str) -> None:
 class _UnreachablePort:
     """The sweeper's connection to a store that does not answer."""
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         raise StoreUnavailable("no answer")
 
 

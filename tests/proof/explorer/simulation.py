@@ -14,7 +14,7 @@ from effectonce.core.guarded_call.run import Run, current
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import EffectOnceError, StoreUnavailable
-from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, Swept
+from effectonce.record import Answer, Batchable, Claim, Reply, Settlement, SweepResult
 from effectonce.store import Store
 from effectonce.testing.fault_points import operation_name
 
@@ -428,8 +428,8 @@ class Simulation:
             self.run_others()
         return replies
 
-    def sweep(self, limit: int = 500) -> Swept:
-        swept: Swept = run_sync(self.port.sweep(limit))
+    def sweep(self, limit: int = 500) -> SweepResult:
+        swept: SweepResult = run_sync(self.port.sweep(limit))
         self.oracle.observe_sweep(self.now())
         self.swept_at_step = self.steps
         return swept

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from effectonce.contracts import Capabilities, ConnectionLost, Dialect
 from effectonce.errors import StoreUnavailable
-from effectonce.record import Batchable, Reply, Resolution, Settlement, Swept
+from effectonce.record import Batchable, Reply, Resolution, Settlement, SweepResult
 
 if TYPE_CHECKING:
     from .simulation import Process, Simulation
@@ -124,7 +124,7 @@ class HeartbeatPort:
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         return self._simulation.renew(self._process, batch)
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         return self._simulation.sweep(limit)
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:

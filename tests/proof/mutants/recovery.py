@@ -51,12 +51,11 @@ async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, client:
 
 
 @mutant("F48", SagaRecovery, "_resume_one", "saga-resume+crash-after+decline/2")
-async def resumed_only_forward(self: Any, id: str, claimed_at: int, client: Any) -> str:
+async def resumed_only_forward(self: Any, record: Any, client: Any) -> str:
     """A saga that was compensating is not resumed."""
-    record = self._saga.store.get(self._saga.scope, id)
     if self._saga.log(record).phase == "compensating":
         return "later"
-    return await _resume_one(self, id, claimed_at, client)
+    return await _resume_one(self, record, client)
 
 
 @mutant("F25", ClaimedSaga, "outlived_retention", "saga-resume+crash-after+age/2")

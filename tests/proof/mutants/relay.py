@@ -9,40 +9,41 @@ from msgspec.structs import replace
 from effectonce.contracts.outbox import RowOutcome
 from effectonce.errors import BrokerUnavailable
 from effectonce.outbox.outbox import Outbox, message_of
-from effectonce.relay import publish_batch as batches
-from effectonce.relay import pump
+from effectonce.relay import publish_batch
+from effectonce.relay.publish_batch import PublishBatch
 from tests.proof.explorer.tools import outbox as model
 
 from .base import mutant
 
-_publish_batch, _publish = batches.publish_batch, batches._BatchRun._publish
+_publish_rows, _publish = PublishBatch.publish, PublishBatch._publish
 _lease = model.SimulatedOutboxTable.lease
 
 
-@mutant("F42", pump, "publish_batch", "outbox-relay+crash/1")
-async def settled_before_published(batch: Any, publisher: Any, options: Any, deadline: Any) -> None:
+@mutant("F42", PublishBatch, "publish", "outbox-relay+crash/1")
+async def settled_before_published(self: Any) -> None:
     """Rows are settled as published, and then published."""
-    await publisher.settle(publisher._process.owners[-1], [RowOutcome(row.seq, "published") for row in batch.rows], 0)
-    await _publish_batch(batch, publisher, options, deadline)
+    port = self._publisher
+    await port.settle(port._process.owners[-1], [RowOutcome(row.seq, "published") for row in self.rows], 0)
+    await _publish_rows(self)
 
 
-@mutant("F45", batches._BatchRun, "_publish", "outbox-relay+lose/1")
+@mutant("F45", PublishBatch, "_publish", "outbox-relay+lose/1")
 async def unconfirmed_is_published(self: Any, queue: str, packets: Any, *more: Any) -> None:
     """A row that the broker has not confirmed counts as published."""
     try:
         await _publish(self, queue, packets, *more)
     except BrokerUnavailable:
         for row, _ in packets:
-            self._batch.outcomes[row.seq] = RowOutcome(row.seq, "published")
+            self.outcomes[row.seq] = RowOutcome(row.seq, "published")
 
 
-@mutant("F44", batches._BatchRun, "_record_failure", "outbox-relay+reject/1")
+@mutant("F44", PublishBatch, "_record_failure", "outbox-relay+reject/1")
 def refused_is_published(self: Any, row: Any, error: Exception) -> None:
     """A row that the broker has refused counts as published with its batch."""
-    self._batch.outcomes[row.seq] = RowOutcome(row.seq, "published")
+    self.outcomes[row.seq] = RowOutcome(row.seq, "published")
 
 
-@mutant("F36", batches.PublishBatch, "release_rest", "outbox-relay+lose/1")
+@mutant("F36", PublishBatch, "release_rest", "outbox-relay+lose/1")
 def unpublished_is_settled(self: Any) -> list[RowOutcome]:
     """Rows without an outcome are settled as published."""
     for row in self.rows:
@@ -50,7 +51,7 @@ def unpublished_is_settled(self: Any) -> list[RowOutcome]:
     return list(self.outcomes.values())
 
 
-@mutant("F46", batches._BatchRun, "_defer_if_blocked", "outbox-relay+reject/1")
+@mutant("F46", PublishBatch, "_defer_if_blocked", "outbox-relay+reject/1")
 def key_continues_after_a_refusal(self: Any, row: Any) -> bool:
     """The rows behind a refused one of their key are published all the same."""
     return False
@@ -62,7 +63,7 @@ def leased_out_of_turn(page: Any, limit: int) -> Any:
     return [row.seq for row in page][::-1][:1], {}
 
 
-@mutant("F42", pump, "message_of", "outbox-relay+crash/2")
+@mutant("F42", publish_batch, "message_of", "outbox-relay+crash/2")
 def new_id_for_every_publish(row: Any) -> Any:
     """A message that is published again has another id."""
     return replace(message_of(row), id=f"m-{row.ordering_key}-{row.attempts + 7}")

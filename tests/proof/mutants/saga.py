@@ -11,20 +11,22 @@ from effectonce.sagas.runner import SagaRunner
 from .base import mutant
 
 _run_compensations, _settle_failed = SagaRunner._run_compensations, ClaimedSaga.settle_failed
-_pending_compensations, _make_step_run = SagaRunner._pending_compensations, SagaRunner._make_step_run
+_pending_calls, _make_step_run = SagaRunner._pending_calls, SagaRunner._make_step_run
 _run_forward, _call_until_final = SagaRunner._run_forward, SagaRunner._call_until_final
 
 
-@mutant("F48", SagaRunner, "_pending_compensations", "saga-S+decline/1")
+@mutant("F48", SagaRunner, "_pending_calls", "saga-S+decline/1")
 def undone_in_the_order_of_doing(self: Any) -> Any:
     """Compensated in the order of the steps."""
-    return reversed(list(_pending_compensations(self)))
+    calls = list(_pending_calls(self))
+    return calls[::-1] if self._log.phase == "compensating" else calls
 
 
-@mutant("F48", SagaRunner, "_pending_compensations", "saga-S+decline/1")
+@mutant("F48", SagaRunner, "_pending_calls", "saga-S+decline/1")
 def first_step_not_undone(self: Any) -> Any:
     """The first step is left standing."""
-    return list(_pending_compensations(self))[:-1]
+    calls = list(_pending_calls(self))
+    return calls[:-1] if self._log.phase == "compensating" else calls
 
 
 @mutant("F48", SagaRunner, "_run_compensations", "saga-S+decline+crash/2")

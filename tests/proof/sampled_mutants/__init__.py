@@ -5,8 +5,9 @@
     make mutants ARGS="--at guard/once.py:120"        every mutant of one line (or of one file)
 
 A mutant is one small change of one place: a comparison, a condition, a removed call, a number (`mutations`). It is put
-into a copy of the package that `PYTHONPATH` names (`source_copy`): the checkout is never edited. The tests of the same
-folder run, in the quick tier, until the first failure; the servers are started once for all mutants (`nearest_tests`).
+into a copy of the checkout (`checkout_copy`), which itself is never edited. The tests of the same folder run, in the
+quick tier and of these the ones that reach the changed line (`selection`), until the first failure; the servers are
+started once for all mutants (`nearest_tests`).
 Mutants that no test can tell from the original are left out by rule (`mutations`), or one by one, each with its reason
 (`equivalents`). SQL and Lua are not mutated here: the conformance suites' mutants in tests/backends are about those.
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from tests.harness.shared import ServerRegistry
 
+from .checkout_copy import PACKAGE, ROOT, CheckoutCopy
 from .equivalents import EQUIVALENTS
 from .mutations import Mutant, mutants_below
-from .nearest_tests import FAILED, PASSED, ROOMS, Baseline, room_of, run_tests
-from .source_copy import PACKAGE, SourceCopy
+from .nearest_tests import PASSED, ROOMS, NearTests, room_of
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,16 @@ class Result:
         }
 
 
-def diff_of(mutant: Mutant) -> tuple[str, ...]:
-    return mutant.diff((PACKAGE / mutant.path).read_bytes())
-
-
-def is_equivalent(mutant: Mutant) -> bool:
-    return mutant.identity((PACKAGE / mutant.path).read_bytes()) in EQUIVALENTS
-
-
 class Laboratory:
-    """Some copies of the package beside each other, the servers that all test processes share, and the baselines."""
+    """Some copies of the checkout, the servers that all test processes share, and what is known about the tests."""
 
     def __init__(self, copies: int) -> None:
         self._registry = ServerRegistry()
         self._servers = self._registry.listen()
-        self._copies: queue.Queue[tuple[str, SourceCopy]] = queue.Queue()
+        self._copies: queue.Queue[tuple[str, CheckoutCopy]] = queue.Queue()
         for number in range(copies):
-            self._copies.put((f"gw{number}", SourceCopy()))
-        self._baselines: dict[str, Baseline] = {}
+            self._copies.put((f"gw{number}", CheckoutCopy()))
+        self._near: dict[str, NearTests] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -75,32 +67,35 @@ class Laboratory:
         """Put the mutant in place and run the tests near it."""
         name, copy = self._copies.get()
         try:
-            baseline = self._baseline(room_of(mutant), copy, name)
-            tests = baseline.tests_for(mutant)
+            near = self._near_tests(room_of(mutant), copy, name)
             with copy.mutated(mutant):
-                run = run_tests(copy, tests, self._servers, name, baseline.limit)
-                if run.code == FAILED and run.failed:
-                    again = run_tests(copy, [run.failed], self._servers, name, baseline.limit)
-                    if again.code == PASSED:  # an accident, not the mutant
-                        run = run_tests(copy, tests, self._servers, name, baseline.limit)
+                run = near.try_out(mutant, copy, name)
         finally:
             self._copies.put((name, copy))
         ending = "it took too long" if run.code is None else f"pytest ended with {run.code}"
         return Result(mutant, run.code != PASSED, run.failed or ending, run.seconds)
 
-    def _baseline(self, room: str, copy: SourceCopy, name: str) -> Baseline:
-        with self._lock:  # what else runs meanwhile would make it look slow
-            if room not in self._baselines:
-                self._baselines[room] = Baseline(room, copy, self._servers, name)
-            return self._baselines[room]
+    def _near_tests(self, room: str, copy: CheckoutCopy, name: str) -> NearTests:
+        with self._lock:  # what else runs meanwhile would make them look slow
+            if room not in self._near:
+                self._near[room] = NearTests(room, copy, self._servers, name)
+            return self._near[room]
+
+
+def diff_of(mutant: Mutant) -> tuple[str, ...]:
+    return mutant.diff((ROOT / PACKAGE / mutant.path).read_bytes())
+
+
+def is_equivalent(mutant: Mutant) -> bool:
+    return mutant.identity((ROOT / PACKAGE / mutant.path).read_bytes()) in EQUIVALENTS
 
 
 def choose(options: argparse.Namespace) -> list[Mutant]:
     """The mutants that the options ask for, without the equivalent ones; a sample always in the same order."""
     if options.at:
         path, _, line = options.at.partition(":")
-        return [m for m in mutants_below(PACKAGE, (path,)) if line in ("", str(m.line)) and not is_equivalent(m)]
-    everything = mutants_below(PACKAGE, tuple(options.rooms or ROOMS))
+        return [m for m in mutants_below(ROOT / PACKAGE, (path,)) if line in ("", str(m.line)) and not is_equivalent(m)]
+    everything = mutants_below(ROOT / PACKAGE, tuple(options.rooms or ROOMS))
     shuffled = random.Random(options.seed).sample(everything, len(everything))
     return list(islice((mutant for mutant in shuffled if not is_equivalent(mutant)), options.n))
 

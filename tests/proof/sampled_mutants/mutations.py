@@ -1,9 +1,9 @@
 """What a mutant is, and all that a file has.
 
 Left out, since no test of behaviour can or should tell: annotations, `if TYPE_CHECKING`, overloads, `__repr__`, calls
-of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), options of
-dataclasses and structs, and how long the module's constants of time are. Left out as well: a constructor's own
-assignments, since every test would see that one is missing.
+of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), a `zip`'s
+`strict`, options of dataclasses and structs, and how long the module's constants of time are. Left out as well: a
+constructor's own assignments, since every test would see that one is missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ OPERATORS: Final[dict[type[ast.AST], tuple[str, tuple[str, ...]]]] = {
     ast.FloorDiv: ("//", ("*",)),
     ast.Div: ("/", ("*",)),
 }
-LOG_CALL: Final = re.compile(r"(self\.)?_?(log|logger|logging|warnings)\.", re.IGNORECASE)
+#: Calls of a logger and of `warnings`, and type variables.
+LEFT_ALONE_CALL: Final = re.compile(r"(self\.)?_?(log|logger|logging|warnings)\.|TypeVar$|ParamSpec$", re.IGNORECASE)
+SMALL_NUMBER: Final = 20
 TIME_CONSTANT: Final = re.compile(r"[A-Z]_(SECONDS|MINUTES|HOURS|DAYS|MS|US|NS|S)$")
 
 
@@ -92,7 +94,7 @@ def _changeable(node: ast.AST) -> Iterator[ast.AST]:
 
 def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
     match node:
-        case ast.JoinedStr() | ast.Assert() | ast.arg() | ast.FunctionDef(name="__repr__"):
+        case ast.JoinedStr() | ast.Assert() | ast.arg() | ast.keyword(arg="strict") | ast.FunctionDef(name="__repr__"):
             return ()
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list):
@@ -107,13 +109,13 @@ def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
             return () if value is None or timed else (value,)
         case ast.If(test=test) if _is_for_types(test):
             return ()
-        case ast.Call() if _is_log_call(node):
+        case ast.Call() if _is_left_alone(node):
             return ()
     return ast.iter_child_nodes(node)
 
 
-def _is_log_call(node: ast.Call) -> bool:
-    return LOG_CALL.match(ast.unparse(node.func)) is not None
+def _is_left_alone(node: ast.Call) -> bool:
+    return LEFT_ALONE_CALL.match(ast.unparse(node.func)) is not None
 
 
 def _is_for_types(test: ast.expr) -> bool:
@@ -152,7 +154,9 @@ class _File:
             case ast.Constant(value=bool(value)):
                 yield self._replace("boolean", node, str(not value))
             case ast.Constant(value=int(value) | float(value)):
-                yield self._replace("number", node, repr(value + 1))
+                # A limit of 4096 may be off by one unnoticed, and a time of 5.0 seconds by another.
+                other = value + 1 if isinstance(value, int) and value < SMALL_NUMBER else 2 * value
+                yield self._replace("number", node, repr(other or 1.0))
             case (
                 ast.If(test=test)
                 | ast.While(test=test)
@@ -164,7 +168,7 @@ class _File:
                 for condition in conditions:
                     yield from self._negate(condition)
             case ast.Expr(value=ast.Call() as call) | ast.Expr(value=ast.Await(value=ast.Call() as call)):
-                if not _is_log_call(call):
+                if not _is_left_alone(call):
                     yield self._replace("removed call", node, "pass")
             case ast.Assign(targets=[ast.Attribute() | ast.Subscript(), *_]) | ast.AnnAssign(target=ast.Attribute()):
                 if node not in self._in_constructors:

@@ -10,22 +10,21 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as xml
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import psutil
 
 from tests.harness import leash
 
+from .checkout_copy import CheckoutCopy
 from .mutations import Mutant
-from .source_copy import PACKAGE, SourceCopy
+from .selection import Reach
 
-ROOT: Final = PACKAGE.parents[1]
 MEMORY_BYTES: Final = 4 << 30  # of a test process: a mutant may fill a list for ever
 ONE_TEST_SECONDS: Final = 90
 PASSED, FAILED = 0, 1  # exit codes of pytest
@@ -36,6 +35,7 @@ BACKENDS: Final = "memory sqlite redis postgres mysql dynamodb rabbitmq kafka na
 #: The tests near each room, as folders and files of tests/.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **{room: (room,) for room in (*TOOLS.split(), *(f"backends/{name}" for name in BACKENDS.split()))},
+    **{f"backends/{name}": (f"backends/{name}", "relay/test_port.py") for name in ("sqlite", "postgres", "mysql")},
     "outbox": ("outbox", "relay/test_relay.py"),
     "core": ("guard", "backends/memory", "backends/test_guarded_calls.py"),
 }
@@ -55,23 +55,28 @@ class PytestRun:
     output: str
 
 
-def run_tests(copy: SourceCopy, tests: Sequence[str], servers: str, name: str, limit: float, *extra: str) -> PytestRun:
-    """Run ``tests`` on the package in ``copy`` until one fails, for at most ``limit`` seconds.
+def run_tests(
+    copy: CheckoutCopy, servers: str, name: str, paths: Sequence[str], limit: float = 3600, **variables: str
+) -> PytestRun:
+    """Run the tests in ``paths`` of ``copy`` until one fails, for at most ``limit`` seconds.
 
-    ``servers`` is the address of the registry that has the servers, ``name`` tells this test process from others.
+    ``servers`` is the address of the registry that has the servers, ``name`` tells this test process from others;
+    ``variables`` are those of `selection`.
     """
     options = ("-q", "-x", "-rfE", "--tb=line", "--no-header", "-p", "no:cacheprovider", "-m", "not long")
-    command = (sys.executable, "-m", "pytest", *options, f"--timeout={ONE_TEST_SECONDS}", *extra, *tests)
+    plugin = ("-p", "tests.proof.sampled_mutants.selection")
+    command = (sys.executable, "-m", "pytest", *options, *plugin, f"--timeout={ONE_TEST_SECONDS}", *paths)
     environment = {
         **os.environ,
-        "PYTHONPATH": str(copy.folder),
+        "PYTHONPATH": str(copy.package.parent),
         "EFFECTONCE_TEST_SERVERS": servers,
         "EFFECTONCE_TEST_PROCESS": name,
+        **variables,
     }
     started = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            command, cwd=copy.root, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,
         )  # fmt: skip
         resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
@@ -84,7 +89,8 @@ def run_tests(copy: SourceCopy, tests: Sequence[str], servers: str, name: str, l
             _end(process)
         output.seek(0)
         text = output.read().decode(errors="replace")
-    failure = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.MULTILINE)
+    summary = text.rpartition("short test summary info")[2]
+    failure = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", summary, re.MULTILINE)
     return PytestRun(code, failure[1] if failure else "", time.monotonic() - started, text)
 
 
@@ -97,25 +103,34 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-class Baseline:
-    """The tests near a room, and how long each of their files takes on the original."""
+class NearTests:
+    """The tests near a room, on the original: which lines they reach, and how long they take."""
 
-    def __init__(self, room: str, copy: SourceCopy, servers: str, name: str) -> None:
-        with tempfile.NamedTemporaryFile(suffix=".xml") as report:
-            tests = [f"tests/{path}" for path in ROOMS[room]]
-            run = run_tests(copy, tests, servers, name, 1800, f"--junitxml={report.name}", "-o", "junit_family=xunit1")
-            if run.code != PASSED:
+    def __init__(self, room: str, copy: CheckoutCopy, servers: str, name: str) -> None:
+        self._servers = servers
+        paths = [f"tests/{path}" for path in ROOMS[room]]
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            for _ in range(3):
+                run = run_tests(copy, servers, name, paths, EFFECTONCE_REACH=file.name)
+                if run.code == PASSED:
+                    break
+            else:
                 raise SystemExit(f"the tests near {room} fail without a mutant:\n{run.output[-3000:]}")
-            self._file_seconds: defaultdict[str, float] = defaultdict(float)
-            for case in xml.parse(report.name).iter("testcase"):
-                self._file_seconds[case.get("file", "")] += float(case.get("time", 0))
-        self.limit = 60 + 3 * run.seconds
+            self._reach = msgspec.json.decode(Path(file.name).read_bytes(), type=Reach)
 
-    def tests_for(self, mutant: Mutant) -> list[str]:
-        """All test files, the one with the module's name first, then the quick ones before the slow ones."""
-        words = Path(mutant.path).stem.split("_")
+    def try_out(self, mutant: Mutant, copy: CheckoutCopy, name: str) -> PytestRun:
+        """Run the tests that reach the mutant's line, the quick ones first; all, if that was in other processes."""
+        seconds = self._reach.seconds
+        reaching = self._reach.tests.get(mutant.path, {}).get(mutant.line, ()) or seconds
+        run = self._run_only(sorted(reaching, key=seconds.__getitem__), copy, name)
+        if run.failed and self._run_only([run.failed], copy, name).code == PASSED:  # an accident, not the mutant
+            run = self._run_only(sorted(reaching, key=seconds.__getitem__), copy, name)
+        return run
 
-        def rank(file: str) -> tuple[bool, float]:
-            return not any(word in Path(file).stem.split("_") for word in words), self._file_seconds[file]
-
-        return sorted(self._file_seconds, key=rank)
+    def _run_only(self, tests: Sequence[str], copy: CheckoutCopy, name: str) -> PytestRun:
+        files = sorted({test.partition("::")[0] for test in tests})
+        limit = 60 + 4 * sum(self._reach.seconds[test] for test in tests)
+        with tempfile.NamedTemporaryFile("w", suffix=".tests") as file:
+            file.write("\n".join(tests))
+            file.flush()
+            return run_tests(copy, self._servers, name, files, limit, EFFECTONCE_TESTS=file.name)

@@ -6,6 +6,7 @@ A file is named by its path inside the package, as in ``backends/postgres/record
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from effectonce.errors import InvalidOption, show
 
@@ -68,6 +69,20 @@ def fill(sql: str, **words: str) -> str:
 # -- the tables that the caller's own transactions write to
 
 _FOLDER_OF_DIALECT = {"postgresql": "postgres", "mysql": "mysql", "sqlite": "sqlite"}
+
+#: The clock of a database in microseconds since the epoch, in whatever time zone a session is. SQLite's is the
+#: machine's, in milliseconds.
+CLOCKS: Final = {
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
+    "postgresql": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
+    "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+}
+
+
+def inbox_statements(dialect: str, table: str, now: str | None = None) -> dict[str, str]:
+    """The statements of an inbox by name, where ``now`` is another clock than the database's."""
+    file = f"inbox/{_FOLDER_OF_DIALECT[dialect]}.sql"
+    return statements(file, now=now or CLOCKS[dialect], **inbox_words(dialect, table))
 
 
 def inbox_schema(dialect: str, table: str) -> str:

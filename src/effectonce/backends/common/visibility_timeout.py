@@ -83,6 +83,20 @@ class UnsettledDeliveries(Generic[HeldT]):
         """Hold released deliveries again, since the broker could not be asked to settle them."""
         self._held.update((held.key, held) for held in deliveries)
 
+    async def settle(
+        self, deliveries: Sequence[Delivery], send: Callable[[list[HeldT]], Awaitable[Sequence[bool]]]
+    ) -> list[bool]:
+        """Release ``deliveries``, and `send` the settlement of those that were held. Returns which ones were held and,
+        as ``send`` answers, still ours. Where sending fails they are held again: the caller may try again."""
+        released = [self.release(delivery.handle) for delivery in deliveries]
+        held = [delivery.handle for delivery, was_held in zip(deliveries, released, strict=True) if was_held]
+        try:
+            applied = iter(await send(held) if held else ())
+        except BaseException:
+            self.restore(held)
+            raise
+        return [was_held and next(applied) for was_held in released]
+
     def room(self) -> int:
         """How many more deliveries the prefetch allows. One whose timeout is over no longer counts."""
         if len(self._held) >= self._prefetch:

@@ -123,24 +123,7 @@ def _answer_of(
 
 def _new_record(op: Claim | Remember, now: int) -> StoredItem:
     """The record that a first claim finds in place of none."""
-    return StoredItem(
-        scope=op.scope,
-        key=op.key,
-        state="free",
-        owner=b"",
-        token=0,
-        attempts=0,
-        generation=0,
-        lapsed=False,
-        doubt_on_lapse=False,
-        lease_until=None,
-        fingerprint=None,
-        result=None,
-        error=None,
-        created_at=now,
-        changed_at=now,
-        expires_at=None,
-    )
+    return StoredItem(scope=op.scope, key=op.key, created_at=now, changed_at=now, expires_at=None)
 
 
 def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:

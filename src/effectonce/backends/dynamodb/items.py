@@ -97,6 +97,8 @@ class StoredItem(StoredClaim, kw_only=True, gc=False):
 #: The fields that are attributes of the same name. There are no notes, and ``lapsed`` is written as ``was``: the state
 #: before, which is what an update can set.
 _ATTRIBUTES: Final = [name for name in StoredItem.__struct_fields__ if name not in ("lapsed", "note")]
+#: Those that an item may lack.
+_OPTIONAL: Final = ("owner", "lease_until", "expires_at", "fingerprint", "result", "error")
 
 
 def bucket(state: str, doubt: bool, identity: bytes) -> str:
@@ -133,8 +135,7 @@ def decode(item: Item | None) -> StoredItem | None:
         state = values["state"]
         if state not in get_args(State):
             raise ValueError(f"state {state!r}")
-        fields: dict[str, Any] = {"owner": b"", "fingerprint": None, "result": None, "error": None}
-        fields |= {name: values[name] for name in _ATTRIBUTES if name in values}
+        fields = {name: values[name] for name in _ATTRIBUTES if name in values or name not in _OPTIONAL}
         if state != "claimed":
             fields["lease_until"] = None
         if state == "in_doubt" or (state == "claimed" and values["doubt_on_lapse"]):

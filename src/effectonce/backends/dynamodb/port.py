@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from effectonce.errors import StoreUnavailable
-from effectonce.record import Page, Query, Record, Resolution, State, Stats, Swept
+from effectonce.record import Page, Query, Record, Resolution, State, Stats, SweepResult
 from effectonce.values.identity import digest
 
 from .client import ConditionFailed
@@ -162,7 +162,7 @@ class DynamoDBPort(Operations):
         texts = {"FilterExpression": "#state = :done AND #expires_at > :past"}
         return await count_pages(self._dynamodb, "scan", **expressions(values, **texts))
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         """Move lapsed claims to in_doubt; expired records are deleted by DynamoDB."""
         await self._prepare()
         now, past = self._clock.read()
@@ -190,7 +190,7 @@ class DynamoDBPort(Operations):
         if not more:
             swept = expressions({"now": now}, UpdateExpression="SET #swept_at = :now")
             await self._dynamodb.call("update_item", Key={"id": wrap(META_ID)}, **swept)
-        return Swept(0, lapsed, more)
+        return SweepResult(0, lapsed, more)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()

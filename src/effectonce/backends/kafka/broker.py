@@ -14,13 +14,14 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from effectonce.contracts import BrokerCapabilities, Delivery, Packet
 from effectonce.errors import BrokerUnavailable
 from effectonce.values.urls import Address
 
-from .client import KafkaCluster, dead_letter_topic, parse_cluster, require_topic_name
+from .client import KafkaCluster, dead_letter_topic, parse_cluster, require_names, require_topic_name
 from .dead_letters import KafkaDeadLetters, dead_letter_record
 from .group_member import GroupMember
 from .offset_tracker import OffsetTracker
@@ -56,20 +57,16 @@ class KafkaBackend:
         return KafkaPublisher(self._cluster)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> KafkaConsumer:
-        return KafkaConsumer(self._cluster, require_topic_name(queue), require_topic_name(group, "group"), prefetch)
+        return KafkaConsumer(self._cluster, *require_names(queue, group), prefetch)
 
     def dead_letters(self, queue: str, *, group: str) -> KafkaDeadLetters:
-        return KafkaDeadLetters(self._cluster, require_topic_name(queue), require_topic_name(group, "group"))
+        return KafkaDeadLetters(self._cluster, *require_names(queue, group))
 
     async def declare(self, queue: str, *, group: str) -> None:
-        await asyncio.to_thread(
-            declare_topics, self._cluster, require_topic_name(queue), require_topic_name(group, "group")
-        )
+        await asyncio.to_thread(declare_topics, self._cluster, *require_names(queue, group))
 
     async def check(self, queue: str, *, group: str) -> None:
-        await asyncio.to_thread(
-            check_topics, self._cluster, require_topic_name(queue), require_topic_name(group, "group")
-        )
+        await asyncio.to_thread(check_topics, self._cluster, *require_names(queue, group))
 
     async def close(self) -> None:
         return None
@@ -82,34 +79,27 @@ class KafkaPublisher:
     """See `contracts.Publisher`."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
-        self._cluster = cluster
-        self._producer: ConfirmedProducer | None = None
+        self._producer = ConfirmedProducer(cluster)
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
-        require_topic_name(queue)
-        self._producer = self._producer or ConfirmedProducer(self._cluster)
-        return await self._producer.send(queue, list(map(record_of, packets)))
+        return await self._producer.send(require_topic_name(queue), list(map(record_of, packets)))
 
     async def close(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.close()
+        await self._producer.close()
 
 
 class KafkaConsumer:
     """See `contracts.Consumer`."""
 
     def __init__(self, cluster: KafkaCluster, queue: str, group: str, prefetch: int) -> None:
-        self._cluster = cluster
-        self._queue = queue
-        self._group = group
-        self._prefetch = prefetch
+        self._join_group = partial(GroupMember, cluster, queue, group, prefetch)
         self._member: GroupMember | None = None
-        self._dead_letters: ConfirmedProducer | None = None
+        self._dead_letters = ConfirmedProducer(cluster, idempotent=False)
+        self._dead_letter_topic = dead_letter_topic(queue, group)
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         if self._member is None or not self._member.alive:
-            self._member = GroupMember(self._cluster, self._queue, self._group, self._prefetch)
+            self._member = self._join_group()
         return await self._member.receive(limit, wait)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
@@ -129,9 +119,8 @@ class KafkaConsumer:
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         if not all(await self.extend([delivery], 0)):
             return False
-        self._dead_letters = self._dead_letters or ConfirmedProducer(self._cluster, idempotent=False)
         record = dead_letter_record(delivery.handle.message, headers)
-        (error,) = await self._dead_letters.send(dead_letter_topic(self._queue, self._group), [record])
+        (error,) = await self._dead_letters.send(self._dead_letter_topic, [record])
         if error is not None:
             raise error
         return all(await self.ack([delivery]))
@@ -142,10 +131,8 @@ class KafkaConsumer:
 
     async def close(self) -> None:
         member, self._member = self._member, None
-        dead_letters, self._dead_letters = self._dead_letters, None
         if member is not None:
             with suppress(BrokerUnavailable):
                 await member.flush()
             await member.close()
-        if dead_letters is not None:
-            await dead_letters.close()
+        await self._dead_letters.close()

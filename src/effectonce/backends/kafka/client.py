@@ -11,12 +11,12 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InvalidOption, MissingDriver, show
+from effectonce.backends.common.drivers import require_driver
+from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InvalidOption, show
 from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
@@ -61,8 +61,7 @@ class KafkaCluster(Struct, frozen=True, kw_only=True):
 
 def parse_cluster(address: Address) -> KafkaCluster:
     """The cluster of ``kafka://user:password@host:9092?…``; `KafkaBackend` lists the options."""
-    if find_spec("confluent_kafka") is None:
-        raise MissingDriver("Kafka needs confluent_kafka; install it with: pip install 'effectonce[kafka]'")
+    require_driver("Kafka", "kafka", "confluent_kafka")
     if not address.host or address.path not in ("", "/"):
         raise InvalidOption(f"kafka:// has a host and options, as in kafka://localhost:9092; got {address}")
     more = address.take("bootstrap", str, "")
@@ -120,6 +119,11 @@ def require_topic_name(name: str, what: str = "queue") -> str:
     if _TOPIC_NAME.fullmatch(require_name(name, what)) is None:
         raise InvalidOption(f"{show(name)!r} cannot be a {what} on Kafka; use letters, digits and _ . - only")
     return name
+
+
+def require_names(queue: str, group: str) -> tuple[str, str]:
+    """The names of a queue and a group, where they can be parts of the names of topics."""
+    return require_topic_name(queue), require_topic_name(group, "group")
 
 
 def dead_letter_topic(queue: str, group: str) -> str:

@@ -41,7 +41,7 @@ class KafkaDeadLetters:
         self._group = group
         self._topic = dead_letter_topic(queue, group)
         self._thread = ThreadPoolExecutor(1, "effectonce-kafka-dead")
-        self._producer: ConfirmedProducer | None = None
+        self._producer = ConfirmedProducer(cluster, idempotent=False)
         self._client: Any = None
         self._failure: Exception | None = None
         self._offsets: dict[str, int] = {}  # by id, in the order of the topic
@@ -53,7 +53,6 @@ class KafkaDeadLetters:
     async def remove(self, ids: Sequence[str]) -> int:
         offsets = await self._run(self._update_index)
         removed = [id for id in dict.fromkeys(ids) if id in offsets]
-        self._producer = self._producer or ConfirmedProducer(self._cluster, idempotent=False)
         outcomes = await self._producer.send(self._topic, [KafkaRecord(id.encode(), None, []) for id in removed])
         for error in filter(None, outcomes):
             raise error
@@ -65,9 +64,7 @@ class KafkaDeadLetters:
         return len(await self._run(self._update_index))
 
     async def close(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.close()
+        await self._producer.close()
         if self._client is not None:
             await self._run(self._drop)
         self._thread.shutdown(wait=False)

@@ -66,9 +66,10 @@ class GroupMember:
         self._pending_commits: list[Commit] = []  # sent, and not yet confirmed
         self._next_commit_at = 0.0
         loop = asyncio.get_running_loop()
-        self._changed, self._committed, self._ended = ThreadEvent(loop), ThreadEvent(loop), ThreadEvent(loop)
+        self._changed, self._committed = ThreadEvent(loop), ThreadEvent(loop)
         self.alive = True
-        threading.Thread(target=self._run, name=f"effectonce-kafka-{queue}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"effectonce-kafka-{queue}", daemon=True)
+        self._thread.start()
 
     # -- called on the event loop
 
@@ -114,8 +115,7 @@ class GroupMember:
     async def close(self) -> None:
         self._stopping = True
         self._work_changed.set()
-        while self.alive:
-            await self._ended.wait(None)
+        await asyncio.to_thread(self._thread.join)
 
     # -- run in the thread
 
@@ -151,7 +151,6 @@ class GroupMember:
             self.alive = False
             self._changed.set()
             self._committed.set()
-            self._ended.set()
 
     def _config(self) -> dict[str, Any]:
         session = max(round(self._cluster.session_timeout * 1000), 1)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.errors import BrokerUnavailable
 
 from .client import REFUSED_CODES, TOPIC_PROPAGATION_S, KafkaCluster, translate
@@ -25,7 +26,7 @@ class ConfirmedProducer:
     def __init__(self, cluster: KafkaCluster, *, idempotent: bool = True) -> None:
         self._cluster = cluster
         self._idempotent = idempotent
-        self._thread = ThreadPoolExecutor(1, "effectonce-kafka-send")
+        self._thread = ThreadPoolExecutor(1, "effectonce-kafka-send")  # it starts when it is first used
         self._producer: Any = None
         self._refusal: Exception | None = None
 
@@ -87,14 +88,11 @@ class ConfirmedProducer:
         deadline = time.monotonic() + self._cluster.timeout + 1.0
         while producer.flush(0.1) and self._refusal is None and time.monotonic() < deadline:
             pass
-        refusal = self._refusal
-        if refusal is not None or any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
+        if self._refusal is not None or any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
             self._drop()  # what it still has must not arrive later, beside its resend
-            if None not in outcomes:
-                if refusal is not None:
-                    raise refusal
-                if all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-                    raise next(filter(None, outcomes))
+            if self._refusal is not None and None not in outcomes:
+                raise self._refusal
+            raise_if_all_unavailable(outcomes)
         return outcomes
 
     def _drop(self) -> None:

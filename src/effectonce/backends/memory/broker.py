@@ -1,7 +1,7 @@
 """Queues in this process: for tests, single-process programs, and as the model of what a broker does.
 
-What is delivered stays in its queue, invisible until its ack window ends: whoever settles it in time must show the
-token that it was delivered with. Of one ordering key only the oldest is ever visible.
+A delivered message stays in its queue, invisible until its ack window ends; only its last delivery can settle it. Of
+one ordering key only the oldest message is ever visible.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries
 from effectonce.contracts import (
     BrokerCapabilities,
     Clock,
@@ -32,103 +33,109 @@ from effectonce.values.clocks import SystemClock
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
-POLL: Final = 0.005  # how often a clock that is moved by hand is looked at
+#: How often a clock that is moved by hand is looked at.
+MANUAL_CLOCK_POLL_S: Final = 0.005
 
 
-class _Item(Struct):
+class _QueuedMessage(Struct):
     packet: Packet
     visible_at: int
     attempts: int = 0
-    token: object = None  # of the last delivery; None: never delivered, or given back
+    delivery: HeldDelivery | None = None  # the last one; None: never delivered, or given back
 
 
-class _Group:
-    """What one group of consumers has before it."""
+class GroupQueue:
+    """The messages of a queue that one group of consumers has not settled, by number, and its dead letters."""
 
     def __init__(self) -> None:
-        self.items: dict[int, _Item] = {}
-        self.keys: dict[str, deque[int]] = {}  # of each ordering key, its items in order; the first is the visible one
-        self.due: list[tuple[int, int]] = []  # (visible_at, number); what no longer agrees with its item is skipped
-        self.dead: dict[int, Packet] = {}
+        self.messages: dict[int, _QueuedMessage] = {}
+        self.numbers_by_key: dict[str, deque[int]] = {}  # by ordering key, in order; the first is the visible one
+        self.schedule: list[tuple[int, int]] = []  # (visible_at, number); skipped where the message says otherwise
+        self.dead_letters: dict[int, Packet] = {}
 
     def add(self, number: int, packet: Packet, now: int) -> None:
-        self.items[number] = _Item(packet, now)
-        key = packet.ordering_key
-        if key is not None:
-            line = self.keys.setdefault(key, deque())
-            line.append(number)
-            if line[0] != number:
+        self.messages[number] = _QueuedMessage(packet, now)
+        if packet.ordering_key is not None:
+            numbers = self.numbers_by_key.setdefault(packet.ordering_key, deque())
+            numbers.append(number)
+            if numbers[0] != number:
                 return
-        heapq.heappush(self.due, (now, number))
+        heapq.heappush(self.schedule, (now, number))
 
-    def take(self, limit: int, now: int, until: int) -> list[tuple[int, _Item]]:
-        """Up to ``limit`` items that are visible now, and are not again before ``until``."""
-        taken: list[tuple[int, _Item]] = []
-        while len(taken) < limit and self.due and self.due[0][0] <= now:
-            at, number = heapq.heappop(self.due)
-            item = self.items.get(number)
-            if item is not None and item.visible_at == at:
-                item.attempts += 1
-                item.token = object()
-                self.show(number, until)
-                taken.append((number, item))
+    def take(self, limit: int, now: int, until: int) -> list[tuple[_QueuedMessage, HeldDelivery]]:
+        """Deliver up to ``limit`` messages that are visible now, and are not again before ``until``."""
+        taken: list[tuple[_QueuedMessage, HeldDelivery]] = []
+        while len(taken) < limit and self.schedule and self.schedule[0][0] <= now:
+            visible_at, number = heapq.heappop(self.schedule)
+            message = self.messages.get(number)
+            if message is not None and message.visible_at == visible_at:
+                message.attempts += 1
+                message.delivery = HeldDelivery(number, until)
+                self.show_at(number, until)
+                taken.append((message, message.delivery))
         return taken
 
-    def show(self, number: int, at: int) -> None:
-        self.items[number].visible_at = at
-        heapq.heappush(self.due, (at, number))
-        if len(self.due) > 100 + 2 * len(self.items):  # most of them are of times that no longer count
-            self.due = [(self.items[n].visible_at, n) for n in {n for _, n in self.due} if n in self.items]
-            heapq.heapify(self.due)
+    def show_at(self, number: int, visible_at: int) -> None:
+        self.messages[number].visible_at = visible_at
+        heapq.heappush(self.schedule, (visible_at, number))
+        if len(self.schedule) > 100 + 2 * len(self.messages):  # most of them no longer agree with their message
+            numbers = {number for _, number in self.schedule if number in self.messages}
+            self.schedule = [(self.messages[number].visible_at, number) for number in numbers]
+            heapq.heapify(self.schedule)
 
-    def drop(self, number: int, now: int) -> None:
-        """It is settled: the next of its ordering key becomes visible."""
-        key = self.items.pop(number).packet.ordering_key
-        if key is not None:
-            line = self.keys[key]
-            line.popleft()
-            if line:
-                self.show(line[0], now)
+    def give_back(self, number: int, visible_at: int) -> None:
+        self.messages[number].delivery = None
+        self.show_at(number, visible_at)
+
+    def remove(self, number: int, now: int) -> Packet:
+        """Remove a settled message. The next one of its ordering key becomes visible."""
+        packet = self.messages.pop(number).packet
+        if packet.ordering_key is not None:
+            numbers = self.numbers_by_key[packet.ordering_key]
+            numbers.popleft()
+            if numbers:
+                self.show_at(numbers[0], now)
             else:
-                del self.keys[key]
+                del self.numbers_by_key[packet.ordering_key]
+        return packet
 
 
 class _Queue:
     def __init__(self) -> None:
-        self.groups: dict[str, _Group] = {}
-        self.early: list[tuple[int, Packet]] = []  # what came before there was a group
+        self.groups: dict[str, GroupQueue] = {}
+        self.early: list[tuple[int, Packet]] = []  # published before there was a group
 
 
-class Room:
+class MemoryQueues:
     """The queues behind all handles of one name, and their one lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.queues: dict[str, _Queue] = {}
-        self.number = 0
+        self.by_name: dict[str, _Queue] = {}
+        self.last_number = 0
         self.waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def queue(self, name: str) -> _Queue:
-        return self.queues.setdefault(name, _Queue())
+        return self.by_name.setdefault(name, _Queue())
 
-    def group(self, queue: str, group: str, now: int) -> _Group:
-        found = self.queue(queue)
-        if group not in found.groups:
-            found.groups[group] = made = _Group()
-            for number, packet in found.early:
-                made.add(number, packet, now)
-            found.early.clear()
-        return found.groups[group]
+    def group(self, queue: str, group: str, now: int) -> GroupQueue:
+        groups, early = self.queue(queue).groups, self.queue(queue).early
+        if group not in groups:
+            groups[group] = GroupQueue()
+            for number, packet in early:
+                groups[group].add(number, packet, now)
+            early.clear()
+        return groups[group]
 
-    def wake(self) -> None:
-        """Let everyone look again. Called under the lock, from any thread."""
+    def wake_consumers(self) -> None:
+        """Let every waiting consumer look again. Called under the lock, from any thread."""
         for loop, event in self.waiting:
             with suppress(RuntimeError):  # a loop that has ended
                 loop.call_soon_threadsafe(event.set)
 
 
-_rooms: dict[str, Room] = {}
-_rooms_lock = threading.Lock()
+_named_queues: dict[str, MemoryQueues] = {}
+_named_queues_lock = threading.Lock()
 
 
 class MemoryBrokerBackend:
@@ -148,8 +155,8 @@ class MemoryBrokerBackend:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.window = round(ack_window * 1e6)
         self.shown = f"memory://{name}"
-        with _rooms_lock:
-            self.room = _rooms.setdefault(name, Room()) if name else Room()
+        with _named_queues_lock:
+            self.queues = _named_queues.setdefault(name, MemoryQueues()) if name else MemoryQueues()
         self.capabilities = BrokerCapabilities(
             name="memory",
             native_delay=True,
@@ -174,8 +181,8 @@ class MemoryBrokerBackend:
         return MemoryDeadLetters(self, require_name(queue), require_name(group, "group"))
 
     async def declare(self, queue: str, *, group: str) -> None:
-        with self.room.lock:
-            self.room.group(require_name(queue), require_name(group, "group"), self.clock.now())
+        with self.queues.lock:
+            self.queues.group(require_name(queue), require_name(group, "group"), self.clock.now())
 
     async def check(self, queue: str, *, group: str) -> None:
         await self.declare(queue, group=group)
@@ -185,8 +192,8 @@ class MemoryBrokerBackend:
 
     def after_fork(self) -> None:
         """A thread of the parent may have held the lock, and its loops are not ours to wake."""
-        self.room.lock = threading.Lock()
-        self.room.waiting.clear()
+        self.queues.lock = threading.Lock()
+        self.queues.waiting.clear()
 
     def __repr__(self) -> str:
         return self.shown
@@ -200,17 +207,16 @@ class MemoryPublisher:
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         require_name(queue)
-        room = self._backend.room
-        with room.lock:
-            now = self._backend.clock.now()
-            found = room.queue(queue)
+        queues = self._backend.queues
+        with queues.lock:
+            now, target = self._backend.clock.now(), queues.queue(queue)
             for packet in packets:
-                room.number += 1
-                if not found.groups:
-                    found.early.append((room.number, packet))
-                for group in found.groups.values():
-                    group.add(room.number, packet, now)
-            room.wake()
+                queues.last_number += 1
+                if not target.groups:
+                    target.early.append((queues.last_number, packet))
+                for group in target.groups.values():
+                    group.add(queues.last_number, packet, now)
+            queues.wake_consumers()
         return [None] * len(packets)
 
     async def close(self) -> None:
@@ -218,115 +224,101 @@ class MemoryPublisher:
 
 
 class MemoryConsumer:
-    """See `contracts.Consumer`."""
+    """See `contracts.Consumer`. A delivery is this consumer's while its handle is the last one of its message."""
 
     def __init__(self, backend: MemoryBrokerBackend, queue: str, group: str, prefetch: int) -> None:
         self._backend = backend
-        self._room = backend.room
+        self._queues = backend.queues
         self._clock = backend.clock
         self._queue = queue
         self._group = group
-        self._prefetch = prefetch
-        self._unsettled: dict[object, int] = {}  # token: when its window ends
+        self._unsettled: UnsettledDeliveries[HeldDelivery] = UnsettledDeliveries(prefetch, backend.clock.now)
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        woken = (loop, asyncio.Event())
+        wake_up = asyncio.Event()
         while True:
-            with self._room.lock:
-                found, pause = self._take(limit)
+            with self._queues.lock:
+                deliveries, pause = self._take(limit)
                 left = deadline - loop.time()
-                if found or left <= 0:
-                    return found
-                self._room.waiting.add(woken)
+                if deliveries or left <= 0:
+                    return deliveries
+                self._queues.waiting.add((loop, wake_up))
             try:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(woken[1].wait(), min(left, pause))
+                    await asyncio.wait_for(wake_up.wait(), min(left, pause))
             finally:
-                with self._room.lock:
-                    self._room.waiting.discard(woken)
-            woken[1].clear()
+                with self._queues.lock:
+                    self._queues.waiting.discard((loop, wake_up))
+            wake_up.clear()
 
     def _take(self, limit: int) -> tuple[list[Delivery], float]:
-        """What there is, and how long to sleep before there may be more by time alone."""
+        """The deliveries that are there, and for how many seconds time alone brings no more."""
         now = self._clock.now()
-        self._unsettled = {token: end for token, end in self._unsettled.items() if end > now}
-        limit = min(limit, self._prefetch - len(self._unsettled))
-        group = self._room.group(self._queue, self._group, now)
-        until = now + self._backend.window
-        found = []
-        for number, item in group.take(limit, now, until):
-            self._unsettled[item.token] = until
-            handle = (number, item.token)
-            found.append(Delivery(packet=item.packet, queue=self._queue, attempt=item.attempts, handle=handle))
+        group = self._queues.group(self._queue, self._group, now)
+        room = min(limit, self._unsettled.room())
+        deliveries = []
+        for message, held in group.take(room, now, now + self._backend.window):
+            self._unsettled.add(held)
+            attempt = message.attempts
+            deliveries.append(Delivery(packet=message.packet, queue=self._queue, attempt=attempt, handle=held))
         if self._clock.manual:
-            return found, POLL
-        return found, max((group.due[0][0] - now) / 1e6, 0.001) if group.due and limit > 0 else 3600.0
+            return deliveries, MANUAL_CLOCK_POLL_S
+        if room <= 0 or not group.schedule:
+            return deliveries, 3600.0
+        return deliveries, max((group.schedule[0][0] - now) / 1e6, 0.001)
 
-    def _settle(self, deliveries: Sequence[Delivery], do: Callable[[_Group, int, _Item, int], Any]) -> list[bool]:
-        """``do`` for each that is still ours."""
+    def _settle(
+        self, held: Sequence[HeldDelivery], settle: Callable[[GroupQueue, HeldDelivery, int], object]
+    ) -> list[bool]:
+        """Apply ``settle`` to every delivery that is still this consumer's. Returns which ones were."""
         answers = []
-        with self._room.lock:
+        with self._queues.lock:
             now = self._clock.now()
-            group = self._room.group(self._queue, self._group, now)
-            for delivery in deliveries:
-                number, token = delivery.handle
-                item = group.items.get(number)
-                mine = item is not None and item.token is token
-                if mine:
-                    do(group, number, item, now)  # type: ignore[arg-type]
-                answers.append(mine)
-            self._room.wake()
+            group = self._queues.group(self._queue, self._group, now)
+            for delivery in held:
+                self._unsettled.release(delivery)
+                message = group.messages.get(delivery.key)
+                is_owned = message is not None and message.delivery is delivery
+                if is_owned:
+                    settle(group, delivery, now)
+                answers.append(is_owned)
+            self._queues.wake_consumers()
         return answers
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        def acked(group: _Group, number: int, item: _Item, now: int) -> None:
-            group.drop(number, now)
-
-        return self._settled(deliveries, self._settle(deliveries, acked))
+        return self._settle(_handles(deliveries), lambda group, held, now: group.remove(held.key, now))
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
-        def again(group: _Group, number: int, item: _Item, now: int) -> None:
-            item.token = None
-            group.show(number, now + round(delay * 1e6))
-
-        return self._settled(deliveries, self._settle(deliveries, again))
+        delay_us = round(delay * 1e6)
+        return self._settle(_handles(deliveries), lambda group, held, now: group.give_back(held.key, now + delay_us))
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        def dead(group: _Group, number: int, item: _Item, now: int) -> None:
-            group.dead[number] = replace(item.packet, headers={**item.packet.headers, **headers})
-            group.drop(number, now)
+        def move(group: GroupQueue, held: HeldDelivery, now: int) -> None:
+            packet = group.remove(held.key, now)
+            group.dead_letters[held.key] = replace(packet, headers={**packet.headers, **headers})
 
-        (answer,) = self._settled([delivery], self._settle([delivery], dead))
+        (answer,) = self._settle([delivery.handle], move)
         return answer
 
-    def _settled(self, deliveries: Sequence[Delivery], answers: Sequence[bool]) -> Sequence[bool]:
-        for delivery in deliveries:
-            self._unsettled.pop(delivery.handle[1], None)
-        return answers
-
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        def extended(group: _Group, number: int, item: _Item, now: int) -> None:
-            until = now + round(seconds * 1e6)
-            self._unsettled[item.token] = until
-            group.show(number, until)
+        def keep(group: GroupQueue, held: HeldDelivery, now: int) -> None:
+            held.ends_at = now + round(seconds * 1e6)
+            self._unsettled.add(held)
+            group.show_at(held.key, held.ends_at)
 
-        return self._settle(deliveries, extended)
+        return self._settle(_handles(deliveries), keep)
 
     async def flush(self) -> None:
         return None
 
     async def close(self) -> None:
-        with self._room.lock:
-            now = self._clock.now()
-            group = self._room.group(self._queue, self._group, now)
-            for number, item in group.items.items():
-                if item.token in self._unsettled:
-                    item.token = None
-                    group.show(number, now)
-            self._unsettled.clear()
-            self._room.wake()
+        self._settle(list(self._unsettled), lambda group, held, now: group.give_back(held.key, now))
+
+
+def _handles(deliveries: Sequence[Delivery]) -> list[HeldDelivery]:
+    return [delivery.handle for delivery in deliveries]
 
 
 class MemoryDeadLetters:
@@ -337,25 +329,26 @@ class MemoryDeadLetters:
         self._queue = queue
         self._group = group
 
-    def _dead(self) -> dict[int, Packet]:
-        return self._backend.room.group(self._queue, self._group, self._backend.clock.now()).dead
+    def _dead_letters(self) -> dict[int, Packet]:
+        now = self._backend.clock.now()
+        return self._backend.queues.group(self._queue, self._group, now).dead_letters
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         after = int(cursor) if cursor else 0
-        with self._backend.room.lock:
-            dead = self._dead()
-            numbers = sorted(number for number in dead if number > after)
-            page = [DeadLetter(id=str(n), packet=dead[n], queue=self._queue) for n in numbers[:limit]]
+        with self._backend.queues.lock:
+            packets = self._dead_letters()
+            numbers = sorted(number for number in packets if number > after)
+            page = [DeadLetter(id=str(n), packet=packets[n], queue=self._queue) for n in numbers[:limit]]
         return page, page[-1].id if len(numbers) > limit else None
 
     async def remove(self, ids: Sequence[str]) -> int:
-        with self._backend.room.lock:
-            dead = self._dead()
-            return sum(dead.pop(int(each), None) is not None for each in dict.fromkeys(ids) if each.isdigit())
+        with self._backend.queues.lock:
+            packets = self._dead_letters()
+            return sum(packets.pop(int(id), None) is not None for id in dict.fromkeys(ids) if id.isdigit())
 
     async def count(self) -> int:
-        with self._backend.room.lock:
-            return len(self._dead())
+        with self._backend.queues.lock:
+            return len(self._dead_letters())
 
     async def close(self) -> None:
         return None

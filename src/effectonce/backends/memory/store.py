@@ -30,7 +30,7 @@ from effectonce.record import (
     State,
     Stats,
     StoredClaim,
-    Swept,
+    SweepResult,
     answer_for,
 )
 from effectonce.values.clocks import SystemClock
@@ -325,7 +325,7 @@ class MemoryPort:
             row.expires_at = now + resolution.retention
             return True
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         expired, lapsed = 0, 0
         with self._backend.lock:
             now = self._backend.clock.now()
@@ -340,9 +340,9 @@ class MemoryPort:
                         if lapsed <= limit:
                             self._move_to_doubt(row, now)
             if expired > limit or lapsed > limit:
-                return Swept(min(expired, limit), min(lapsed, limit), True)
+                return SweepResult(min(expired, limit), min(lapsed, limit), True)
         self._backend.swept_at = now
-        return Swept(expired, lapsed, False)
+        return SweepResult(expired, lapsed, False)
 
     def _delete_expired(self, scope: str, rows: dict[str, MemoryRow], now: int, limit: int) -> int:
         """Delete at most ``limit`` expired records of a scope, and the scope with its last one. Returns how many had

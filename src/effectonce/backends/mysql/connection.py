@@ -12,8 +12,7 @@ import re
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import (
@@ -96,7 +95,7 @@ def _tls(value: str) -> ssl.SSLContext | None:
 
 
 class MySQLServer(NamedTuple):
-    """What a session has read from its server."""
+    """The properties of a server, as a new session has read them."""
 
     flavour: str
     version: tuple[int, int, int]
@@ -147,13 +146,13 @@ class MySQLConnection(ABC):
     def __init__(self, options: MySQLOptions) -> None:
         self._options = options
         self._driver_connection: Any = None
-        #: Known after the first connect, and kept while disconnected.
+        #: Set by the first connect, and kept while disconnected.
         self.server: MySQLServer | None = None
-        #: How many connections were made, by which a port notices a new one.
+        #: How many connections were opened, by which `MySQLTables` notices a new one.
         self.connect_count = 0
 
     async def connect(self) -> MySQLServer:
-        """Connect, unless that is done already. Returns what is known of the server."""
+        """Connect, unless a connection is open. Returns the properties of the server."""
         if self._driver_connection is None or self.server is None:
             try:
                 self._driver_connection = await self._open()
@@ -198,7 +197,7 @@ class MySQLConnection(ABC):
             self._close_socket(connection)
 
     async def close(self) -> None:
-        """Say goodbye to the server, and close the socket."""
+        """Send QUIT, and close the socket."""
         connection, self._driver_connection = self._driver_connection, None
         if connection is not None:
             await self._quit(connection)
@@ -229,7 +228,8 @@ class SyncMySQLConnection(MySQLConnection):
     """A connection of PyMySQL. Its coroutines never suspend."""
 
     async def _open(self) -> Any:
-        pymysql = load_driver("pymysql", "PyMySQL")
+        import pymysql
+
         options = self._options
         flag: int = pymysql.constants.CLIENT.MULTI_STATEMENTS
         return pymysql.connect(
@@ -264,7 +264,8 @@ class AsyncMySQLConnection(MySQLConnection):
     """A connection of aiomysql, on the running loop. aiomysql has no read timeout, so every exchange has ours."""
 
     async def _open(self) -> Any:
-        aiomysql = load_driver("aiomysql", "aiomysql")
+        import aiomysql  # type: ignore[import-untyped, unused-ignore]
+
         options = self._options
         # `aiomysql.connect`, cancelled between connecting and logging in, would leave a socket open that no code can
         # reach. A ping of a connection that is not open yet opens it.
@@ -297,21 +298,6 @@ class AsyncMySQLConnection(MySQLConnection):
                 await connection.ensure_closed()
         except Exception:
             self._close_socket(connection)
-
-
-def load_driver(module: Literal["pymysql", "aiomysql"], package: str) -> ModuleType:
-    """Import the driver; `MissingDriver` where it is not installed."""
-    try:
-        if module == "pymysql":
-            import pymysql
-
-            return pymysql
-        import aiomysql  # type: ignore[import-untyped, unused-ignore]
-
-        asynchronous: ModuleType = aiomysql
-        return asynchronous
-    except ImportError as error:
-        raise MissingDriver(f"{package} is not installed: pip install 'effectonce[mysql]'") from error
 
 
 def translate(error: Exception, options: MySQLOptions, connecting: bool = False) -> Exception:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final, get_args
 from zlib import crc32
 
-from effectonce.backends.common.sql_files import fill, inbox_words, outbox_words, statements
+from effectonce.backends.common.sql_files import fill, inbox_statements, outbox_words, statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -63,23 +63,23 @@ class MySQLOutbox:
         candidates = [
             LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in [*fresh, *due]
         ]
-        turn, held = select_in_turn(candidates, lease.take or lease.limit)
+        in_turn, blocked = select_in_turn(candidates, lease.take or lease.limit)
         packet: Packet = []
-        if held:
-            packet += await self._defer_statements(held)
-        if turn:
-            packet.append(bind(self._sql["take"], owner=lease.owner, span=lease.span, seqs=turn))
-            packet.append(bind(self._sql["taken"], seqs=turn))
+        if blocked:
+            packet += await self._defer_statements(blocked)
+        if in_turn:
+            packet.append(bind(self._sql["take"], owner=lease.owner, span=lease.span, seqs=in_turn))
+            packet.append(bind(self._sql["leased"], seqs=in_turn))
         results = await self.tables.execute("; ".join([*packet, "COMMIT"]))
-        rows = [OutboxRow(*row) for row in results[-2]] if turn else []
+        rows = [OutboxRow(*row) for row in results[-2]] if in_turn else []
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
         return LeasedRows(rows, after, after > 0 or len(due) == lease.limit)
 
-    async def _defer_statements(self, held: dict[int, int]) -> Sequence[str]:
-        """The statement that makes rows wait as long as those that hold them up."""
-        [holders] = await self.tables.execute(bind(self._sql["holders"], seqs=sorted(set(held.values()))))
-        now = holders[0][3] if holders else 0
-        until = compute_deferrals(held, {seq: (state, due_at) for seq, state, due_at, _ in holders}, now)
+    async def _defer_statements(self, blocked: dict[int, int]) -> Sequence[str]:
+        """The statement that makes blocked rows wait as long as their blockers."""
+        [rows] = await self.tables.execute(bind(self._sql["blockers"], seqs=sorted(set(blocked.values()))))
+        now = rows[0][3] if rows else 0
+        until = compute_deferrals(blocked, {seq: (state, due_at) for seq, state, due_at, _ in rows}, now)
         if not until:
             return []
         cases = " ".join(f"WHEN {seq:d} THEN {at:d}" for seq, at in until.items())
@@ -171,5 +171,5 @@ def outbox_statements(table: str, prefix: str) -> dict[str, str]:
         began=STATEMENT_BEGAN,
         **outbox_words("mysql", table),
     )
-    inbox = statements("inbox/mysql.sql", now=STATEMENT_BEGAN, **inbox_words("mysql", f"{prefix}_inbox"))
+    inbox = inbox_statements("mysql", f"{prefix}_inbox", now=STATEMENT_BEGAN)
     return {**named, **{f"inbox {name}": sql for name, sql in inbox.items()}}

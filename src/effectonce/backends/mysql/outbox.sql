@@ -11,8 +11,8 @@
 
 
 -- name: before
--- The row before a candidate in its line that has not been published. Rows of one line leave in their order, also with
--- several relays: a row that SKIP LOCKED passes over still stands before the others of its line.
+-- An expression, not a statement: the unpublished row before a candidate in its line. Rows of one line leave in their
+-- order, also with several relays: a row that SKIP LOCKED passes over still blocks the others of its line.
 (SELECT b.seq FROM {outbox} b FORCE INDEX (line) WHERE b.line = p.line AND b.seq < p.seq
  ORDER BY b.line DESC, b.seq DESC LIMIT 1)
 
@@ -34,7 +34,7 @@ WHERE p.state = 'waiting' AND p.due_at <= {began} {without}
 ORDER BY p.due_at, p.seq LIMIT {limit} FOR UPDATE SKIP LOCKED
 
 
--- name: holders
+-- name: blockers
 -- The rows that others wait behind, and the clock.
 SELECT seq, state, due_at, {began} FROM {outbox} FORCE INDEX (PRIMARY) WHERE seq IN ({seqs})
 
@@ -52,14 +52,14 @@ UPDATE {outbox} FORCE INDEX (PRIMARY) SET
 WHERE seq IN ({seqs})
 
 
--- name: taken
+-- name: leased
 -- The leased messages.
 SELECT seq, id, message_id, destination, ordering_key, type, headers, payload, content, trace_id, source, time, attempts
 FROM {outbox} FORCE INDEX (PRIMARY) WHERE seq IN ({seqs}) ORDER BY seq
 
 
 -- name: probe
--- Whether the table has the columns of this release: asked once per connection.
+-- Fails where the table lacks a column that this release reads. Sent once per connection.
 SELECT seq, id, message_id, destination, ordering_key, line, type, headers, payload, content, trace_id, source, time,
        created_at, state, due_at, leased_until, owner, attempts, error, published_at
 FROM {outbox} LIMIT 0
@@ -74,14 +74,14 @@ EXPLAIN UPDATE {meta} SET value = value WHERE FALSE
 
 
 -- name: publish
--- The broker has confirmed these rows; they are kept for {keep} microseconds.
+-- The broker has confirmed these rows. They stay for {keep} microseconds.
 UPDATE {outbox} FORCE INDEX (PRIMARY) SET
     state = 'published', due_at = {now} + {keep}, published_at = {now}, line = NULL, leased_until = 0, error = NULL
 WHERE seq IN ({seqs}) AND owner = {owner} AND state = 'pending'
 
 
 -- name: publish_and_delete
--- The same where published rows are not kept.
+-- The same where published rows do not stay.
 DELETE o FROM {outbox} o FORCE INDEX (PRIMARY)
 WHERE o.seq IN ({seqs}) AND o.owner = {owner} AND o.state = 'pending'
 

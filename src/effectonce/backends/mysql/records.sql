@@ -14,7 +14,7 @@
 -- name: claim
 -- One row per claim. Assignments run from left to right and see the ones before them: `verdict` comes first and
 -- decides on the old values, everything after it follows the verdict.
---   0 keep   1 take a free one   2 take a lapsed one   3 take an expired one   4 no attempt left   5 in doubt
+--   0 keep   1 take a free record   2 take a lapsed one   3 take an expired one   4 no attempt left   5 in doubt
 -- A record with verdict 0 is not written at all (InnoDB compares), so duplicates cost no fsync. Affected rows decide
 -- nothing: client flags and proxies change their meaning. A claim sends one fingerprint of 33 bytes per version, one
 -- after the other: a match starts at position 1, 34, 67 ..., so that `LOCATE(...) % 33` is 1.
@@ -104,7 +104,7 @@ LEFT(fingerprint, 33), result, error, note
 
 
 -- name: reread
--- For MySQL, which has no RETURNING: read in the transaction of the insert, while its rows are still locked.
+-- For MySQL, which has no RETURNING: reads in the transaction of the insert, while its rows are still locked.
 SELECT {stored_claim} FROM {records} WHERE id IN ({ids})
 
 
@@ -236,7 +236,7 @@ WHERE id = {id} AND state = 'claimed' AND doubt_on_lapse AND expires_at IS NULL
 
 
 -- name: swept
--- The time at which a sweep last came to its end.
+-- When the last sweep ended.
 INSERT INTO {meta} (name, value) VALUES ('swept_at', {now}) ON DUPLICATE KEY UPDATE value = {now}
 
 

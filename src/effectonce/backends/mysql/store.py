@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.sql_files import fill, table_prefix
 from effectonce.backends.common.sql_store import as_settlement, record_from
 from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
@@ -30,7 +31,7 @@ from effectonce.record import (
     Resolution,
     Settlement,
     Stats,
-    Swept,
+    SweepResult,
 )
 from effectonce.values.identity import digest
 from effectonce.values.urls import Address
@@ -53,7 +54,6 @@ from .connection import (
     MySQLServer,
     ResultRows,
     SyncMySQLConnection,
-    load_driver,
 )
 from .literals import Value, bind, blob
 from .outbox import MySQLOutbox, outbox_statements
@@ -85,13 +85,17 @@ class MySQLBackend:
         self._prefix = address.take("prefix", table_prefix, "effectonce")
         self._returning = address.take("returning", {"auto": True, "off": False}.__getitem__, True)
         address.done()
-        load_driver("pymysql", "PyMySQL")
+        require_driver("MySQL", "mysql", "pymysql")
 
     def sync_port(self) -> Port:
         return self._port(SyncMySQLConnection(self._options))
 
     def async_port(self) -> Port:
-        return self._port(AsyncMySQLConnection(self._options))
+        return self._port(self._async_connection())
+
+    def _async_connection(self) -> AsyncMySQLConnection:
+        require_driver("MySQL in async code", "mysql", "aiomysql")
+        return AsyncMySQLConnection(self._options)
 
     def _port(self, connection: MySQLConnection) -> MySQLPort:
         return MySQLPort(MySQLTables(connection, self._address, self._prefix), self._prefix, self._returning)
@@ -100,7 +104,7 @@ class MySQLBackend:
         return self._outbox(SyncMySQLConnection(self._options), table)
 
     def async_outbox(self, table: str | None = None) -> OutboxPort:
-        return self._outbox(AsyncMySQLConnection(self._options), table)
+        return self._outbox(self._async_connection(), table)
 
     def _outbox(self, connection: MySQLConnection, table: str | None) -> MySQLOutbox:
         table = table or f"{self._prefix}_outbox"
@@ -281,14 +285,14 @@ class MySQLPort:
         )
         return bool((await self.tables.execute(resolve))[1])
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         expired, deleted = await self._sweep_some("expired", "delete", limit)
         lapsed, moved = await self._sweep_some("lapsed", "doubt", limit)
         # Where others hold locks on all of them, another call would find the same ones.
         more = (expired > limit and deleted > 0) or (lapsed > limit and moved > 0)
         if not more:
             await self.tables.execute(self._sql["swept"])
-        return Swept(deleted, moved, more)
+        return SweepResult(deleted, moved, more)
 
     async def _sweep_some(self, which: str, action: str, limit: int) -> tuple[int, int]:
         """Apply ``action`` to up to ``limit`` records. Returns how many there were (up to one over the limit), and how

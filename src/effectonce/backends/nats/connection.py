@@ -14,20 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
-from effectonce.errors import BrokerUnavailable, ConfigurationError, MissingDriver, show
+from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 from effectonce.values.urls import Address, flag
 
 JETSTREAM_API: Final = "$JS.API"
 PING_INTERVAL_S: Final = 20
 
 
-def driver() -> Any:
-    """nats-py, imported when first needed. Raises `MissingDriver` where it is not installed."""
-    try:
-        import nats.aio.client
-        import nats.errors
-    except ImportError:
-        raise MissingDriver("NATS needs a driver: pip install 'effectonce[nats]'") from None
+def load_driver() -> Any:
+    """Import nats-py, which is needed at the first use of NATS only."""
+    import nats.aio.client
+    import nats.errors
+
     return nats
 
 
@@ -92,10 +90,10 @@ class NatsConnection:
         return connection
 
     async def _connect(self, name: str) -> None:
-        endpoint, errors = self.endpoint, driver().errors
-        nodes = endpoint.nodes if len(endpoint.nodes) == 1 else random.sample(endpoint.nodes, len(endpoint.nodes))
-        for last, node in enumerate(nodes, 1 - len(nodes)):
-            self.client = driver().aio.client.Client()  # a client that failed keeps trying the server that it failed at
+        endpoint, nats = self.endpoint, load_driver()
+        failure: Exception | None = None
+        for node in random.sample(endpoint.nodes, len(endpoint.nodes)):
+            self.client = nats.aio.client.Client()  # a client that failed keeps trying the server that it failed at
             try:
                 async with asyncio.timeout(endpoint.timeout):
                     await self.client.connect(
@@ -109,18 +107,16 @@ class NatsConnection:
                         tls=endpoint.tls,
                         **endpoint.login,
                     )
-                break
-            except errors.AuthorizationError as error:
-                raise self._denied() from error
-            except (OSError, TimeoutError, errors.Error) as error:
-                if "authorization" in str(error).lower() or "authentication" in str(error).lower():
-                    raise self._denied() from error
-                if last == 0:
-                    why = show(error) or type(error).__name__
-                    raise BrokerUnavailable(f"cannot connect to {endpoint.shown}: {why}") from error
-
-    def _denied(self) -> ConfigurationError:
-        return ConfigurationError(f"{self.endpoint.shown} refused the user, the password or the token; correct them")
+                return
+            except (OSError, TimeoutError, nats.errors.Error) as error:
+                text = str(error).lower()
+                if "authorization" in text or "authentication" in text:
+                    raise ConfigurationError(
+                        f"{endpoint.shown} refused the user, the password or the token; correct them"
+                    ) from error
+                failure = error
+        why = show(failure) or type(failure).__name__
+        raise BrokerUnavailable(f"cannot connect to {endpoint.shown}: {why}") from failure
 
     async def _handle_error(self, error: Exception) -> None:
         """Called by nats-py with errors that belong to no call."""
@@ -180,12 +176,13 @@ class NatsConnection:
                 return [await future for future in futures]
         except TimeoutError:
             # The connection stays open: where JetStream itself is the cause, a new one would not help.
-            raise BrokerUnavailable(
-                f"{self.endpoint.shown} did not answer within {self.endpoint.timeout:g} s"
-            ) from None
+            raise self._timed_out() from None
         finally:
             for future in futures:
                 future.cancel()
+
+    def _timed_out(self) -> BrokerUnavailable:
+        return BrokerUnavailable(f"{self.endpoint.shown} did not answer within {self.endpoint.timeout:g} s")
 
     async def _handle_reply(self, message: Any) -> None:
         future = self._replies.get(message.subject.rpartition(".")[2])
@@ -219,20 +216,18 @@ class NatsConnection:
         await self._translate_errors(self.client.flush(self.endpoint.timeout))
 
     async def _translate_errors(self, work: Awaitable[Any]) -> Any:
-        errors = driver().errors
+        errors = load_driver().errors
         try:
             return await work
         except errors.TimeoutError:
-            raise BrokerUnavailable(
-                f"{self.endpoint.shown} did not answer within {self.endpoint.timeout:g} s"
-            ) from None
+            raise self._timed_out() from None
         except (errors.ConnectionClosedError, errors.StaleConnectionError, OSError) as error:
             raise self._fail(self._connection_broke()) from error
 
     async def close(self) -> None:
         try:
             await self.client.close()
-        except (OSError, driver().errors.Error):
+        except (OSError, load_driver().errors.Error):
             pass
         self._fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
 

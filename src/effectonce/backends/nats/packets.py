@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from effectonce.backends.common.packets import read_own_field
 from effectonce.contracts import Packet
 
 ID_HEADER: Final = "Nats-Msg-Id"
@@ -61,20 +62,6 @@ def packet_of(message_headers: Mapping[str, str] | None, body: bytes) -> Packet:
     headers = {
         name: value for name, value in raw.items() if name != OWN_HEADER and not name.lower().startswith("nats-")
     }
-    own = _read_own(raw[OWN_HEADER]) if OWN_HEADER in raw else {}
+    own = read_own_field(raw.get(OWN_HEADER))
     headers.update(own.get("headers", {}))
     return Packet(body=body, headers=headers, id=own.get("id", raw.get(ID_HEADER, "")), ordering_key=own.get("key"))
-
-
-def _read_own(text: str) -> dict[str, Any]:
-    """What our header holds; nothing where another client has written it."""
-    try:
-        own = json.loads(text)
-    except ValueError:
-        return {}
-    if not isinstance(own, dict) or not all(isinstance(own.get(name, ""), str) for name in ("id", "key")):
-        return {}
-    headers = own.get("headers", {})
-    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        return {}
-    return own

@@ -13,19 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from base64 import b64decode
-from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
-from effectonce.contracts import DeadLetter
 from effectonce.errors import ConfigurationError, InvalidOption, show
 from effectonce.values.queue_names import require_name
 
 from .connection import JetStreamRefusal, NatsConnection, NatsEndpoint
-from .packets import packet_of
 
 Retention = Literal["workqueue", "limits"]
 
@@ -57,11 +52,11 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
         return self.retention == "workqueue" and not self.shared_stream
 
     def stream_name(self, queue: str) -> str:
-        return self.shared_stream or _encode_name(queue)
+        return self.shared_stream or encode_name(queue)
 
     def dead_letter_stream(self, queue: str, group: str) -> str:
         """Every group has dead letters of its own, where there can be several groups."""
-        return _encode_name(f"{queue}.dead.{group}" if self.retention == "limits" else f"{queue}.dead")
+        return encode_name(f"{queue}.dead.{group}" if self.retention == "limits" else f"{queue}.dead")
 
     def dead_letter_subject(self, queue: str, group: str) -> str:
         return f"eo.dead.{self.dead_letter_stream(queue, group)}"
@@ -85,7 +80,7 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
             return
         await self.declare_dead_letters(connection, queue, group)
         consumer = {
-            "durable_name": _encode_name(group),
+            "durable_name": encode_name(group),
             "filter_subject": queue,
             "ack_policy": "explicit",
             "ack_wait": round(self.window * NS_PER_S),
@@ -94,7 +89,7 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
             "max_ack_pending": -1,
         }
         try:
-            path = f"CONSUMER.DURABLE.CREATE.{name}.{_encode_name(group)}"
+            path = f"CONSUMER.DURABLE.CREATE.{name}.{encode_name(group)}"
             await connection.call_jetstream(path, {"stream_name": name, "config": consumer})
         except JetStreamRefusal as error:
             raise ConfigurationError(
@@ -110,14 +105,12 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
 
     async def _declare_stream(self, connection: NatsConnection, config: dict[str, Any]) -> dict[str, Any]:
         """The stream's settings; it is created where it is missing. A full stream refuses messages, and drops none."""
-        full_config = {**config, "storage": "file", "discard": "new", "num_replicas": self.replicas}
+        name = config["name"]
         try:
-            existing = (await connection.call_jetstream(f"STREAM.INFO.{config['name']}"))["config"]
-        except JetStreamRefusal as error:
-            if error.status != 404:
-                raise
-            existing = (await connection.call_jetstream(f"STREAM.CREATE.{config['name']}", full_config))["config"]
-        return dict(existing)
+            return await self._stream_config(connection, name, name)
+        except MissingStream:
+            full_config = {**config, "storage": "file", "discard": "new", "num_replicas": self.replicas}
+            return dict((await connection.call_jetstream(f"STREAM.CREATE.{name}", full_config))["config"])
 
     def _require_retention(self, config: dict[str, Any]) -> None:
         if config["retention"] != self.retention:
@@ -144,7 +137,7 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
                 "with storage=file"
             )
         try:
-            consumer = (await connection.call_jetstream(f"CONSUMER.INFO.{name}.{_encode_name(group)}"))["config"]
+            consumer = (await connection.call_jetstream(f"CONSUMER.INFO.{name}.{encode_name(group)}"))["config"]
         except JetStreamRefusal as error:
             raise missing_stream(self.endpoint, queue) from error
         if consumer.get("ack_policy") != "explicit" or consumer.get("max_deliver", -1) != -1:
@@ -176,87 +169,7 @@ def require_subject(queue: str) -> str:
     return queue
 
 
-def consumer_name(group: str) -> str:
-    return _encode_name(group)
-
-
-def _encode_name(name: str) -> str:
+def encode_name(name: str) -> str:
     """``name`` as streams and consumers can be named: different names stay different."""
     plain = re.sub(r"[^A-Za-z0-9_-]", lambda match: f"={ord(match[0]):02X}", name)
     return plain if len(plain) <= 200 else f"{plain[:160]}=={hashlib.sha256(name.encode()).hexdigest()[:32]}"
-
-
-class NatsDeadLetters:
-    """See `contracts.DeadLetters`. A dead letter's id is its sequence number; browsing hides nothing from others."""
-
-    def __init__(self, streams: StreamDeclarations, queue: str, group: str) -> None:
-        self._streams = streams
-        self._queue = queue
-        self._stream = streams.dead_letter_stream(queue, group)
-        self._subject = streams.dead_letter_subject(queue, group)
-        self._connection = ReconnectingConnection(
-            lambda: NatsConnection.open(streams.endpoint, "effectonce dead letters")
-        )
-
-    async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
-        connection = await self._connection.get()
-        page: list[DeadLetter] = []
-        after = int(cursor) if cursor else 0
-        while len(page) <= limit:
-            message = await self._get_message(connection, after + 1)
-            if message is None:
-                return page, None
-            after = int(message["seq"])
-            headers = _parse_headers(b64decode(message.get("hdrs", "")))
-            packet = packet_of(headers, b64decode(message.get("data", "")))
-            page.append(DeadLetter(id=str(after), packet=packet, queue=self._queue))
-        return page[:limit], page[limit - 1].id
-
-    async def _get_message(self, connection: NatsConnection, sequence: int) -> dict[str, Any] | None:
-        """The first message from ``sequence`` on; None where there is none."""
-        try:
-            reply = await connection.call_jetstream(
-                f"STREAM.MSG.GET.{self._stream}", {"seq": sequence, "next_by_subj": self._subject}
-            )
-        except JetStreamRefusal as error:
-            if error.err_code == NO_MESSAGE_FOUND:
-                return None
-            raise self._translate(error) from error
-        return dict(reply["message"])
-
-    async def remove(self, ids: Sequence[str]) -> int:
-        connection = await self._connection.get()
-        removed = 0
-        for id in dict.fromkeys(ids):
-            if id.isdigit():
-                try:
-                    await connection.call_jetstream(
-                        f"STREAM.MSG.DELETE.{self._stream}", {"seq": int(id), "no_erase": True}
-                    )
-                    removed += 1
-                except JetStreamRefusal as error:
-                    if error.status != 404 and error.err_code not in (
-                        NO_MESSAGE_FOUND,
-                        SEQUENCE_NOT_FOUND,
-                        DELETE_FAILED,
-                    ):
-                        raise
-        return removed
-
-    async def count(self) -> int:
-        connection = await self._connection.get()
-        try:
-            return int((await connection.call_jetstream(f"STREAM.INFO.{self._stream}"))["state"]["messages"])
-        except JetStreamRefusal as error:
-            raise self._translate(error) from error
-
-    def _translate(self, error: JetStreamRefusal) -> ConfigurationError:
-        return missing_stream(self._streams.endpoint, self._queue) if error.status == 404 else error
-
-    async def close(self) -> None:
-        await self._connection.close()
-
-
-def _parse_headers(raw: bytes) -> dict[str, str]:
-    lines = (line.partition(b":") for line in raw.split(b"\r\n")[1:])
-    return {name.decode(errors="replace"): value.strip().decode(errors="replace") for name, sep, value in lines if sep}

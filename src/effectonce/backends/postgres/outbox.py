@@ -7,7 +7,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Final
 
-from effectonce.backends.common.sql_files import inbox_words, outbox_words, statements
+from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, outbox_words, statements
 from effectonce.contracts.outbox import (
     BLOCKED_ROW_RECHECK_US,
     COUNT_LIMIT,
@@ -27,7 +27,6 @@ from effectonce.contracts.outbox import (
 
 from .client import Param, PostgresClient, Row, Statement
 from .codec import bigints, boolean, int4, int8, integers, texts, utf8
-from .statements import NOW
 
 MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
 PARTS: Final = ("fresh", "columns", "taking")  # of statements, which the file names beside them
@@ -123,7 +122,8 @@ class PostgresOutbox:
 @cache
 def _outbox_statements(table: str, prefix: str) -> dict[str, Statement]:
     words = outbox_words("postgresql", table)
-    outbox = statements("backends/postgres/outbox.sql", meta=f'"{prefix}_meta"', now=NOW, **words)
-    inbox = statements("inbox/postgres.sql", now=NOW, **inbox_words("postgresql", f"{prefix}_inbox"))
+    meta = f'"{prefix}_meta"'
+    outbox = statements("backends/postgres/outbox.sql", meta=meta, now=CLOCKS["postgresql"], **words)
+    inbox = inbox_statements("postgresql", f"{prefix}_inbox")
     purges = {name: inbox[name] for name in ("purge", "purge_attempts")}
     return {name: Statement(sql) for name, sql in {**outbox, **purges}.items() if name not in PARTS}

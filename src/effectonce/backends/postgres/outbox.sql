@@ -1,13 +1,13 @@
--- What a relay asks of PostgreSQL. `-- name: x` starts statement x; each is its own transaction, in READ COMMITTED.
+-- The relay's statements for PostgreSQL. `-- name: x` starts statement x; each is its own transaction, in READ COMMITTED.
 --
 -- {outbox}, {meta}   the tables
 -- {now}              the clock when the expression is evaluated
--- {fresh}            rows behind $4 to be sent that nobody has leased, and not to the queues $6
+-- {fresh}            rows after $4 that no other relay has leased, and that do not go to the queues $6
 -- {columns}          of a leased row
 --
--- Where rows are looked for, they are ordered by the columns of the index that is meant for it, none of those is
--- compared with `=`, and `seq` never by itself: then no other index will do. By the primary key, published rows would
--- be walked over, which statistics of an hour ago make look like the shorter way.
+-- A search for rows is ordered by the columns of the index that it shall use. It compares none of them with `=`, and
+-- `seq` never by itself, so that no other index fits. The primary key would walk over published rows, and statistics of
+-- an hour ago make that look like the shorter way.
 
 
 -- name: fresh
@@ -26,7 +26,7 @@ attempts = attempts + CASE WHEN owner IS NOT DISTINCT FROM $1::bytea THEN 0 ELSE
 
 
 -- name: lease
--- Rows in no order but their own: several relays take them side by side.
+-- Leases rows without regard to their lines: several relays lease side by side.
 WITH began AS MATERIALIZED (
     SELECT {now} AS now
 ),
@@ -49,13 +49,13 @@ SELECT {columns} FROM taken
 
 
 -- name: lease_in_order
--- Rows of one line go in their order, also between relays that lease at the same time: what SKIP LOCKED passes over
--- still stands before the others in its line.
+-- Leases rows so that those of one line leave in their order, also between relays that lease at the same time: a row that
+-- SKIP LOCKED passes over still blocks the others of its line.
 --
--- `before` is the row before a candidate in its line, as of the start of the statement. A candidate goes where that is
--- the candidate before it, or none, all the way to the front: then all rows before it are locked here, in their newest
--- version, and were there to be leased. Others are left as they are behind a row that is being sent; behind one that
--- waits they wait as long, and behind a parked one for $7, so that the next lease need not walk over them.
+-- `before` is the row before a candidate in its line, as of the start of the statement. The candidate's turn has come
+-- where that is the candidate before it, or none, all the way to the front: then all rows before it are locked here, in
+-- their newest version, and are leased together with it. A candidate behind a row that is being sent stays as it is. Behind
+-- a waiting row it waits as long, and behind a parked one for $7, so that the next lease does not read it again.
 WITH began AS MATERIALIZED (
     SELECT {now} AS now
 ),
@@ -80,7 +80,7 @@ page AS MATERIALIZED (
 ),
 judged AS MATERIALIZED (
     SELECT seq,
-           line IS NULL OR NOT bool_or(before IS NOT NULL AND before IS DISTINCT FROM neighbour) OVER ahead AS goes,
+           line IS NULL OR NOT bool_or(before IS NOT NULL AND before IS DISTINCT FROM neighbour) OVER ahead AS is_in_turn,
            max(CASE WHEN before = neighbour THEN NULL WHEN state = 'waiting' THEN due_at
                     WHEN state = 'parked' THEN (SELECT now FROM began) + $7::bigint END) OVER ahead AS until
     FROM page
@@ -88,17 +88,17 @@ judged AS MATERIALIZED (
 ),
 taken AS (
     UPDATE {outbox} SET {taking}
-    WHERE seq = ANY (ARRAY(SELECT seq FROM judged WHERE goes ORDER BY seq LIMIT $5::integer))
+    WHERE seq = ANY (ARRAY(SELECT seq FROM judged WHERE is_in_turn ORDER BY seq LIMIT $5::integer))
     RETURNING {columns}
 ),
 deferred AS (
     UPDATE {outbox} o SET state = 'waiting', due_at = j.until
     FROM judged j
-    WHERE o.seq = j.seq AND NOT j.goes AND j.until IS NOT NULL
+    WHERE o.seq = j.seq AND NOT j.is_in_turn AND j.until IS NOT NULL
 )
 SELECT {columns} FROM taken
 UNION ALL
--- And last, by its -1, where the next page begins; by its -2, that one of the looks was full.
+-- One more row, by its negative `attempts`: where the next page begins; -2 says that there may be more to read.
 SELECT CASE WHEN f.filled THEN (SELECT max(seq) FROM fresh_ones) ELSE 0 END,
        '', '', '', NULL, '', '', ''::bytea, '', NULL, '', NULL,
        CASE WHEN f.filled OR (SELECT count(*) FROM due) = $3::integer THEN -2 ELSE -1 END
@@ -106,7 +106,7 @@ FROM (SELECT (SELECT count(*) FROM fresh_ones) = $3::integer AS filled) f
 
 
 -- name: settle
--- Published ones are kept for $3, or deleted; each of the others becomes what its entry of the arrays says.
+-- Published rows stay for $3, or are deleted. Each of the others goes to the state that the arrays say.
 WITH kept AS (
     UPDATE {outbox} SET
         state = 'published', due_at = {now} + $3::bigint, published_at = {now}, line = NULL, leased_until = 0,
@@ -136,12 +136,12 @@ SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM deleted) + (SELECT co
 
 
 -- name: probe
--- Whether the table has what this release reads.
+-- Fails where the table lacks a column that this release reads.
 SELECT {columns}, line, created_at, state, due_at, leased_until, owner, error, published_at FROM {outbox} LIMIT 0
 
 
 -- name: denied
--- What this user lacks of the privileges that a relay needs; NULL: nothing.
+-- The privileges that a relay needs and this user lacks; NULL: none.
 SELECT string_agg(privilege || ' on ' || name, ', ') AS lacking
 FROM (VALUES ('{outbox}', 'UPDATE'), ('{outbox}', 'DELETE'), ('{meta}', 'INSERT'), ('{meta}', 'UPDATE'))
      AS needed (name, privilege)
@@ -149,8 +149,8 @@ WHERE NOT has_table_privilege(name, privilege)
 
 
 -- name: unpark
--- Up to $3 of them all, or those in $1; with $2 they are deleted instead. Those that wait behind them are due at once:
--- up to $4, since the others come due by themselves.
+-- Sends parked rows again: up to $3 of all, or those in $1. With $2 they are deleted instead. The rows that wait behind
+-- them are due at once: up to $4, the others come due by themselves.
 WITH parked AS MATERIALIZED (
     SELECT seq, line FROM {outbox}
     WHERE state = 'parked' AND ($1::bigint[] IS NULL OR seq = ANY ($1::bigint[]))
@@ -195,7 +195,7 @@ SELECT 'cleaned', 0, value FROM {meta} WHERE name = $2::text
 
 
 -- name: clean
--- One more than the limit is looked for: it says whether there is more to do.
+-- Reads one row more than the limit, which says whether there is more to do.
 WITH old AS MATERIALIZED (
     SELECT seq FROM {outbox} WHERE state = 'published' AND due_at <= (SELECT {now})
     ORDER BY due_at, seq LIMIT $1::integer + 1

@@ -1,4 +1,4 @@
--- The outbox: one row is one message on its way out. PostgreSQL 13 or later. Safe to run twice.
+-- The outbox: one row is one message that a relay shall publish. PostgreSQL 13 or later. Safe to run twice.
 --
 -- A message is inserted by its sender's transaction, leased by a relay, and published. The lease is the cheapest of
 -- the three steps by one rule: no index holds a column that it changes, so that it is a HOT update and writes to no
@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS {outbox} (
     message_id   text COLLATE "C" NOT NULL,
     destination  text COLLATE "C" NOT NULL,                     -- the queue
     ordering_key text COLLATE "C",
-    line         bigint,                                        -- of the ordering key; NULL once it is published
+    line         bigint,                                        -- a hash of the ordering key; NULL once published
     type         text COLLATE "C" NOT NULL,
     headers      text COLLATE "C" NOT NULL,                     -- a JSON object
     payload      bytea            NOT NULL,
@@ -22,17 +22,17 @@ CREATE TABLE IF NOT EXISTS {outbox} (
     time         text COLLATE "C",                              -- RFC 3339
     created_at   bigint           NOT NULL,
     state        text COLLATE "C" NOT NULL DEFAULT 'pending',   -- pending, waiting, parked, published
-    due_at       bigint           NOT NULL DEFAULT 0,           -- waiting: to be tried again; published: to be deleted
-    leased_until bigint           NOT NULL DEFAULT 0,           -- pending: a relay has it until then
-    owner        bytea,                                         -- which lease
+    due_at       bigint           NOT NULL DEFAULT 0,           -- waiting: to retry it; published: to delete it
+    leased_until bigint           NOT NULL DEFAULT 0,           -- pending: a relay's lease holds until then
+    owner        bytea,                                         -- of the lease
     attempts     integer          NOT NULL DEFAULT 0,
     error        text COLLATE "C",                              -- of the last attempt that failed
     published_at bigint
 ) WITH (fillfactor = 45);
 
--- What is to be sent, in order; what is to be tried again, by time; what is to be deleted, by time. However many rows
--- of the other kinds there are, they are never looked at.
+-- Rows to send, in order; rows to retry and rows to delete, by time. Rows of the other kinds are never read, however
+-- many there are.
 CREATE INDEX IF NOT EXISTS {outbox_due} ON {on_outbox} (state, due_at, seq);
 
--- Who stands before whom among those that have not left.
+-- The unpublished rows of each line, in their order.
 CREATE INDEX IF NOT EXISTS {outbox_line} ON {on_outbox} (line, seq) WHERE line IS NOT NULL;

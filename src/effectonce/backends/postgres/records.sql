@@ -1,4 +1,4 @@
--- What effectonce asks of PostgreSQL. `-- name: x` starts statement x; each statement is its own transaction.
+-- The store's statements for PostgreSQL. `-- name: x` starts statement x; each statement is its own transaction.
 --
 -- A word in braces stands for an expression. The file defines {decision}, {settled}, {record_columns} and
 -- {listed_columns} itself, each under its name; `statements.py` defines the others:
@@ -6,7 +6,7 @@
 -- {records}, {meta}   the two tables
 -- {now}               the server's clock at the moment of evaluation, in microseconds. now() would be the moment at which
 --                     the transaction began: after a wait for a lock, a short lease counted from it would be over already.
--- {announced}         true; on the way it notifies those who wait for the record `l`
+-- {announced}         true; evaluating it also notifies those who wait for the record `l`
 -- {is_locked}         the row `r` is the one that was locked as `l`: it has the same place (ctid), and the same identity,
 --                     because each partition of a partitioned table has the same places. IS NOT DISTINCT FROM cannot be
 --                     joined on, so that the plan finds the row by its place.
@@ -25,12 +25,12 @@
 
 
 -- name: decision
--- An expression, not a statement: what a claim makes of the record `r`, by the steps of `contracts.Port.run`. `r` has the
+-- An expression, not a statement: how a claim of the record `r` is decided, by the steps of `contracts.Port.run`. `r` has the
 -- columns of the record (all NULL: there is none), the operation's `claimant`, `fingerprints`, `max_attempts` and
 -- `waiting`, and `now`.
 --
 -- These decisions change the record: take_expired, take_free and take_lapsed grant the claim, exhaust ends the record
--- because no attempt is left, lapse moves it to in_doubt, flag notes that someone waits. The others only answer.
+-- because no attempt is left, lapse moves it to in_doubt, flag marks it as awaited. The others only answer.
 CASE
     WHEN r.state IS NULL THEN 'absent'
     WHEN r.expires_at <= r.now THEN 'take_expired'
@@ -59,11 +59,11 @@ SELECT i.scope, i.key, 'claimed', CASE WHEN i.doubts THEN 'lapse' WHEN i.brought
 
 
 -- name: claim
--- Insert the records that are absent, which is nearly all of them; read those that exist, without a lock or a write. One
--- round trip for new keys and for duplicates alike.
+-- Inserts the records that are absent, which is nearly all of them; reads those that exist, without a lock or a write.
+-- One round trip for new keys and for duplicates alike.
 --
--- A row whose decision changes the record: ask `claim_existing`. No row: a rival's insert was committed after this
--- statement began, or the record was deleted meanwhile; ask again.
+-- Where the decision changes the record, `claim_existing` follows. No row: a rival's insert was committed after this
+-- statement began, or the record was deleted meanwhile; the claim is sent again.
 WITH input AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
@@ -96,7 +96,7 @@ FROM (
 
 
 -- name: claim_one
--- `claim` for a program that does one thing at a time.
+-- `claim` for one claim. With `settle_one`, a lone claim and its settlement took 0.6 of the time (410 against 670 µs).
 WITH inserted AS (
     {insert_claims}
     FROM (
@@ -120,8 +120,8 @@ FROM (
 
 
 -- name: claim_existing
--- Lock the records, decide again, and make the change. No row: the record was deleted, or changed after this statement
--- began; ask `claim`.
+-- Locks the records, decides again, and makes the change. No row: the record was deleted, or changed after this statement
+-- began; `claim` is sent again.
 WITH locked AS MATERIALIZED (
     SELECT i.*, {now} AS now, r.*
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
@@ -208,7 +208,7 @@ FROM (
 
 
 -- name: settled
--- Not a statement: what the operation `l` makes of its record `r`. A note and a renewal leave it claimed: a note has the
+-- Not a statement: how the operation `l` changes its record `r`. A note and a renewal leave it claimed: a note has the
 -- state `claimed`, a renewal also a lease. A renewal leaves expires_minute: it may be early, never late.
 state = l.state,
 attention = CASE l.state
@@ -232,9 +232,9 @@ note = coalesce(l.note, r.note)
 
 
 -- name: settle
--- The settlements, notes and renewals of records that are claimed as they should be and that nobody waits for: nearly
--- all. A record is found by its key and changed by its place, without a lock before, which
--- saves a sixth of the server's time for a batch of 100. No row: ask `settle_locked`, which also says why.
+-- The settlements, notes and renewals of records that are claimed by their owner and not awaited: nearly all. A record is
+-- found by its key and changed by its place, without a lock before, which saves a sixth of the server's time for a batch
+-- of 100. No row: `settle_locked` follows, which also says why.
 UPDATE {records} r SET
     {settled}
 FROM (
@@ -248,9 +248,9 @@ RETURNING l.n
 
 
 -- name: settle_one
--- `settle` for a program that does one thing at a time, and, with $12, for the caller's own transaction: that one also
--- ends what someone waits for, or what is in doubt, and whoever waits polls. What a rival changes meanwhile is judged
--- again in its newest version. No row: refused, or ask `settle_locked`.
+-- `settle` for one operation and, with $12, for the caller's own transaction: that also settles a record that is awaited,
+-- whose waiters then poll, or that is in doubt. A record that a rival changes meanwhile is judged again in its newest
+-- version. No row: refused, or `settle_locked` follows.
 UPDATE {records} r SET
     {settled}
 FROM (
@@ -267,7 +267,7 @@ RETURNING 1::bigint AS n
 -- name: settle_locked
 -- Every settlement, note and renewal, with its reply. It is applied where the record is claimed by this owner with this
 -- token (done: also in doubt under them). `applied` is also true where this very settlement was applied before: its reply
--- was lost. It is NULL where a rival changed the record after this statement began: ask again. No row: refused.
+-- was lost. It is NULL where a rival changed the record after this statement began: it is sent again. No row: refused.
 WITH locked AS MATERIALIZED (
     SELECT i.*, r.place, r.awaited, {now} AS now,
            r.was = 'claimed' OR (r.was = 'in_doubt' AND i.state = 'done') AS open, r.was, r.expires_at
@@ -297,7 +297,7 @@ WHERE (expires_at IS NULL OR expires_at > now) AND (NOT open OR NOT EXISTS (SELE
 
 -- name: remember
 -- A success that was not claimed, recorded wherever a claim would be granted. As in `claim`, absent records are inserted
--- first; the others are locked only where they are to be changed. No row: ask again.
+-- first; the others are locked only where they are to be changed. No row: it is sent again.
 WITH input AS MATERIALIZED (
     SELECT i.*, ''::bytea AS claimant, 0 AS max_attempts, false AS waiting
     FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[], $5::bytea[])
@@ -373,13 +373,13 @@ SELECT n, {announced} FROM changed l
 
 
 -- name: record_columns
--- Not a statement: a record as people see it.
+-- Not a statement: a record as operators see it.
 r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at, r.lease_until,
 r.expires_at, r.owner, r.fingerprint, r.result, r.error, r.note
 
 
 -- name: listed_columns
--- Not a statement: the same for a list. A record that is not `wanted` was only passed over, and comes without its values.
+-- Not a statement: the same for a list. A record that is not `wanted` is only passed over, without its values.
 r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at, r.lease_until,
 r.expires_at, r.owner, r.fingerprint, CASE WHEN r.wanted THEN r.result END AS result,
 CASE WHEN r.wanted THEN r.error END AS error, CASE WHEN r.wanted THEN r.note END AS note, r.wanted
@@ -439,9 +439,9 @@ ORDER BY r.scope, r.key
 
 
 -- name: stats
--- How many there are of each state, and the least time of change. At most $1 of those that `attention` finds; the
+-- How many records are in each state, and the least time of change. At most $1 of those that `attention` finds; the
 -- others have no index (see the schema), and are counted among the $2 records that expire last. `scanned` is how
--- many of those there were: where it is $2, others were left out.
+-- many of those there were: where it is $2, others were not counted.
 WITH scanned AS MATERIALIZED (
     SELECT state, attention, expires_at
     FROM {records}
@@ -504,7 +504,7 @@ SELECT NULL FROM locked WHERE (expires_at IS NULL OR expires_at > now) AND NOT E
 
 
 -- name: resolve
--- $3 is what became of it: done, failed or free.
+-- An operator's decision on a record in doubt. $3 is its new state: done, failed or free.
 WITH locked AS MATERIALIZED (
     SELECT r.*, {now} AS now
     FROM (
@@ -540,8 +540,8 @@ SELECT NULL FROM doubted WHERE NOT EXISTS (SELECT FROM changed)
 
 
 -- name: sweep
--- Rows that others have locked are left to the next sweep: someone is using them. One more than the limit is looked
--- for, of each kind: that one says whether there is more to do.
+-- Rows that are locked are in use, and wait for the next sweep. It reads one row more than the limit of each kind, which
+-- says whether there is more to do.
 WITH began AS MATERIALIZED (
     SELECT {now} AS now
 ),
@@ -598,8 +598,8 @@ FROM {meta}
 
 
 -- name: durability
--- Whether nothing may be written, or commits may be lost: to a power cut, to a crash, to the emptying of tables that are
--- not in the log.
+-- The settings under which nothing may be written, or under which commits may be lost: to a power cut, to a crash, to
+-- the emptying of tables that are not in the log.
 SELECT current_setting('transaction_read_only') = 'on' AS read_only,
        current_setting('fsync') = 'off' AS unsynced,
        current_setting('synchronous_commit') = 'off' AS answers_early,
@@ -611,8 +611,8 @@ SELECT current_setting('transaction_read_only') = 'on' AS read_only,
 
 
 -- name: denied
--- What this user lacks of the privileges that claims, settlements and sweeps need; NULL: nothing. Of the whole
--- table: to grant every column of it is not enough for a claim.
+-- The privileges that claims, settlements and sweeps need and this user lacks; NULL: none. They are privileges on the
+-- whole table: to grant every column of it is not enough for a claim.
 SELECT string_agg(privilege || ' on ' || name, ', ') AS lacking
 FROM (VALUES ('{records}', 'SELECT'), ('{records}', 'INSERT'), ('{records}', 'UPDATE'), ('{records}', 'DELETE'),
              ('{meta}', 'UPDATE')) AS needed (name, privilege)
@@ -627,8 +627,8 @@ FROM (SELECT expires_at FROM {records}
 
 
 -- name: figures_transaction
--- What keeps vacuum from clearing up: the oldest snapshot, or prepared transaction, in this database. Of others' sessions
--- only a member of pg_read_all_stats sees it.
+-- The oldest snapshot, or prepared transaction, in this database, which keeps vacuum from removing dead rows. Only a
+-- member of pg_read_all_stats sees those of other users.
 SELECT (date_part('epoch', clock_timestamp() - since) * 1000000)::bigint AS age, who
 FROM (SELECT xact_start AS since, format('pid %s of %s, %s', pid, usename, state) AS who
       FROM pg_stat_activity
@@ -641,7 +641,7 @@ ORDER BY since LIMIT 1
 
 
 -- name: figures_rows
--- As the statistics have them. The tables of the inbox and the outbox are looked at where they are.
+-- Live and dead rows, as the statistics estimate them. The tables of the inbox and the outbox may be missing.
 SELECT relname::text AS name, n_live_tup AS live, n_dead_tup AS dead
 FROM pg_stat_user_tables
 WHERE relid IN (SELECT to_regclass(name) FROM unnest(ARRAY['{records}', '{outbox}', '{inbox}']) AS t (name))
@@ -652,15 +652,15 @@ SELECT name::text AS name, setting::text AS setting FROM pg_settings WHERE name 
 
 
 -- name: facts
--- Asked once per connection: who answers, whether it is a replica, the isolation level, the encoding.
+-- Sent once per connection: the server's process, whether it is a replica, the isolation level, the encoding.
 SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS replica,
        current_setting('default_transaction_isolation') AS isolation, current_setting('server_encoding') AS encoding,
        current_setting('server_version_num')::integer AS version
 
 
 -- name: session_settings
--- Set on connections of our own that no pooler shares. A server that gives up in time leaves no statement behind
--- that is applied long after its caller gave up. A plan made while the table was small must not scan it later on.
+-- For connections of our own that no pooler shares. The server gives up before its caller does, so that no statement is
+-- applied long afterwards. A plan made while the table was small must not scan it later on.
 SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
        set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false)

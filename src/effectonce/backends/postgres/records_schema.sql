@@ -7,7 +7,7 @@
 --   expires_minute  a minute (since the epoch) in or before which the record expires; NULL: never. The claim
 --                   and its completion nearly always agree on it. The sweeper starts from it and then looks at
 --                   `expires_at`.
---   attention       what the sweeper and people look for, and rare on that path: free, failed, in_doubt as the
+--   attention       what the sweeper and operators look for, and rare on that path: free, failed, in_doubt as the
 --                   state says, `lapse` for a claim whose lapse means doubt, or `noted` for another claim that has a
 --                   note. NULL for all else.
 --
@@ -31,8 +31,8 @@ CREATE TABLE IF NOT EXISTS {records} (
     expires_minute bigint,
     doubt_on_lapse boolean          NOT NULL,           -- what the end of the lease means
     lapsed         boolean          NOT NULL DEFAULT false,  -- claimed from a lapsed lease
-    awaited        boolean          NOT NULL DEFAULT false,  -- someone waits for the settlement: NOTIFY
-    owner          bytea            NOT NULL,           -- who claimed it last
+    awaited        boolean          NOT NULL DEFAULT false,  -- a caller waits for the settlement: NOTIFY
+    owner          bytea            NOT NULL,           -- of the last claim
     fingerprint    bytea,                               -- of the payload
     result         bytea,
     error          bytea,

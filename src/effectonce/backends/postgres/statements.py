@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from effectonce.backends.common.sql_files import statements
+from effectonce.backends.common.sql_files import CLOCKS, statements
 from effectonce.record import EXHAUSTED
 
 from .client import Statement
 
-NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint"
 #: The parts of statements that the file names, beside the statements.
 PARTS: Final = ("decision", "insert_claims", "settled", "record_columns", "listed_columns")
 
@@ -38,7 +37,7 @@ def schema_words(prefix: str) -> dict[str, str]:
         "meta": f'"{prefix}_meta"',
         "outbox": f'"{prefix}_outbox"',
         "inbox": f'"{prefix}_inbox"',
-        "now": NOW,
+        "now": CLOCKS["postgresql"],
         "is_locked": "r.ctid = l.place AND (r.scope, r.key) IS NOT DISTINCT FROM (l.scope, l.key)",
         "place": f'(SELECT r.ctid FROM "{prefix}_records" r WHERE r.scope = i.scope AND r.key = i.key)',
         "is_placed": "r.ctid = l.place AND r.owner = l.owner AND r.token = l.token AND r.state = 'claimed' "

@@ -31,7 +31,7 @@ from effectonce.record import (
     Resolution,
     Settlement,
     Stats,
-    Swept,
+    SweepResult,
 )
 from effectonce.values.urls import Address, flag
 
@@ -333,9 +333,9 @@ class PostgresPort:
         (applied,) = await self._send_until_answered(f"decision ({name})", 1, send)
         return applied is True
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         (swept,) = await self._query("sweep", int4.pack(limit))
-        return Swept(**swept)
+        return SweepResult(**swept)
 
     async def figures(self, before: int) -> Figures:
         (overdue,) = await self._query("figures_overdue", int8.pack(before), int4.pack(MAX_COUNT))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from effectonce.errors import BrokerUnavailable, show
 
-from .endpoint import RabbitMQRefusal, driver
+from . import frames
+from .endpoint import RabbitMQRefusal, load_driver
 
 if TYPE_CHECKING:
     from .connection import RabbitMQConnection
@@ -29,7 +30,7 @@ class RabbitMQChannel:
     def __init__(self, connection: RabbitMQConnection, number: int) -> None:
         self.connection = connection
         self.number = number
-        self.commands = driver().commands
+        self.commands = load_driver().commands
         self.lost: Exception | None = None
         self.on_delivery: Callable[[int, bytes, bytes], None] = _ignore
         self.on_return: Callable[[str, bytes, bytes], None] = _ignore
@@ -62,8 +63,11 @@ class RabbitMQChannel:
             self.connection.fail(BrokerUnavailable("the call was cancelled before the server had answered"))
             raise
 
-    def write(self, data: bytes) -> None:
-        self.connection.write(data)
+    def ack(self, tags: Iterable[int]) -> None:
+        self.connection.write(b"".join(frames.ack(self.number, tag) for tag in tags))
+
+    def requeue(self, tags: Iterable[int]) -> None:
+        self.connection.write(b"".join(frames.nack(self.number, tag) for tag in tags))
 
     # -- frames from the server, called by the connection
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 
 from .channel import RabbitMQChannel
-from .endpoint import RabbitMQEndpoint, RabbitMQRefusal, driver
+from .endpoint import RabbitMQEndpoint, RabbitMQRefusal, load_driver
 from .frames import CONTENT_BODY, CONTENT_HEADER, FRAME_END, FRAME_HEADER, HEARTBEAT, METHOD
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"  # class and method of basic.deliver
@@ -35,12 +35,13 @@ class RabbitMQConnection(asyncio.Protocol):
         self.frame_max = FRAME_MAX
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._pamqp = driver()
+        self._pamqp = load_driver()
         self._unmarshal = self._pamqp.frame.unmarshal
         self._transport: asyncio.Transport | None = None
-        self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._writable: asyncio.Future[None] | None = None
+        self._ready = asyncio.Event()  # logged in, or failed before
+        self._closed = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._unread = b""
         self._channels: dict[int, RabbitMQChannel] = {}
         self._blocked_reason = ""
@@ -55,7 +56,7 @@ class RabbitMQConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(endpoint.timeout):
                 await self._loop.create_connection(lambda: self, endpoint.host, endpoint.port, ssl=endpoint.tls)
-                await self._ready
+                await self._ready.wait()
         except TimeoutError:
             self.fail(BrokerUnavailable(f"{endpoint.shown} did not answer within {endpoint.timeout:g} s"))
         except ssl.SSLError as error:
@@ -112,7 +113,7 @@ class RabbitMQConnection(asyncio.Protocol):
                 at = end
             self._unread = buffer[at:]
         except Exception as error:  # the loop would only log it, and callers would wait for their timeout
-            if self._ready.done():
+            if self._ready.is_set():
                 self.fail(BrokerUnavailable(f"{self.endpoint.shown} sent a frame that cannot be read: {show(error)}"))
             else:
                 self.fail(RabbitMQRefusal(f"{self.endpoint.shown} does not speak AMQP 0-9-1", 0))
@@ -120,16 +121,13 @@ class RabbitMQConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         why = show(error) if error else "closed by the broker"
         self.fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} broke ({why})"))
-        if not self._closed.done():
-            self._closed.set_result(None)
+        self._closed.set()
 
     def pause_writing(self) -> None:
-        self._writable = self._loop.create_future()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        self._writable.set()
 
     # -- frames
 
@@ -143,8 +141,7 @@ class RabbitMQConnection(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait while the socket's buffer is full."""
-        if self._writable is not None:
-            await asyncio.shield(self._writable)
+        await self._writable.wait()
 
     def _handle_method(self, number: int, frame: Any) -> None:
         if number:
@@ -167,8 +164,7 @@ class RabbitMQConnection(asyncio.Protocol):
             self._heartbeat_interval_s = heartbeat / 2
             self._heartbeat_timer = self._loop.call_later(self._heartbeat_interval_s, self._send_heartbeat)
         elif name == "Connection.OpenOk":
-            if not self._ready.done():
-                self._ready.set_result(None)
+            self._ready.set()
         elif name == "Connection.Close":
             self.send(0, commands.CloseOk())
             self.fail(self._refusal(frame.reply_code, frame.reply_text))
@@ -186,7 +182,7 @@ class RabbitMQConnection(asyncio.Protocol):
 
     def _refusal(self, status: int, text: str) -> Exception:
         shown, text = self.endpoint.shown, show(text, 300)
-        if self._ready.done():
+        if self._ready.is_set():
             return BrokerUnavailable(f"{shown} closed the connection ({text})")
         if status == 403:
             return RabbitMQRefusal(
@@ -241,9 +237,7 @@ class RabbitMQConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()  # unsent data would wait for a server that does not read
         self.resume_writing()
-        if not self._ready.done():
-            self._ready.set_exception(error)
-            self._ready.exception()  # retrieved: `open` may have been cancelled
+        self._ready.set()
         for channel in list(self._channels.values()):
             channel.fail(error)
 
@@ -253,7 +247,7 @@ class RabbitMQConnection(asyncio.Protocol):
             self.send(0, self._pamqp.commands.Connection.Close(200, "closed", 0, 0))
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await asyncio.shield(self._closed)
+                await self._closed.wait()
         except TimeoutError:
             if self._transport is not None:
                 self._transport.abort()

@@ -17,12 +17,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
-from effectonce.backends.rabbitmq import frames
 from effectonce.contracts import DeadLetter
 
 from .channel import RabbitMQChannel
 from .connection import RabbitMQConnection
 from .packets import DEAD_LETTER_ID, packet_of
+from .properties import value_text
 from .queues import QueueDeclarations, dead_letter_queue
 
 #: The most dead letters that are taken in one round trip.
@@ -91,7 +91,7 @@ class RabbitMQDeadLetters:
                 wanted.discard(id)
                 acked.append(tag)
                 del self._held[tag]
-        channel.write(b"".join(frames.ack(channel.number, tag) for tag in acked))
+        channel.ack(acked)
         if acked:
             self._unlisted = deque(tag for tag in self._unlisted if tag in self._held)
         return len(acked)
@@ -138,7 +138,7 @@ class RabbitMQDeadLetters:
         if id is None:
             content = repr((packet.id, packet.body, sorted(packet.headers.items())))
             id = hashlib.sha256(content.encode()).hexdigest()[:32]
-            cause = {n: frames.value_text(value) for n, value in received.server_headers.items() if "death" in n}
+            cause = {n: value_text(value) for n, value in received.server_headers.items() if "death" in n}
             packet = replace(packet, headers={**packet.headers, **cause})
         return DeadLetter(id=id, packet=packet, queue=self._queue)
 
@@ -157,6 +157,6 @@ class RabbitMQDeadLetters:
         for start in range(0, len(tags), REQUEUE_CHUNK):
             chunk = tags[start : start + REQUEUE_CHUNK]
             expected = await self._count_waiting(channel) + len(chunk)
-            channel.write(b"".join(frames.nack(channel.number, tag) for tag in chunk))
+            channel.requeue(chunk)
             while await self._count_waiting(channel) < expected and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)

@@ -1,21 +1,19 @@
-"""Where a RabbitMQ server is, its driver, and what it refuses."""
+"""Where a RabbitMQ server is, its driver, and its refusals."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver
+from effectonce.errors import ConfigurationError, InvalidOption
 from effectonce.values.urls import Address
 
 
-def driver() -> Any:
-    """pamqp, imported when first needed. Raises `MissingDriver` where it is not installed."""
-    try:
-        import pamqp.commands
-        import pamqp.frame
-        import pamqp.header
-    except ImportError:
-        raise MissingDriver("RabbitMQ needs a driver: pip install 'effectonce[rabbitmq]'") from None
+def load_driver() -> Any:
+    """Import pamqp, which is needed at the first use of RabbitMQ only."""
+    import pamqp.commands
+    import pamqp.frame
+    import pamqp.header
+
     return pamqp
 
 

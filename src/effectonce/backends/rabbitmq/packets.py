@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from effectonce.backends.rabbitmq import frames
 from effectonce.contracts import Packet
+
+from .properties import make_properties, read_properties
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """RabbitMQ 4 refuses more, and closes the channel for it; RabbitMQ 3 takes 128 MB."""
@@ -38,12 +39,12 @@ def content_of(packet: Packet) -> Content:
     }
     if packet.ordering_key is not None:
         headers[ORDERING_KEY] = packet.ordering_key
-    return frames.properties(packet.id, headers.items()), packet.body
+    return make_properties(packet.id, headers.items()), packet.body
 
 
 def packet_of(header: bytes, body: bytes) -> ReceivedPacket:
     """The packet in a message, which another client may have sent."""
-    read = frames.read_properties(header)
+    read = read_properties(header)
     own: dict[str, str] = {name: read.headers.pop(name) for name in OWN_HEADERS if name in read.headers}
     packet = Packet(
         body=body,

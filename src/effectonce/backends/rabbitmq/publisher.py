@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import takewhile
 
 from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
-from effectonce.backends.rabbitmq import frames
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 from effectonce.values.queue_names import require_name
 
+from . import frames
 from .channel import RabbitMQChannel
 from .connection import RabbitMQConnection
+from .endpoint import RabbitMQEndpoint
 from .packets import Content, content_of
 from .queues import MissingRabbitMQQueue, QueueDeclarations, missing_queue
 
@@ -24,33 +24,45 @@ from .queues import MissingRabbitMQQueue, QueueDeclarations, missing_queue
 class _PublishBatch:
     """Messages that are being published, and the outcome of each: None where it was confirmed."""
 
-    def __init__(self, contents: Sequence[Content], done: asyncio.Future[None]) -> None:
-        self.contents = contents
+    def __init__(self, contents: Sequence[Content], first_tag: int, endpoint: RabbitMQEndpoint) -> None:
         self.outcomes: list[Exception | None] = [None] * len(contents)
-        self.done = done
-        self._unconfirmed = len(contents)
+        self.done = asyncio.get_running_loop().create_future()
+        self._contents = contents
+        self._first_tag = first_tag
+        self._endpoint = endpoint
+        self._unconfirmed = set(range(first_tag, first_tag + len(contents)))
         self._next_returned = 0
 
-    def set_returned(self, content: Content, error: Exception) -> bool:
-        """Record that the server returned ``content``. Returns come in the order of publishing. False: it is not in
-        this batch."""
-        for index in range(self._next_returned, len(self.contents)):
-            if self.contents[index] == content:
-                self.outcomes[index] = error
-                self._next_returned = index + 1
-                return True
-        return False
-
-    def set_confirmed(self, index: int, error: Exception | None) -> None:
-        if error is not None:
-            self.outcomes[index] = error
-        self._unconfirmed -= 1
+    def handle_confirm(self, last_tag: int, multiple: bool, confirmed: bool) -> None:
+        tags = {tag for tag in self._unconfirmed if tag <= last_tag} if multiple else self._unconfirmed & {last_tag}
+        self._unconfirmed -= tags
+        if not confirmed:
+            for tag in tags:
+                shown = self._endpoint.shown
+                error = BrokerUnavailable(f"{shown} did not take the message; publish it again")
+                self.outcomes[tag - self._first_tag] = error
         if not self._unconfirmed and not self.done.done():
             self.done.set_result(None)
 
+    def handle_return(self, queue: str, header: bytes, body: bytes) -> None:
+        """A message reached no queue. Returns have no tag; they come in the order of publishing."""
+        error = missing_queue(self._endpoint, queue)
+        for index in range(self._next_returned, len(self._contents)):
+            if self._contents[index] == (header[12:], body):
+                self.outcomes[index] = error
+                self._next_returned = index + 1
+                return
+        # The server has changed this message: it may be any of these. None passes for published.
+        self.outcomes = [error] * len(self.outcomes)
+
+    def handle_loss(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # retrieved: the caller may have been cancelled
+
 
 class ConfirmedPublisher:
-    """A channel with publisher confirms, on a connection of its own. Several tasks may publish at once.
+    """A channel with publisher confirms, on a connection of its own: one batch at a time.
 
     A server that is short of memory stops reading from connections that publish: acks would wait behind them.
     """
@@ -58,22 +70,9 @@ class ConfirmedPublisher:
     def __init__(self, queues: QueueDeclarations, name: str) -> None:
         self._queues = queues
         self._connection = ReconnectingConnection(lambda: RabbitMQConnection.open(queues.endpoint, name))
-        self._opening = asyncio.Lock()
-        self._declaring = asyncio.Lock()
+        self._publishing = asyncio.Lock()
         self._channel: RabbitMQChannel | None = None
         self._last_tag = 0
-        self._unconfirmed: dict[int, tuple[_PublishBatch, int]] = {}  # by delivery tag: the batch, the place in it
-
-    async def _open(self) -> RabbitMQChannel:
-        async with self._opening:
-            if self._channel is None or self._channel.lost is not None:
-                channel = await (await self._connection.get()).open_channel()
-                await channel.call(channel.commands.Confirm.Select())
-                self._channel, self._last_tag, self._unconfirmed = channel, 0, {}
-                channel.on_confirm = self._handle_confirm
-                channel.on_return = self._handle_return
-                channel.on_lost = self._handle_loss
-            return self._channel
 
     async def publish(
         self,
@@ -86,22 +85,18 @@ class ConfirmedPublisher:
 
         ``declare`` declares the queue where there is none; returned messages are then published again.
         """
-        outcomes = await self._publish(exchange, routing_key, contents)
-        returned = [index for index, error in enumerate(outcomes) if isinstance(error, MissingRabbitMQQueue)]
-        if returned and declare is not None:
-            unrouted = [contents[index] for index in returned]
-            async with self._declaring:  # a queue that two declare at once refuses messages for a moment
-                retried = await self._publish(exchange, routing_key, unrouted[:1])
-                if isinstance(retried[0], MissingRabbitMQQueue):
-                    await self._run_on_own_channel(declare)
-                    retried = await self._publish(exchange, routing_key, unrouted[:1])
-            retried += await self._publish(exchange, routing_key, unrouted[1:])
-            for index, outcome in zip(returned, retried, strict=True):
-                outcomes[index] = outcome
-        return outcomes
+        async with self._publishing:
+            outcomes = await self._publish(exchange, routing_key, contents)
+            returned = [index for index, error in enumerate(outcomes) if isinstance(error, MissingRabbitMQQueue)]
+            if returned and declare is not None:
+                await self._run_on_own_channel(declare)
+                retried = await self._publish(exchange, routing_key, [contents[index] for index in returned])
+                for index, outcome in zip(returned, retried, strict=True):
+                    outcomes[index] = outcome
+            return outcomes
 
     async def _run_on_own_channel(self, declare: Callable[[RabbitMQChannel], Awaitable[object]]) -> None:
-        """Run ``declare`` on another channel: a refusal ends the channel, and with it every batch on it."""
+        """Run ``declare`` on another channel: a refusal ends the channel."""
         channel = await (await self._connection.get()).open_channel()
         await declare(channel)
         await channel.close()
@@ -110,47 +105,33 @@ class ConfirmedPublisher:
         if not contents:
             return []
         channel = await self._open()
-        number, frame_max = channel.number, channel.connection.frame_max
-        first = frames.publish(number, exchange, routing_key)
-        batch = _PublishBatch(contents, asyncio.get_running_loop().create_future())
+        batch = _PublishBatch(contents, self._last_tag + 1, self._queues.endpoint)
+        channel.on_confirm, channel.on_return = batch.handle_confirm, batch.handle_return
+        channel.on_lost = batch.handle_loss
+        self._last_tag += len(contents)
+        first = frames.publish(channel.number, exchange, routing_key)
         data: list[bytes] = []
-        for index, (properties, body) in enumerate(contents):
-            self._last_tag += 1
-            self._unconfirmed[self._last_tag] = (batch, index)
-            data += (first, frames.content(number, properties, body, frame_max))
-        channel.write(b"".join(data))
+        for properties, body in contents:
+            data += (first, frames.content(channel.number, properties, body, channel.connection.frame_max))
+        channel.connection.write(b"".join(data))
         try:
             async with asyncio.timeout(self._queues.endpoint.timeout):
                 await channel.connection.drain()
                 await batch.done
         except TimeoutError:
             raise channel.connection.fail_unanswered() from None
+        except asyncio.CancelledError:
+            # A return is perhaps on its way: the next batch would take it for one of its own messages.
+            channel.connection.fail(BrokerUnavailable("publishing was cancelled before the server had confirmed it"))
+            raise
         return batch.outcomes
 
-    def _handle_confirm(self, last_tag: int, multiple: bool, confirmed: bool) -> None:
-        shown = self._queues.endpoint.shown
-        error = None if confirmed else BrokerUnavailable(f"{shown} did not take the message; publish it again")
-        tags = list(takewhile(lambda tag: tag <= last_tag, self._unconfirmed)) if multiple else [last_tag]
-        for tag in tags:
-            if tag in self._unconfirmed:
-                batch, index = self._unconfirmed.pop(tag)
-                batch.set_confirmed(index, error)
-
-    def _handle_return(self, queue: str, header: bytes, body: bytes) -> None:
-        error = missing_queue(self._queues.endpoint, queue)
-        batches = list(dict.fromkeys(batch for batch, _ in self._unconfirmed.values()))
-        if not any(batch.set_returned((header[12:], body), error) for batch in batches):
-            # A return has no tag, and the server has changed this message: it may be any of these. None passes for
-            # published.
-            for batch in batches:
-                batch.outcomes = [error] * len(batch.outcomes)
-
-    def _handle_loss(self, error: Exception) -> None:
-        unconfirmed, self._unconfirmed = self._unconfirmed, {}
-        for batch, _ in unconfirmed.values():
-            if not batch.done.done():
-                batch.done.set_exception(error)
-                batch.done.exception()  # retrieved: its caller may have been cancelled
+    async def _open(self) -> RabbitMQChannel:
+        if self._channel is None or self._channel.lost is not None:
+            self._channel = await (await self._connection.get()).open_channel()
+            self._last_tag = 0
+            await self._channel.call(self._channel.commands.Confirm.Select())
+        return self._channel
 
     async def close(self) -> None:
         await self._connection.close()

@@ -105,9 +105,9 @@ class RedisPublisher:
         stream, exchange = stream_key(self._namespace, queue), self._connection.exchange
         added = [("XADD", stream, "*", *fields_of(packet)) for packet in packets]
         if len(added) == 1:
-            replies = await exchange(*added)
+            replies = await exchange(*added, check=False)
         else:
-            *queued, done = await exchange(("MULTI",), *added, ("EXEC",))
+            *queued, done = await exchange(("MULTI",), *added, ("EXEC",), check=False)
             refused = next((reply for reply in queued if isinstance(reply, ReplyError)), None)
             replies = done if isinstance(done, list) else [refused or done] * len(packets)
         return [self._connection.translate(reply) if isinstance(reply, ReplyError) else None for reply in replies]

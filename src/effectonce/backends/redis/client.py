@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from effectonce.contracts import ConnectionLost
@@ -19,6 +19,7 @@ from effectonce.errors import StoreUnavailable, SyncAsyncMismatch, show
 from .connection import Script, Word, run_script
 from .endpoint import RedisEndpoint
 from .errors import RedisErrors, ReplyError
+from .record_format import companions
 
 # The client libraries' classes for errors whose code word they cut off.
 _CODE_OF_CLASS = {
@@ -48,10 +49,9 @@ def is_cluster(client: Any) -> bool:
 class RedisClientConnection:
     """See `connection.RedisConnection`. One class for sync and async clients: awaitable replies are awaited."""
 
-    def __init__(self, client: Any, shown: str, companions: Callable[[bytes], tuple[bytes, ...]]) -> None:
+    def __init__(self, client: Any, shown: str) -> None:
         self.errors = RedisErrors(shown)
         self._client = client
-        self._companions = companions
         self._cluster = is_cluster(client)
         self._async = is_async(client)
         self._pubsub: Any = None
@@ -66,7 +66,7 @@ class RedisClientConnection:
 
     async def _run_item(self, script: Script, key: bytes, arg: bytes) -> Any:
         try:
-            return (await run_script(self, "", script, [key, *self._companions(key)], [arg]))[0]
+            return (await run_script(self, "", script, [key, *companions(key)], [arg]))[0]
         except StoreUnavailable as error:  # of this item's node: the other nodes may answer
             return error
 

@@ -7,11 +7,14 @@ from binascii import crc_hqx
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 
 from .connection import RedisSocket, Script, Subscription, Word, ask
 from .endpoint import RedisEndpoint, load_driver
 from .errors import ReplyError
+from .record_format import companions
 
 SLOTS = 16_384
 MAX_REDIRECTS = 8  # how often one item follows the cluster's redirections; more means that slots are moving now
@@ -35,21 +38,30 @@ def slot_of(key: bytes) -> int:
     return crc_hqx(key[start + 1 : end] if -1 < start < end - 1 else key, 0) % SLOTS
 
 
+class _Item(Struct):
+    """One item of a batch, on its way to the node of its key's slot."""
+
+    position: int
+    slot: int
+    command: bytes
+    node: Node | None
+    asking: bool = False  # the slot is moving to the node, which serves it only after ASKING
+
+
+#: The commands for each node in one round trip, with the item that each reply belongs to.
+_Outgoing = dict[Node, list[tuple[_Item | None, bytes]]]
+
+
 class RedisClusterConnection:
     """See `connection.RedisConnection`. The map of slots comes from any node that answers, again when slots moved."""
 
     def __init__(
-        self,
-        connect: Callable[[RedisEndpoint], RedisSocket],
-        endpoint: RedisEndpoint,
-        seeds: Sequence[Node],
-        companions: Callable[[bytes], tuple[bytes, ...]],
+        self, connect: Callable[[RedisEndpoint], RedisSocket], endpoint: RedisEndpoint, seeds: Sequence[Node]
     ) -> None:
         self.errors = endpoint.errors
         self._connect = connect
         self._endpoint = endpoint
         self._known_nodes: dict[Node, None] = dict.fromkeys(seeds)
-        self._companions = companions
         self._slots: list[Node | None] = [None] * SLOTS
         self._slots_are_stale = True
         self._sockets: dict[Node, RedisSocket] = {}
@@ -59,86 +71,95 @@ class RedisClusterConnection:
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         if self._slots_are_stale:
             await self._load_slots()
-        # The indexes are named as keys too, so that the nodes answer TRYAGAIN while their slot moves: a script that
-        # created a second index on the other node would lose the first.
-        commands = [
-            self._pack((b"EVALSHA", script.sha, 1 + len(indexes), key, *indexes, arg))
-            for key, arg in zip(keys, args, strict=True)
-            for indexes in (self._companions(key),)
-        ]
         replies: list[Any] = [None] * len(keys)
-        pending = {i: (self._slots[slot_of(key)], False) for i, key in enumerate(keys)}
+        pending: list[_Item] = []
+        for position, (key, arg) in enumerate(zip(keys, args, strict=True)):
+            # The indexes are named as keys too, so that the nodes answer TRYAGAIN while their slot moves: a script that
+            # created a second index on the other node would lose the first.
+            touched = (key, *companions(key))
+            command = self._pack((b"EVALSHA", script.sha, len(touched), *touched, arg))
+            slot = slot_of(key)
+            pending.append(_Item(position, slot, command, self._slots[slot]))
         unloaded: set[Node] = set()
         for attempt in range(MAX_REDIRECTS):
-            batches = _NodeBatches(self._pack, script)
-            for i, (node, asking) in pending.items():
-                if node is None:
+            outgoing: _Outgoing = {}
+            for item in pending:
+                if item.node is None:
                     self._slots_are_stale = True
-                    replies[i] = StoreUnavailable(
+                    replies[item.position] = StoreUnavailable(
                         f"{self.errors.shown} has no node for this key's slot at the moment; retry later"
                     )
-                else:
-                    batches.add(node, i, commands[i], asking=asking, load=node in unloaded)
-            unloaded.clear()
-            tried, pending, busy = pending, {}, False
-            for node, i, reply in await self._round_trip(batches):
+                    continue
+                commands = outgoing.setdefault(item.node, [])
+                if item.node in unloaded:
+                    unloaded.remove(item.node)
+                    commands.append((None, self._pack((b"SCRIPT", b"LOAD", script.source))))
+                if item.asking:
+                    commands.append((None, self._pack((b"ASKING",))))
+                commands.append((item, item.command))
+            pending, busy = [], False
+            for item, reply in await self._round_trip(outgoing):
                 if type(reply) is list:
-                    replies[i] = reply[0]
+                    replies[item.position] = reply[0]
                     continue
                 code = reply.code if isinstance(reply, ReplyError) else ""
                 if code in ("MOVED", "ASK"):
-                    redirected = _parse_node(str(reply).split(" ")[2], node)
+                    item.node, item.asking = _parse_node(str(reply).split(" ")[2], item.node), code == "ASK"
                     if code == "MOVED":
-                        self._slots[slot_of(keys[i])], self._slots_are_stale = redirected, True
-                    pending[i] = (redirected, code == "ASK")
-                elif code == "NOSCRIPT":
-                    unloaded.add(node)
-                    pending[i] = tried[i]
+                        self._slots[item.slot], self._slots_are_stale = item.node, True
+                elif code == "NOSCRIPT" and item.node is not None:
+                    unloaded.add(item.node)
                 elif code == "TRYAGAIN":
-                    pending[i], busy = tried[i], True
+                    busy = True
                 else:
                     self._slots_are_stale = self._slots_are_stale or code in ("READONLY", "CLUSTERDOWN", "")
-                    replies[i] = reply
+                    replies[item.position] = reply
+                    continue
+                pending.append(item)
             if not pending:
                 return replies
             if busy:
-                await self._any_socket().pause(0.01 * 2 ** min(attempt, 4))
-        for i in pending:
-            replies[i] = StoreUnavailable(f"{self.errors.shown} is moving this key to another node; retry later")
+                await next(iter(self._sockets.values())).pause(0.01 * 2 ** min(attempt, 4))
+        for item in pending:
+            replies[item.position] = StoreUnavailable(
+                f"{self.errors.shown} is moving this key to another node; retry later"
+            )
         return replies
 
-    async def _round_trip(self, batches: _NodeBatches) -> list[tuple[Node, int, Any]]:
+    async def _round_trip(self, outgoing: _Outgoing) -> list[tuple[_Item, Any]]:
         """Send everything, then collect the replies: the nodes work at the same time, under one timeout.
 
         A node that cannot be reached, does not answer or breaks its connection fails its own items. A cancellation
         drops every connection that still owes replies.
         """
-        replies_by_item: list[tuple[Node, int, Any]] = []
-        sent: list[Node] = []
+        answered: list[tuple[_Item, Any]] = []
+        waiting: list[Node] = []
         try:
-            for node, commands in batches.commands.items():
+            for node, commands in outgoing.items():
                 try:
-                    await self._at(node).send(b"".join(commands))
-                    sent.append(node)
+                    await self._at(node).send(b"".join(command for _, command in commands))
+                    waiting.append(node)
                 except Exception as error:
-                    replies_by_item += [(node, i, error) for i in batches.items[node] if i >= 0]
+                    answered += [(item, error) for item, _ in commands if item is not None]
             deadline = time.monotonic() + self._endpoint.timeout
-            while sent:
-                node = sent[-1]
-                items = batches.items[node]
+            while waiting:
+                commands = outgoing[waiting[-1]]
                 replies: Sequence[Any]
                 try:
-                    replies = await self._at(node).receive(len(items), max(deadline - time.monotonic(), 0.0))
+                    left = max(deadline - time.monotonic(), 0.0)
+                    replies = await self._at(waiting[-1]).receive(len(commands), left)
                 except Exception as error:
-                    replies = [error] * len(items)
-                sent.pop()
-                replies_by_item += [(node, i, reply) for i, reply in zip(items, replies, strict=True) if i >= 0]
+                    replies = [error] * len(commands)
+                waiting.pop()
+                answered += [
+                    (item, reply) for (item, _), reply in zip(commands, replies, strict=True) if item is not None
+                ]
         except BaseException:
             self._slots_are_stale = True
-            for node in sent:
+            for node in waiting:
                 self._at(node).drop()
             raise
-        return replies_by_item
+        return answered
 
     async def nodes(self) -> Sequence[str]:
         await self._load_slots()
@@ -146,7 +167,7 @@ class RedisClusterConnection:
 
     async def command(self, node: str, *words: Word) -> Any:
         try:
-            reply = await ask(self._at(_parse_node(node, ("", 0))), *words)
+            reply = await ask(self._at(_parse_node(node, None)), *words)
         except StoreUnavailable:
             self._slots_are_stale = True
             raise
@@ -182,9 +203,6 @@ class RedisClusterConnection:
             socket = self._sockets[node] = self._connect(self._endpoint.at(*node))
         return socket
 
-    def _any_socket(self) -> RedisSocket:
-        return next(iter(self._sockets.values()))
-
     async def _load_slots(self) -> None:
         """Ask one node after another for the slots, until one that knows them answers."""
         last_error: Exception = StoreUnavailable(
@@ -219,29 +237,7 @@ class RedisClusterConnection:
         self._slots, self._slots_are_stale = slots, False
 
 
-class _NodeBatches:
-    """The commands for each node in one round trip, and the item that each reply belongs to (-1: none)."""
-
-    def __init__(self, pack: Callable[[tuple[bytes, ...]], bytes], script: Script) -> None:
-        self._pack = pack
-        self._script = script
-        self.commands: dict[Node, list[bytes]] = {}
-        self.items: dict[Node, list[int]] = {}
-
-    def add(self, node: Node, item: int, command: bytes, *, asking: bool, load: bool) -> None:
-        commands = self.commands.setdefault(node, [])
-        items = self.items.setdefault(node, [])
-        if load and not commands:
-            commands.append(self._pack((b"SCRIPT", b"LOAD", self._script.source)))
-            items.append(-1)
-        if asking:
-            commands.append(self._pack((b"ASKING",)))
-            items.append(-1)
-        commands.append(command)
-        items.append(item)
-
-
-def _parse_node(text: str, asked: Node) -> Node:
+def _parse_node(text: str, asked: Node | None) -> Node:
     """A node from ``host:port`` as the cluster writes it; an empty host means the node that was asked."""
     host, _, port = text.rpartition(":")
-    return host or asked[0], int(port)
+    return host or (asked[0] if asked else ""), int(port)

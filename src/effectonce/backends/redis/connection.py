@@ -117,23 +117,27 @@ class RedisNodeConnection:
         self._subscription = Subscription(connect(endpoint))
         self._pack = load_driver().pack_command
 
-    async def exchange(self, *commands: tuple[Word, ...], block: float = 0.0) -> list[Any]:
-        """Send ``commands`` in one write; return one reply for each, some of which may be a `ReplyError`.
+    async def exchange(self, *commands: tuple[Word, ...], block: float = 0.0, check: bool = True) -> list[Any]:
+        """Send ``commands`` in one write; return one reply for each.
 
-        ``block`` is how many seconds the server itself may wait before it replies.
+        ``block`` is how many seconds the server itself may wait before it replies. What the first error reply means is
+        raised; without ``check`` error replies are returned as `ReplyError`.
         """
         await self._socket.send(b"".join(map(self._pack, commands)))
-        return await self._socket.receive(len(commands), self._timeout + block)
+        replies = await self._socket.receive(len(commands), self._timeout + block)
+        if check:
+            for reply in replies:
+                if isinstance(reply, ReplyError):
+                    raise self.translate(reply)
+        return replies
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[Word]) -> Sequence[Any]:
         command = (b"EVALSHA", script.sha, len(keys), *keys, *args)
-        (reply,) = await self.exchange(command)
-        if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-            loaded, reply = await self.exchange((b"SCRIPT", b"LOAD", script.source), command)
-            if isinstance(loaded, ReplyError):
-                reply = loaded
+        (reply,) = await self.exchange(command, check=False)
         if isinstance(reply, ReplyError):
-            raise self.translate(reply)
+            if reply.code != "NOSCRIPT":
+                raise self.translate(reply)
+            _, reply = await self.exchange((b"SCRIPT", b"LOAD", script.source), command)
         elements: Sequence[Any] = reply
         return elements
 
@@ -148,7 +152,7 @@ class RedisNodeConnection:
         return ("",)
 
     async def command(self, node: str, *words: Word) -> Any:
-        (reply,) = await self.exchange(words)
+        (reply,) = await self.exchange(words, check=False)
         if isinstance(reply, ReplyError):
             raise reply
         return reply
@@ -170,17 +174,9 @@ class RedisBrokerConnection(RedisNodeConnection):
     def __init__(self, endpoint: RedisEndpoint) -> None:
         super().__init__(AsyncRedisSocket, endpoint)
 
-    async def request(self, *commands: tuple[Word, ...], block: float = 0.0) -> list[Any]:
-        """As `exchange`, but what the first error reply means is raised."""
-        replies = await self.exchange(*commands, block=block)
-        for reply in replies:
-            if isinstance(reply, ReplyError):
-                raise self.translate(reply)
-        return replies
-
     async def call(self, *words: Word) -> Any:
         """Send one command; return its reply, or raise what its error means."""
-        return (await self.request(words))[0]
+        return (await self.exchange(words))[0]
 
 
 class Subscription:

@@ -76,6 +76,7 @@ class RedisConsumer:
                         entries = await self._read(room, min(left, max(self._tend_at - time.monotonic(), 0.001)))
                 except MissingGroup:
                     await declare_group(self._reading, self._keys)
+                    continue
             elif left:
                 await self._unsettled.wait_for_room(left)
             deliveries = self._make_deliveries(entries)
@@ -93,7 +94,7 @@ class RedisConsumer:
         source = ("STREAMS", keys.stream, ">")
         commands.append(("XREADGROUP", "GROUP", keys.group, self._name, "COUNT", room, *blocking, *source))
         try:
-            *_, streams = await self._reading.request(*commands, block=block)
+            *_, streams = await self._reading.exchange(*commands, block=block)
         except BaseException:
             self._acks = acks | self._acks  # sent or not: an ack may be repeated
             raise
@@ -182,14 +183,9 @@ class RedisConsumer:
 
     async def _settle(self, verb: str, argument: Word, deliveries: Sequence[Delivery]) -> list[bool]:
         """Run the settling script for every delivery that is unsettled. Returns which ones were still ours."""
-        released = [self._unsettled.release(delivery.handle) for delivery in deliveries]
-        held = [delivery.handle for delivery, was_held in zip(deliveries, released, strict=True) if was_held]
-        try:
-            applied = iter(await self._run_settle(verb, argument, [delivery.key for delivery in held]))
-        except BaseException:
-            self._unsettled.restore(held)  # the caller may try again
-            raise
-        return [was_held and next(applied) for was_held in released]
+        return await self._unsettled.settle(
+            deliveries, lambda held: self._run_settle(verb, argument, [delivery.key for delivery in held])
+        )
 
     async def _run_settle(self, verb: str, argument: Word, ids: Sequence[bytes]) -> list[bool]:
         if not ids:
@@ -208,7 +204,7 @@ class RedisConsumer:
                 await self._run_settle("ack", "", list(acks))
             else:
                 async with self._settling_lock:
-                    await self._settling.request(("XACK", self._keys.stream, self._keys.group, *acks))
+                    await self._settling.exchange(("XACK", self._keys.stream, self._keys.group, *acks))
         except BaseException:
             self._acks = acks | self._acks
             raise

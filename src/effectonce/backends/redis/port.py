@@ -15,7 +15,7 @@ import msgspec
 
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreUnavailable
-from effectonce.record import Answer, Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, Swept
+from effectonce.record import Answer, Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, SweepResult
 
 from .connection import RedisConnection, Script, run_script
 from .endpoint import EVICTION_COMMANDS, refuse_eviction
@@ -267,7 +267,7 @@ class RedisPort:
             approximate=tuple(state for state in scanned if is_cut_short and counts[state] < MAX_COUNT),
         )
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         """Redis itself deletes expired records; ``deleted`` counts those that an index still named. What cannot be
         swept (a damaged record, a node that does not answer) is raised after the rest is swept; a damaged record is
         raised once only."""
@@ -294,7 +294,7 @@ class RedisPort:
         if not more:
             await self._run_on_meta("swept")
         await self._raise_failed([ReplyError(f"{text.decode()} (and {len(damaged) - 1} more)") for text in damaged[:1]])
-        return Swept(deleted, lapsed, more)
+        return SweepResult(deleted, lapsed, more)
 
     async def figures(self, before: int) -> Figures:
         """Redis expires records by itself, so none is overdue."""

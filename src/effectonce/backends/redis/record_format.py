@@ -55,13 +55,13 @@ class Layout:
     def indexes(self) -> list[bytes]:
         return [bucket + b"open" for bucket in self.buckets]
 
-    @staticmethod
-    def companions(key: bytes) -> tuple[bytes, ...]:
-        """The indexes that a script may touch beside ``key``."""
-        bucket, separator, name = key.partition(b"}:")
-        if name == b"meta":
-            return ()
-        return (bucket + separator + b"open", bucket + separator + b"doubt")
+
+def companions(key: bytes) -> tuple[bytes, ...]:
+    """The indexes that a script may touch beside ``key``."""
+    bucket, separator, name = key.partition(b"}:")
+    if name == b"meta":
+        return ()
+    return (bucket + separator + b"open", bucket + separator + b"doubt")
 
 
 # An item: the operation, its flags, the length of the owner, three numbers, the lengths of four texts; then the owner

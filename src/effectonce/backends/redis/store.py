@@ -63,7 +63,7 @@ class RedisStoreBackend:
 
     def _connect_to(self, endpoint: RedisEndpoint, seeds: list[Node], socket_kind: _SocketKind) -> RedisConnection:
         if seeds:
-            return RedisClusterConnection(socket_kind, endpoint, seeds, self.layout.companions)
+            return RedisClusterConnection(socket_kind, endpoint, seeds)
         return RedisNodeConnection(socket_kind, endpoint)
 
     def schema_sql(self) -> str:
@@ -100,7 +100,7 @@ class RedisClientStoreBackend(RedisStoreBackend):
     def _connect(self, socket_kind: _SocketKind) -> RedisConnection:
         client = self._client
         if is_async(client) == (socket_kind is AsyncRedisSocket):
-            return RedisClientConnection(client, self.shown, self.layout.companions)
+            return RedisClientConnection(client, self.shown)
         endpoint = endpoint_of(client)
         seeds = [(endpoint.host, endpoint.port)] if is_cluster(client) else []
         return self._connect_to(endpoint, seeds, socket_kind)

@@ -37,7 +37,8 @@ def stream_key(namespace: str, queue: str) -> str:
 
 async def declare_group(connection: RedisBrokerConnection, keys: StreamKeys) -> None:
     """Create the stream and the group where they are missing. The group reads the stream from its start."""
-    (reply,) = await connection.exchange(("XGROUP", "CREATE", keys.stream, keys.group, "0", "MKSTREAM"))
+    create = ("XGROUP", "CREATE", keys.stream, keys.group, "0", "MKSTREAM")
+    (reply,) = await connection.exchange(create, check=False)
     if isinstance(reply, ReplyError) and reply.code != "BUSYGROUP":
         raise connection.translate(reply)
 

@@ -12,28 +12,26 @@ and loses nothing. Only sessions keep an order; see `sessions`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from typing import Any, Final
 
-from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
-from effectonce.contracts import BrokerCapabilities, Consumer, Delivery, Packet
+from effectonce.backends.common.packets import raise_if_all_unavailable
+from effectonce.contracts import BrokerCapabilities, Consumer, Packet
 from effectonce.errors import BrokerUnavailable, InvalidOption
 from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
 
 from .client import ServiceBusLink, ServiceBusNamespace, ServiceBusRefusal, parse_namespace
+from .consumer import ServiceBusConsumer
 from .dead_letters import ServiceBusDeadLetters
-from .messages import OWN_REASON, description_of, message_of, packet_of
+from .messages import message_of
 from .queues import QueueSettings, check_queue, declare_queue
 from .sessions import ServiceBusSessionsConsumer
 
 DAY_S: Final = 86400.0
-#: How long one receive keeps the receiver to itself: settlements wait for it.
-MAX_POLL_S: Final = 0.2
+#: The longest lock duration of a queue.
+MAX_LOCK_S: Final = 300
 
 
 class ServiceBusBackend:
@@ -57,7 +55,7 @@ class ServiceBusBackend:
         )
         max_body = address.take("max_body", int, 240_000)
         address.done()
-        if self._settings.lock > 300:
+        if self._settings.lock > MAX_LOCK_S:
             raise InvalidOption("ack_window of servicebus:// is at most 5m; it is extended while a handler runs")
         self.capabilities = BrokerCapabilities(
             name="servicebus",
@@ -75,9 +73,8 @@ class ServiceBusBackend:
         return ServiceBusPublisher(self._namespace, self._settings.sessions)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
-        if self._settings.sessions:
-            return ServiceBusSessionsConsumer(self._namespace, require_name(queue), prefetch, self._settings.lock)
-        return ServiceBusConsumer(self._namespace, require_name(queue), prefetch, self._settings.lock)
+        kind = ServiceBusSessionsConsumer if self._settings.sessions else ServiceBusConsumer
+        return kind(self._namespace, require_name(queue), prefetch, self._settings.lock)
 
     def dead_letters(self, queue: str, *, group: str) -> ServiceBusDeadLetters:
         return ServiceBusDeadLetters(self._namespace, require_name(queue))
@@ -140,8 +137,7 @@ class ServiceBusPublisher:
                     batch, batched = None, []
         if batched:
             await self._send(link, batch, batched, outcomes)
-        if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            raise next(filter(None, outcomes))
+        raise_if_all_unavailable(outcomes)
         return outcomes
 
     @staticmethod
@@ -156,124 +152,3 @@ class ServiceBusPublisher:
         links, self._links = self._links, {}
         for link in links.values():
             await link.close()
-
-
-class ServiceBusConsumer(PollingConsumer[HeldDelivery]):
-    """See `contracts.Consumer`. All consumers of a queue share it, whatever their group. A delivery's key is the SDK's
-    message."""
-
-    def __init__(self, namespace: ServiceBusNamespace, queue: str, prefetch: int, window: float) -> None:
-        super().__init__(prefetch, window, MAX_POLL_S)
-        self._queue = queue
-        self._link = ServiceBusLink(
-            namespace, queue, lambda client: client.get_queue_receiver(queue), self._forget_deliveries
-        )
-        self._copies = ServiceBusLink(namespace, queue, lambda client: client.get_queue_sender(queue))
-
-    async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
-        started_at = time.monotonic()
-
-        async def receive(receiver: Any) -> Any:
-            return await receiver.receive_messages(limit, max_wait_time=max(wait, 0.01))
-
-        deliveries = []
-        for message in await self._link.use(receive):
-            packet, attempt = packet_of(message)
-            # The lock ends at a time of the service's clock, or one window after we asked: the earlier one counts.
-            left = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
-            held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + left))
-            deliveries.append(Delivery(packet=packet, queue=self._queue, attempt=attempt, handle=held))
-        return deliveries
-
-    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return [await self._settle(delivery, _complete) for delivery in deliveries]
-
-    async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
-        if delay <= 0:
-            return [await self._settle(delivery, _abandon) for delivery in deliveries]
-        return [await self._postpone(delivery, delay) for delivery in deliveries]
-
-    async def _postpone(self, delivery: Delivery, delay: float) -> bool:
-        if not self._unsettled.owns(delivery.handle):
-            return False
-        copy = message_of(delivery.packet, attempts=delivery.attempt)
-        due = datetime.now(UTC) + timedelta(seconds=delay)
-        await self._copies.use(lambda sender: sender.schedule_messages(copy, due))
-        return all(await self.ack([delivery]))
-
-    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        """See `contracts.Consumer`. Renews locks by the queue's lock duration, whatever ``seconds`` is."""
-        answers = []
-        for delivery in deliveries:
-            started_at = time.monotonic()
-            is_ours = await self._settle(delivery, _renew, releases=False)
-            if is_ours:
-                delivery.handle.ends_at = started_at + self._window
-            answers.append(is_ours)
-        return answers
-
-    async def _settle(
-        self, delivery: Delivery, work: Callable[[Any, Any], Coroutine[Any, Any, Any]], *, releases: bool = True
-    ) -> bool:
-        """Await ``work`` with the receiver and the message, if this consumer still owns the delivery.
-
-        ``releases``: it is settled by that. Returns whether it was owned.
-        """
-        from azure.servicebus import exceptions as sdk
-
-        held: HeldDelivery = delivery.handle
-
-        async def settle(receiver: Any) -> bool:
-            if not self._unsettled.owns(held):  # it ended while another call used the receiver
-                return False
-            try:
-                await work(receiver, held.key)
-            except (sdk.MessageLockLostError, sdk.MessageNotFoundError, sdk.MessageAlreadySettled):
-                self._unsettled.release(held)
-                return False
-            return True
-
-        if not self._unsettled.owns(held):
-            return False
-        settled = await self._link.use(settle)
-        if releases:
-            self._unsettled.release(held)
-        return settled
-
-    async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        description = description_of(headers)
-        return await self._settle(
-            delivery,
-            lambda receiver, message: receiver.dead_letter_message(
-                message, reason=OWN_REASON, error_description=description
-            ),
-        )
-
-    async def flush(self) -> None:
-        return None
-
-    async def close(self) -> None:
-        """Abandon unsettled messages; where that fails, they come when their locks end."""
-        unsettled = await self._stop_polling()
-
-        async def give_back(receiver: Any) -> None:
-            for held in unsettled:
-                await receiver.abandon_message(held.key)
-
-        if unsettled:
-            with suppress(BrokerUnavailable):
-                await self._link.use(give_back)
-        await self._link.close()
-        await self._copies.close()
-
-
-async def _complete(receiver: Any, message: Any) -> None:
-    await receiver.complete_message(message)
-
-
-async def _abandon(receiver: Any, message: Any) -> None:
-    await receiver.abandon_message(message)
-
-
-async def _renew(receiver: Any, message: Any) -> None:
-    await receiver.renew_message_lock(message)

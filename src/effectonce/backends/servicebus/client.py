@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
+from effectonce.backends.common.drivers import require_driver
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, MissingDriver, show
 from effectonce.values.urls import Address, flag
 
@@ -63,10 +63,7 @@ class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
 
 def parse_namespace(address: Address) -> ServiceBusNamespace:
     """The namespace of ``servicebus://KeyName:Key@name.servicebus.windows.net``."""
-    if find_spec("azure") is None or find_spec("azure.servicebus") is None:
-        raise MissingDriver(
-            "Azure Service Bus needs azure-servicebus; install it with: pip install 'effectonce[servicebus]'"
-        )
+    require_driver("Azure Service Bus", "servicebus", "azure", "azure.servicebus")
     if not address.host or address.path not in ("", "/"):
         raise InvalidOption(
             f"servicebus:// has a host, as in servicebus://KeyName:Key@name.servicebus.windows.net; got {address}"
@@ -91,12 +88,25 @@ class ServiceBusRefusal(ConfigurationError):
     """Service Bus does not take the message as it is."""
 
 
-def translate(error: BaseException, namespace: ServiceBusNamespace, queue: str = "") -> Exception:
+class LockLost(BrokerUnavailable):
+    """A lock has ended: another consumer may have the message, or the session."""
+
+
+def lock_lost_errors() -> tuple[type[Exception], ...]:
+    """The errors of the SDK for a message whose lock has ended. The link that it came on still works."""
+    from azure.servicebus import exceptions as sdk
+
+    return sdk.MessageLockLostError, sdk.MessageNotFoundError, sdk.MessageAlreadySettled
+
+
+def translate(error: Exception, namespace: ServiceBusNamespace, queue: str = "") -> Exception:
     """Our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is."""
     from azure.core.exceptions import AzureError, ClientAuthenticationError, ResourceNotFoundError
     from azure.servicebus import exceptions as sdk
 
     text = show(error, 200)
+    if isinstance(error, (*lock_lost_errors(), sdk.SessionLockLostError)):
+        return LockLost(f"a lock at {namespace} has ended ({type(error).__name__}: {text})")
     if isinstance(error, sdk.ServiceBusAuthenticationError | sdk.ServiceBusAuthorizationError):
         return ConfigurationError(f"{namespace} refuses this key ({type(error).__name__}); check its name and rights")
     if isinstance(error, ClientAuthenticationError):
@@ -113,21 +123,7 @@ def translate(error: BaseException, namespace: ServiceBusNamespace, queue: str =
         )
     if isinstance(error, AzureError | OSError | TimeoutError):
         return BrokerUnavailable(f"{namespace} does not answer ({type(error).__name__}: {text})")
-    return error if isinstance(error, Exception) else BrokerUnavailable(f"{namespace}: {text}")
-
-
-class _OpenLink:
-    """One open sender or receiver, and the client that it belongs to."""
-
-    def __init__(self, namespace: ServiceBusNamespace, client: Any, handler: Any) -> None:
-        self.lost: Exception | None = None
-        self.handler = handler
-        self._namespace = namespace
-        self._client = client
-
-    async def close(self) -> None:
-        for closable in (self.handler, self._client):
-            await close_quietly(closable, self._namespace)
+    return error
 
 
 class ServiceBusLink:
@@ -148,23 +144,22 @@ class ServiceBusLink:
         self._queue = queue
         self._make_handler = make_handler
         self._on_lost = on_lost
-        self._connection = ReconnectingConnection(self._open)
+        self._client: Any = None
+        self._handler: Any = None
         self._turn = asyncio.Lock()
 
-    async def _open(self) -> _OpenLink:
-        client = self._namespace.client()
-        try:
-            return _OpenLink(self._namespace, client, await self._make_handler(client).__aenter__())
-        except BaseException:
-            await close_quietly(client, self._namespace)
-            raise
-
     async def use(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-        """Await ``work`` with the sender or receiver, and return its result. After any error the link is dropped."""
+        """Await ``work`` with the sender or receiver, and return its result. After an error the link is dropped, except
+        where only the lock of a message has ended."""
         async with self._turn:
             try:
                 async with asyncio.timeout(self._namespace.timeout):
-                    return await work((await self._connection.get()).handler)
+                    if self._handler is None:
+                        self._client = self._namespace.client()
+                        self._handler = await self._make_handler(self._client).__aenter__()
+                    return await work(self._handler)
+            except lock_lost_errors() as error:
+                raise translate(error, self._namespace, self._queue) from error
             except Exception as error:
                 await self._drop()
                 raise translate(error, self._namespace, self._queue) from error
@@ -178,11 +173,16 @@ class ServiceBusLink:
 
     async def _drop(self) -> None:
         self._on_lost()
-        await self._connection.close()
+        opened = (self._handler, self._client)
+        self._handler = self._client = None
+        for closable in opened:
+            await close_quietly(closable, self._namespace)
 
 
 async def close_quietly(closable: Any, namespace: ServiceBusNamespace) -> None:
-    """Close a client, sender or receiver of the SDK. Errors do not matter any more: it is given up."""
+    """Close a client, sender or receiver of the SDK, where there is one. Errors do not matter: it is given up."""
+    if closable is None:
+        return
     with suppress(Exception):
         async with asyncio.timeout(namespace.timeout):
             await closable.close()

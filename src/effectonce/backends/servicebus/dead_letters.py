@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from effectonce.contracts import DeadLetter
 
-from .client import ServiceBusLink, ServiceBusNamespace
+from .client import ServiceBusLink, ServiceBusNamespace, lock_lost_errors
 from .messages import packet_of
 
 #: The most dead letters that are peeked or received in one call.
@@ -45,24 +45,19 @@ class ServiceBusDeadLetters:
         return page, page[-1].id if len(messages) > limit else None
 
     async def _peek(self, limit: int, start: int) -> list[Any]:
-        async def peek(receiver: Any) -> Any:
-            return await receiver.peek_messages(max_message_count=limit, sequence_number=start)
-
-        messages: list[Any] = await self._link.use(peek)
-        return messages
+        return await self._link.use(
+            lambda receiver: receiver.peek_messages(max_message_count=limit, sequence_number=start)
+        )
 
     async def remove(self, ids: Sequence[str]) -> int:
         wanted = set(ids)
 
-        async def remove(receiver: Any) -> int:
-            from azure.servicebus import exceptions as sdk
-
+        async def remove_wanted(receiver: Any) -> int:
             removed = 0
             others: list[Any] = []
-            while removed < len(wanted):
-                batch = await receiver.receive_messages(MAX_BATCH, max_wait_time=RECEIVE_TIMEOUT_S)
-                if not batch:
-                    break
+            while removed < len(wanted) and (
+                batch := await receiver.receive_messages(MAX_BATCH, max_wait_time=RECEIVE_TIMEOUT_S)
+            ):
                 for message in batch:
                     if str(message.sequence_number) in wanted:
                         await receiver.complete_message(message)
@@ -70,11 +65,11 @@ class ServiceBusDeadLetters:
                     else:
                         others.append(message)
             for message in others:
-                with suppress(sdk.MessageLockLostError, sdk.MessageNotFoundError):
+                with suppress(*lock_lost_errors()):
                     await receiver.abandon_message(message)
             return removed
 
-        return await self._link.use(remove) if wanted else 0
+        return await self._link.use(remove_wanted) if wanted else 0
 
     async def count(self) -> int:
         total, after = 0, 0

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from zlib import crc32
 
-from effectonce.backends.common.redriven import is_redriven
+from effectonce.backends.common.packets import is_redriven
 from effectonce.contracts import Packet
 
 #: Properties of ours that packets do not show. ``ATTEMPTS``: deliveries before the last delay.

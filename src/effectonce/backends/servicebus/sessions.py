@@ -21,25 +21,23 @@ import asyncio
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import Struct
 
 from effectonce.contracts import Delivery, Packet
-from effectonce.errors import BrokerUnavailable
 
-from .client import ServiceBusLink, ServiceBusNamespace, close_quietly, translate
-from .messages import OWN_REASON, description_of, message_of, packet_of
+from .client import LockLost, ServiceBusNamespace, close_quietly, lock_lost_errors, translate
+from .consumer import MAX_POLL_S, SettlingConsumer
+from .messages import packet_of
 
 #: The most sessions that are read at once. As many more may wait for a delay.
 MAX_READ_SESSIONS: Final = 32
-#: How long one receive keeps a receiver to itself: settlements wait for it.
-MAX_POLL_S: Final = 0.2
-#: How long a session that must not be read now waits before it is tried again.
-PAUSE_S: Final = 0.02
+#: How long the task of a session pauses before it looks again whether the session may be read.
+READ_PAUSE_S: Final = 0.02
 #: A session without a message for so long is released.
 RELEASE_IDLE_AFTER_S: Final = 0.5
 #: How long one call waits for a session that has messages.
@@ -90,16 +88,15 @@ class _LockedSession:
         self.locked_until = started_at + self.window
 
 
-class ServiceBusSessionsConsumer:
+class ServiceBusSessionsConsumer(SettlingConsumer):
     """See `contracts.Consumer`."""
 
     def __init__(self, namespace: ServiceBusNamespace, queue: str, prefetch: int, window: float) -> None:
+        super().__init__(namespace, queue)
         self._namespace = namespace
-        self._queue = queue
         self._prefetch = prefetch
         self._window = window
         self._client: Any = None
-        self._copies = ServiceBusLink(namespace, queue, lambda client: client.get_queue_sender(queue))
         self._sessions: set[_LockedSession] = set()
         self._arrived: deque[Delivery] = deque()
         self._requested = 0  # how many messages the sessions' tasks are receiving at this moment
@@ -158,13 +155,13 @@ class ServiceBusSessionsConsumer:
             self._sessions.add(session)
             session.task = asyncio.create_task(self._read_session(session))
         except OperationTimeoutError:
-            await self._close(receiver)
+            await close_quietly(receiver, self._namespace)
             await asyncio.sleep(max(MAX_POLL_S - (time.monotonic() - started_at), 0.0))
         except asyncio.CancelledError:
-            await self._close(receiver)
+            await close_quietly(receiver, self._namespace)
             raise
         except Exception as error:
-            await self._close(receiver)
+            await close_quietly(receiver, self._namespace)
             self._failure = translate(error, self._namespace, self._queue)
             await self._drop_client()
         finally:
@@ -183,23 +180,22 @@ class ServiceBusSessionsConsumer:
                     self._deliver(session, last.packet, last.attempt + 1, last.handle.message)
                 room = self._room() - self._requested
                 if session.delayed or room <= 0:
-                    await asyncio.sleep(PAUSE_S)
+                    await asyncio.sleep(READ_PAUSE_S)
                     continue
-                if not await self._receive_messages(
-                    session, (room + 1) // 2
-                ):  # other sessions receive at the same time
+                # Half of the room: other sessions receive at the same time.
+                if not await self._receive_messages(session, (room + 1) // 2):
                     if not session.unsettled and time.monotonic() - session.idle_since >= RELEASE_IDLE_AFTER_S:
                         return
-                    await asyncio.sleep(2 * PAUSE_S)
+                    await asyncio.sleep(2 * READ_PAUSE_S)
+        except LockLost:
+            pass
         except Exception as error:
-            failure = translate(error, self._namespace, self._queue)
-            if not isinstance(failure, _LockLost):
-                self._failure = failure
+            self._failure = error
         finally:
             self._sessions.discard(session)
             session.locked_until = 0.0
             self._changed.set()
-            await self._close(session.receiver)
+            await close_quietly(session.receiver, self._namespace)
 
     async def _receive_messages(self, session: _LockedSession, room: int) -> bool:
         self._requested += room
@@ -221,18 +217,19 @@ class ServiceBusSessionsConsumer:
         self._changed.set()
 
     async def _use(self, session: _LockedSession, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-        """Await ``work`` with the session's receiver, and return its result. After an error the session is lost."""
-        from azure.servicebus import exceptions as sdk
+        """Await ``work`` with the session's receiver, and return its result.
 
+        After an error the session is lost, except where only the lock of a message has ended.
+        """
         async with session.turn:
             try:
                 async with asyncio.timeout(self._namespace.timeout):
                     return await work(session.receiver)
-            except (sdk.MessageLockLostError, sdk.MessageNotFoundError, sdk.MessageAlreadySettled) as error:
-                raise _LockLost(str(error)) from error
-            except sdk.SessionLockLostError as error:
+            except lock_lost_errors() as error:
+                raise translate(error, self._namespace, self._queue) from error
+            except Exception as error:
                 session.locked_until = 0.0
-                raise _LockLost(str(error)) from error
+                raise translate(error, self._namespace, self._queue) from error
             except BaseException:
                 session.locked_until = 0.0
                 raise
@@ -242,44 +239,29 @@ class ServiceBusSessionsConsumer:
     def _owns(self, handle: _SessionDelivery) -> bool:
         return handle in handle.session.unsettled and not handle.session.lost
 
-    async def _settle(
-        self, deliveries: Sequence[Delivery], work: Callable[[Any, Any], Coroutine[Any, Any, Any]]
-    ) -> list[bool]:
-        """Apply ``work`` to every delivery this consumer still owns, and release it. Returns which ones were owned."""
-        answers = []
-        for delivery in deliveries:
-            handle: _SessionDelivery = delivery.handle
-            is_owned = self._owns(handle)
-            if is_owned:
-                try:
-                    await self._use(handle.session, lambda receiver: work(receiver, handle.message))  # noqa: B023
-                except _LockLost:
-                    is_owned = False
-                except Exception as error:
-                    raise translate(error, self._namespace, self._queue) from error
-            self._release(handle)
-            answers.append(is_owned)
-        return answers
-
-    async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return await self._settle(deliveries, lambda receiver, message: receiver.complete_message(message))
+    async def _settle(self, delivery: Delivery, operation: str, **options: Any) -> bool:
+        handle: _SessionDelivery = delivery.handle
+        settled = self._owns(handle)
+        if settled:
+            try:
+                await self._use(
+                    handle.session, lambda receiver: getattr(receiver, operation)(handle.message, **options)
+                )
+            except LockLost:
+                settled = False
+        self._release(handle)
+        return settled
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
-        answers = []
-        for delivery in deliveries:
-            handle: _SessionDelivery = delivery.handle
-            is_owned = self._owns(handle)
-            if is_owned and delay > 0 and delivery.packet.ordering_key is None:  # it must not hold up its session
-                copy = message_of(delivery.packet, sessions=True, attempts=delivery.attempt)
-                due = datetime.now(UTC) + timedelta(seconds=delay)
-                await self._copies.use(lambda sender: sender.schedule_messages(copy, due))  # noqa: B023
-                (is_owned,) = await self.ack([delivery])
-            elif is_owned:
-                delayed = _DelayedDelivery(time.monotonic() + delay, delivery)
-                insort(handle.session.delayed, delayed, key=_sequence_number)
-                self._release(handle)
-            answers.append(is_owned)
-        return answers
+        return [self._owns(delivery.handle) and await self._nack_owned(delivery, delay) for delivery in deliveries]
+
+    async def _nack_owned(self, delivery: Delivery, delay: float) -> bool:
+        if delay > 0 and delivery.packet.ordering_key is None:  # it must not hold up its session
+            return await self._postpone(delivery, delay, sessions=True)
+        delayed = _DelayedDelivery(time.monotonic() + delay, delivery)
+        insort(delivery.handle.session.delayed, delayed, key=_sequence_number)
+        self._release(delivery.handle)
+        return True
 
     def _release(self, handle: _SessionDelivery) -> None:
         handle.session.unsettled.discard(handle)
@@ -288,40 +270,19 @@ class ServiceBusSessionsConsumer:
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         """See `contracts.Consumer`. Renews locks of whole sessions by the lock duration, whatever ``seconds`` is."""
         for session in {delivery.handle.session for delivery in deliveries if self._owns(delivery.handle)}:
-            try:
+            with suppress(LockLost):
                 await self._use(session, lambda receiver: session.renew())  # noqa: B023
-            except _LockLost:
-                continue
-            except Exception as error:
-                raise translate(error, self._namespace, self._queue) from error
         return [self._owns(delivery.handle) for delivery in deliveries]
-
-    async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        description = description_of(headers)
-        (answer,) = await self._settle(
-            [delivery],
-            lambda receiver, message: receiver.dead_letter_message(
-                message, reason=OWN_REASON, error_description=description
-            ),
-        )
-        return answer
-
-    async def flush(self) -> None:
-        return None
 
     # -- closing
 
     async def close(self) -> None:
         """Abandon unsettled messages; where that fails, they come when the locks of their sessions end."""
         tasks = [task for task in (self._accepting, *(session.task for session in self._sessions)) if task is not None]
-        sessions = list(self._sessions)
-        for session in sessions:
+        for session in list(self._sessions):
             with suppress(Exception):
-                for message in [
-                    *(handle.message for handle in session.unsettled),
-                    *(delayed.delivery.handle.message for delayed in session.delayed),
-                ]:
-                    await self._use(session, lambda receiver: receiver.abandon_message(message))  # noqa: B023
+                for handle in [*session.unsettled, *(delayed.delivery.handle for delayed in session.delayed)]:
+                    await self._use(session, lambda receiver: receiver.abandon_message(handle.message))  # noqa: B023
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -330,14 +291,6 @@ class ServiceBusSessionsConsumer:
         await self._copies.close()
         await self._drop_client()
 
-    async def _close(self, closable: Any) -> None:
-        if closable is not None:
-            await close_quietly(closable, self._namespace)
-
     async def _drop_client(self) -> None:
         client, self._client = self._client, None
-        await self._close(client)
-
-
-class _LockLost(BrokerUnavailable):
-    """A lock has ended: another consumer may have the session, or the message."""
+        await close_quietly(client, self._namespace)

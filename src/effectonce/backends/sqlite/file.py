@@ -1,4 +1,4 @@
-"""A SQLite file: its path and options from a URL, how it is opened, and its errors as ours."""
+"""A SQLite file: path and options from a URL, opening it, and its errors as ours."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from effectonce.backends.common.sql_files import inbox_words, outbox_schema, outbox_words, statements
+from effectonce.backends.common.sql_files import inbox_statements, outbox_schema, outbox_words, statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -48,7 +48,7 @@ class SQLiteOutbox:
         self.connection = connect(SQLiteConnection(backend.file, self._prepare))
         meta, self._inbox = f"{backend.prefix}_meta", f"{backend.prefix}_inbox"
         self._sql = statements("backends/sqlite/outbox.sql", meta=meta, **outbox_words("sqlite", table))
-        self._inbox_sql = statements("inbox/sqlite.sql", now="$now", **inbox_words("sqlite", self._inbox))
+        self._inbox_sql = inbox_statements("sqlite", self._inbox, now="$now")
         self._now = backend.clock.now
 
     def _prepare(self, cursor: sqlite3.Cursor) -> None:
@@ -75,14 +75,14 @@ class SQLiteOutbox:
         fresh = cursor.execute(self._sql["fresh"], values).fetchall()
         due = cursor.execute(self._sql["due"], values).fetchall()
         candidates = [LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in fresh + due]
-        turn, held = select_in_turn(candidates, lease.take or lease.limit)
-        if held:
-            rows = {seq: cursor.execute(self._sql["holder"], (seq,)).fetchone() for seq in set(held.values())}
-            holders = {seq: holder for seq, holder in rows.items() if holder is not None}
-            until = compute_deferrals(held, holders, now)
+        in_turn, blocked = select_in_turn(candidates, lease.take or lease.limit)
+        if blocked:
+            rows = {seq: cursor.execute(self._sql["blocker"], (seq,)).fetchone() for seq in set(blocked.values())}
+            blockers = {seq: row for seq, row in rows.items() if row is not None}
+            until = compute_deferrals(blocked, blockers, now)
             cursor.executemany(self._sql["defer"], [(at, seq) for seq, at in until.items()])
         take = {"owner": lease.owner, "until": now + lease.span}
-        leased = [OutboxRow(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in turn]
+        leased = [OutboxRow(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in in_turn]
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
         return LeasedRows(leased, after, after > 0 or len(due) == lease.limit)
 

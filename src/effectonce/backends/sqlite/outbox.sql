@@ -1,62 +1,65 @@
--- What a relay asks of SQLite. `-- name: x` starts statement x. A lease and a settlement are transactions that hold the
--- write lock from the start, so that relays take turns by themselves.
+-- The relay's statements for SQLite. `-- name: x` starts statement x. A lease and a settlement are transactions that hold
+-- the write lock from the start, so that relays take turns by themselves.
 --
 -- INDEXED BY: by the primary key, which gives the same order, published rows would be walked over.
 
 
 -- name: probe
--- Whether the table has what this release reads: asked once per connection.
+-- Fails where the table lacks a column that this release reads. Sent once per connection.
 SELECT seq, id, message_id, destination, ordering_key, line, type, headers, payload, content, trace_id, source, time,
        created_at, state, due_at, leased_until, owner, attempts, error, published_at
 FROM {outbox} LIMIT 0;
 
 
 -- name: idle
--- Whether there is nothing to lease: asked first, since it needs no lock.
+-- Whether there is nothing to lease. Sent first, since it needs no lock.
 SELECT NOT EXISTS (
     SELECT 1 FROM {outbox} INDEXED BY {due_index}
-    WHERE state = 'pending' AND due_at = 0 AND seq > :after AND (leased_until <= :now OR owner = :owner) AND {wanted})
+    WHERE state = 'pending' AND due_at = 0 AND seq > :after AND (leased_until <= :now OR owner = :owner) AND {is_answering})
 AND NOT EXISTS (
-    SELECT 1 FROM {outbox} INDEXED BY {due_index} WHERE state = 'waiting' AND due_at <= :now AND {wanted});
+    SELECT 1 FROM {outbox} INDEXED BY {due_index} WHERE state = 'waiting' AND due_at <= :now AND {is_answering});
 
 
--- name: wanted
--- Not to a queue that does not answer; they come as a JSON array.
+-- name: is_answering
+-- A condition, not a statement: the row does not go to a queue that does not answer. Those are a JSON array.
 destination NOT IN (SELECT value FROM json_each(:without))
 
 
 -- name: before
--- The row before a candidate in its line, of those that have not left.
+-- An expression, not a statement: the unpublished row before a candidate in its line.
 (SELECT b.seq FROM {outbox} b INDEXED BY {line_index} WHERE b.line = p.line AND b.seq < p.seq
  ORDER BY b.line DESC, b.seq DESC LIMIT 1)
 
 
 -- name: fresh
+-- Rows that were never tried and are not leased by another relay.
 SELECT p.seq, p.line, {before}
 FROM {outbox} p INDEXED BY {due_index}
 WHERE p.state = 'pending' AND p.due_at = 0 AND p.seq > :after AND (p.leased_until <= :now OR p.owner = :owner)
-    AND {wanted}
+    AND {is_answering}
 ORDER BY p.seq LIMIT :limit;
 
 
 -- name: due
+-- Rows whose retry is due.
 SELECT p.seq, p.line, {before}
 FROM {outbox} p INDEXED BY {due_index}
-WHERE p.state = 'waiting' AND p.due_at <= :now AND {wanted}
+WHERE p.state = 'waiting' AND p.due_at <= :now AND {is_answering}
 ORDER BY p.due_at, p.seq LIMIT :limit;
 
 
--- name: holder
+-- name: blocker
+-- A row that others wait behind.
 SELECT state, due_at FROM {outbox} WHERE seq = ?;
 
 
 -- name: defer
--- Behind a row that waits they wait as long, so that the next lease need not walk over them.
+-- A row behind a waiting one waits as long, so that the next lease does not read it again.
 UPDATE {outbox} SET state = 'waiting', due_at = ? WHERE seq = ?;
 
 
 -- name: take
--- Repeated by its owner, it counts no attempt.
+-- Leases a row. Repeated by its owner, it counts no attempt.
 UPDATE {outbox} SET
     state = 'pending', due_at = 0, attempts = attempts + (owner IS NOT :owner), leased_until = :until, owner = :owner
 WHERE seq = :seq
@@ -98,7 +101,7 @@ DELETE FROM {outbox} WHERE seq = ?;
 
 
 -- name: follow
--- Those that wait behind a parked one are due at once; there are so many at most, the others come due by themselves.
+-- Rows that wait behind an unparked one are due at once: up to a limit, the others come due by themselves.
 UPDATE {outbox} SET due_at = ? WHERE seq IN (
     SELECT seq FROM {outbox} WHERE line = ? AND state = 'waiting' ORDER BY seq LIMIT ?);
 

@@ -39,7 +39,7 @@ from effectonce.record import (
     Settlement,
     Stats,
     StoredClaim,
-    Swept,
+    SweepResult,
     answer_for,
 )
 from effectonce.values.clocks import MachineClock
@@ -201,7 +201,7 @@ class SQLitePort:
                 continue
             if cursor.rowcount and cursor.lastrowid == due:
                 return Answer("claimed", token=now, attempts=1, note=op.note)
-            # An existing record was taken over (then it is ours below), or the claim was refused. Outside of a
+            # The claim took an existing record (then the record has its owner below), or was refused. Outside of a
             # transaction the record may have changed since: then no answer fits, and the claim is made again.
             stored = self._read(cursor, op, now)
             if stored is None:
@@ -323,7 +323,7 @@ class SQLitePort:
     # -- the sweep, and the schema
 
     @one_transaction
-    def sweep(self, cursor: sqlite3.Cursor, limit: int) -> Swept:
+    def sweep(self, cursor: sqlite3.Cursor, limit: int) -> SweepResult:
         now = self._now()
         rows = cursor.execute(self._sql["due"], (self._due(now) | _TICKET_MASK, 2 * limit + 1)).fetchall()
         visited, has_more_due = rows[: 2 * limit], len(rows) > 2 * limit
@@ -347,7 +347,7 @@ class SQLitePort:
         more = len(expired) > limit or len(lapsed) > limit or has_more_due
         if not more:
             cursor.execute(self._sql["write_meta"], ("swept_at", now))
-        return Swept(min(len(expired), limit), min(len(lapsed), limit), more)
+        return SweepResult(min(len(expired), limit), min(len(lapsed), limit), more)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()

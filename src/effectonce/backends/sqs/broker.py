@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
 from effectonce.contracts import BrokerCapabilities, Delivery, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
@@ -27,7 +28,7 @@ from effectonce.values.urls import Address, flag
 
 from .client import MAX_BATCH_ENTRIES, MAX_POLL_S, MissingSQSQueue, SQSClient, SQSRefusal, parse_account
 from .dead_letters import SQSDeadLetters
-from .messages import SYSTEM_ATTRIBUTES, entry_of, packet_of, size_of
+from .messages import entry_of, packet_of, size_of
 
 RETENTION_S: Final = 14 * 86400
 DEDUP_WINDOW_S: Final = 300.0
@@ -178,8 +179,7 @@ class SQSPublisher:
                     outcomes[index] = BrokerUnavailable("it was not sent, since one before it failed; send it again")
             if unsent := [index for index in chunk if outcomes[index] is None]:
                 await send(unsent)
-        if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            raise next(filter(None, outcomes))
+        raise_if_all_unavailable(outcomes)
         return outcomes
 
     def _refuse_too_large(self, size: int) -> Exception | None:
@@ -227,7 +227,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         self._dead_letter_name = dead_letter_name
 
     async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
-        deliveries = await self._receive_chunk(min(limit, MAX_BATCH_ENTRIES), round(wait))
+        deliveries = await self._receive_chunk(limit, round(wait))
         if len(deliveries) == MAX_BATCH_ENTRIES < limit:
             more = (self._receive_chunk(MAX_BATCH_ENTRIES, 0) for _ in range(limit // MAX_BATCH_ENTRIES - 1))
             for chunk in await asyncio.gather(*more, return_exceptions=True):
@@ -235,16 +235,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         return deliveries
 
     async def _receive_chunk(self, limit: int, wait: int) -> list[Delivery]:
-        started_at = time.monotonic()
-        reply = await self._client.call(
-            "receive_message",
-            self._name,
-            MaxNumberOfMessages=limit,
-            WaitTimeSeconds=wait,
-            VisibilityTimeout=math.ceil(self._window),
-            MessageAttributeNames=["All"],
-            MessageSystemAttributeNames=SYSTEM_ATTRIBUTES,
-        )
+        started_at, window = time.monotonic(), math.ceil(self._window)
         return [
             Delivery(
                 packet=packet_of(message),
@@ -252,7 +243,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
                 attempt=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 0)),
                 handle=SQSDelivery(message["ReceiptHandle"], started_at + self._window, started_at),
             )
-            for message in reply.get("Messages") or ()
+            for message in await self._client.receive(self._name, limit, wait=wait, visibility_timeout=window)
         ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
@@ -291,8 +282,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         owned = [delivery.handle for delivery in deliveries if self._unsettled.owns(delivery.handle)]
         entries = [{"ReceiptHandle": held.key, **parameters(held)} for held in owned]
         outcomes = await self._client.send_entries(operation, self._name, entries)
-        if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            raise next(filter(None, outcomes))
+        raise_if_all_unavailable(outcomes)
         # An answer that comes after the end of the timeout may be about another consumer's delivery.
         applied = {
             held for held, error in zip(owned, outcomes, strict=True) if error is None and self._unsettled.owns(held)

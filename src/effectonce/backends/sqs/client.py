@@ -47,23 +47,42 @@ class SQSClient:
         self._urls: dict[str, str] = {}
 
     async def call(self, operation: str, queue: str = "", **parameters: Any) -> dict[str, Any]:
-        """One request, for ``queue`` where it is named. Returns the reply, or raises one of our errors."""
+        """Make one request, for ``queue`` where it is named. Returns the reply, or raises one of our errors."""
         try:
-            if self._sdk is None:
-                async with self._opening:
-                    self._sdk = self._sdk or await _open_client(self.account)
+            sdk = await self._open()
             if queue:
-                parameters["QueueUrl"] = self._urls.get(queue) or await self._look_up_url(queue)
-            reply: dict[str, Any] = await getattr(self._sdk, operation)(**parameters)
+                if queue not in self._urls:
+                    self._urls[queue] = (await sdk.get_queue_url(QueueName=queue))["QueueUrl"]
+                parameters["QueueUrl"] = self._urls[queue]
+            reply: dict[str, Any] = await getattr(sdk, operation)(**parameters)
         except Exception as error:
             raise translate(error, self.account, queue) from error
         return reply
 
-    async def _look_up_url(self, queue: str) -> str:
-        reply = await self._sdk.get_queue_url(QueueName=queue)
-        url: str = reply["QueueUrl"]
-        self._urls[queue] = url
-        return url
+    async def _open(self) -> Any:
+        async with self._opening:
+            if self._sdk is None:
+                from aiobotocore.config import AioConfig
+                from aiobotocore.session import AioSession
+
+                client = self.account.create_client(
+                    AioSession, AioConfig, connections=MAX_CONNECTIONS, longest_wait=MAX_POLL_S
+                )
+                self._sdk = await client.__aenter__()
+            return self._sdk
+
+    async def receive(self, queue: str, limit: int, *, wait: int, visibility_timeout: int) -> list[dict[str, Any]]:
+        """Receive up to ``limit`` messages (ten at most), within ``wait`` seconds."""
+        reply = await self.call(
+            "receive_message",
+            queue,
+            MaxNumberOfMessages=min(limit, MAX_BATCH_ENTRIES),
+            WaitTimeSeconds=wait,
+            VisibilityTimeout=visibility_timeout,
+            MessageAttributeNames=["All"],
+            MessageSystemAttributeNames=["ApproximateReceiveCount", "SentTimestamp"],
+        )
+        return reply.get("Messages") or []
 
     async def send_entries(
         self, operation: str, queue: str, entries: Sequence[dict[str, Any]]
@@ -96,14 +115,6 @@ class SQSClient:
         sdk, self._sdk = self._sdk, None
         if sdk is not None:
             await sdk.__aexit__(None, None, None)
-
-
-async def _open_client(account: AWSTarget) -> Any:
-    from aiobotocore.config import AioConfig
-    from aiobotocore.session import AioSession
-
-    client = account.create_client(AioSession, AioConfig, connections=MAX_CONNECTIONS, longest_wait=MAX_POLL_S)
-    return await client.__aenter__()
 
 
 def translate(error: Exception, account: AWSTarget, queue: str = "") -> Exception:

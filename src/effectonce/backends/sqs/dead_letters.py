@@ -15,7 +15,7 @@ from msgspec import Struct
 from effectonce.contracts import DeadLetter
 
 from .client import MAX_BATCH_ENTRIES, SQSClient
-from .messages import SYSTEM_ATTRIBUTES, packet_of
+from .messages import packet_of
 
 #: How long a listing hides dead letters from others.
 LISTING_TIMEOUT_S: Final = 60
@@ -85,14 +85,11 @@ class SQSDeadLetters:
     async def _receive(self, limit: int) -> list[_ListedDeadLetter]:
         """Receive some more dead letters; [] where there are none."""
         started_at = time.monotonic()
-        reply = await self._client.call(
-            "receive_message",
+        messages = await self._client.receive(
             self._name,
-            MaxNumberOfMessages=min(limit, MAX_BATCH_ENTRIES),
-            WaitTimeSeconds=1,  # a poll that does not wait asks only some of SQS's servers
-            VisibilityTimeout=LISTING_TIMEOUT_S,
-            MessageAttributeNames=["All"],
-            MessageSystemAttributeNames=SYSTEM_ATTRIBUTES,
+            limit,
+            wait=1,  # a poll that does not wait asks only some of SQS's servers
+            visibility_timeout=LISTING_TIMEOUT_S,
         )
         received = [
             _ListedDeadLetter(
@@ -101,7 +98,7 @@ class SQSDeadLetters:
                 sent_at_ms=int(message.get("Attributes", {}).get("SentTimestamp", 0)),
                 hidden_until=started_at + LISTING_TIMEOUT_S,
             )
-            for message in reply.get("Messages") or ()
+            for message in messages
         ]
         self._received |= {listed.dead_letter.id: listed for listed in received}
         return received

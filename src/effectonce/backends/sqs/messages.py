@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from effectonce.backends.common.redriven import is_redriven
+from effectonce.backends.common.packets import is_redriven, read_own_field
 from effectonce.contracts import Packet
 
 #: The attribute that is ours, and how many others SQS allows beside it.
@@ -28,9 +28,6 @@ EMPTY_BODY: Final = "="
 _ALLOWED_TEXT: Final = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
 _ALLOWED_NAME: Final = re.compile(r"(?!(?:aws|amazon)\.|eo$)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
 _ALLOWED_ID: Final = re.compile(r"[!-~]{1,128}")
-
-#: The system attributes that are asked for with every message.
-SYSTEM_ATTRIBUTES: Final = ["ApproximateReceiveCount", "SentTimestamp"]
 
 
 def entry_of(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
@@ -91,7 +88,7 @@ def packet_of(message: Mapping[str, Any]) -> Packet:
                 numbers.add(name)
         else:
             headers[name] = base64.b64encode(attribute.get("BinaryValue", b"")).decode()
-    own = _read_own(headers.pop(OWN_ATTRIBUTE, None))
+    own = read_own_field(headers.pop(OWN_ATTRIBUTE, None))
     headers.update(own.get("headers", {}))
     body = message["Body"].encode()
     if own.get("base64"):
@@ -121,17 +118,3 @@ def _body_text(body: bytes) -> str | None:
 def _fit_id(text: str) -> str:
     """``text`` as an id that SQS takes: itself, or a hash of it."""
     return text if _ALLOWED_ID.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read_own(text: str | None) -> dict[str, Any]:
-    """What our attribute holds; nothing where another producer has written it."""
-    try:
-        own = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    if not isinstance(own, dict) or not all(isinstance(own.get(name, ""), str) for name in ("id", "key")):
-        return {}
-    headers = own.get("headers", {})
-    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        return {}
-    return own

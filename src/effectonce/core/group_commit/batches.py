@@ -74,7 +74,7 @@ def take_batch(queue: deque[E], limit: int, sizes: list[int]) -> list[E]:
             first.behind.append(entry)
     sizes[0] += len(chosen)
     sizes[len(chosen).bit_length()] += 1
-    return [chosen[identity] for identity in sorted(chosen)]
+    return list(map(chosen.__getitem__, sorted(chosen)))
 
 
 def pair_replies(entries: Sequence[E], replies: Sequence[Reply], queue: deque[E]) -> list[tuple[E, Reply]]:

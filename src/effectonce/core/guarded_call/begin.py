@@ -139,7 +139,7 @@ def _replay(run: Run, answer: Answer) -> None:
         if stored is not None:
             stored, run.trace = without_trace(stored)
             if run.trace and run.runtime.tracer is not None:
-                run.runtime.tracer.replayed(run)
+                run.runtime.tracer.link_replay(run)
             run.value = run.policy.codec.decode(stored)
             return
         if run.policy.codec.discards:

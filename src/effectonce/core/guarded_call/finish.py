@@ -80,10 +80,14 @@ def confirm_reply(run: Run, reply: Reply) -> None:
 
 
 def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
-    """Make what records the success of ``run``. ``result`` gets the trace that it was made in, where one is kept."""
+    """Make what records the success of ``run``, whose handler has ended.
+
+    Where traces are kept, ``result`` gets the one that it was made in.
+    """
+    run.stop_clock()
     policy, tracer = run.policy, run.runtime.tracer
     if tracer is not None and result is not None:
-        result = with_trace(result, run.trace or tracer.context())
+        result = with_trace(result, run.trace or tracer.current_context())
     result = run.seal(result)
     retention = policy.retention if run.parent is None else max(policy.retention, run.parent.min_retention)
     if policy.seen:

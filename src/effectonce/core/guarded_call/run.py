@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from effectonce.core.codec import Codec
 from effectonce.core.store_runtime import StoreRuntime
@@ -18,14 +19,17 @@ SEEN_GENERATION: Final = -1  # what a private result is bound to in mode S, whic
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """The settings of one guard. Never written into a store: two guards on one store keep their own."""
+    """The settings of one guard. Never written into a store: two guards on one store keep their own.
+
+    ``lease``, ``retention`` and ``hold`` are in microseconds, ``wait`` and ``max_run`` in seconds.
+    """
 
     scope: str
     codec: Codec
     seen: bool = False  # mode S
     lease: int = 30_000_000
     retention: int = 15 * 86_400_000_000
-    unfinished_retention: int | None = None  # how long what is not finished is kept; None: as long as what is
+    hold: int = 0  # how long a record that is not finished is kept after its last change; 0: as long as a finished one
     wait: float | None = None
     max_attempts: int = 0
     max_run: float = 3600.0
@@ -34,10 +38,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     run_on_store_error: bool = False
     permanent: tuple[type[BaseException], ...] = ()
 
-    @property
-    def hold(self) -> int:
-        """How long a record that is not finished is kept after its last change, in microseconds."""
-        return self.retention if self.unfinished_retention is None else self.unfinished_retention
+    def __post_init__(self) -> None:
+        if not self.hold:
+            force_setattr(self, "hold", self.retention)
 
 
 class Run(Struct, eq=False):

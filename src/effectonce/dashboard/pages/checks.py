@@ -25,10 +25,7 @@ def show_findings(context: RequestContext) -> Response:
         if last is None or time.monotonic() - last[0] > EXAMINATION_MAX_AGE_S:
             last = dashboard.last_examination = (time.monotonic(), examine_sources(context.sources))
     examined_at, findings = last
-    counts = {
-        severity: sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note")
-    }
-    return context.render("doctor.html", findings=findings, counts=counts, seconds=time.monotonic() - examined_at)
+    return context.render("doctor.html", findings=findings, seconds=time.monotonic() - examined_at)
 
 
 def examine_sources(sources: Sources) -> list[Finding]:

@@ -8,12 +8,13 @@ from msgspec import DecodeError, json
 from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext, link
-from effectonce.dashboard.sources import PAGE_SIZE, Sources
+from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.display.formatting import format_target
 from effectonce.display.timeline import kind_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
 from effectonce.guard.options import UNFINISHED_RETENTION_US
 from effectonce.record import Record
+from effectonce.sagas.log import SagaLog
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
 
@@ -33,31 +34,16 @@ CONFIRMATIONS: Final = {
 
 def show_queue(context: RequestContext) -> Response:
     page = context.sources.store.list(state="in_doubt", limit=PAGE_SIZE, cursor=context.text("cursor") or None)
-    rows = [(record, kind_of(record.scope), *_describe(context.sources, record)) for record in page.records]
+    rows = [(record, kind_of(record.scope), context.sources.log(record)) for record in page.records]
     return context.render(
         "in_doubt.html", rows=rows, next=context.next_page(page.cursor), now=context.sources.store.now()
     )
 
 
-def _describe(sources: Sources, record: Record) -> tuple[str, str]:
-    """Return what is known of a record in a few words, and the reason of the doubt, which is for operators only."""
-    kind = kind_of(record.scope)
-    if kind == "intent":
-        intent = sources.intent_log(record)
-        if intent is None:
-            return "", ""
-        return "sent once" if intent.send_count == 1 else f"sent {intent.send_count} times", f"for {show(intent.key)}"
-    if kind == "saga":
-        saga = sources.saga_log(record)
-        return (f"at {'undo ' if saga.undoing else ''}{saga.doubtful}", saga.doubt) if saga is not None else ("", "")
-    attempts = "one attempt" if record.attempts == 1 else f"{record.attempts} attempts"
-    return f"{attempts}, none with an outcome", ""
-
-
 def resolve(context: RequestContext) -> Response:
     """Apply an operator's decision to one record. The decision is in the audit log before it is applied."""
     scope, key, outcome = context.text("scope"), context.text("key"), context.text("outcome")
-    record = context.sources.record(scope, key)
+    record = context.sources.store.get(scope, key)
     if record is None:
         raise NotInDoubt("there is no such record any more; nothing was changed")
     allowed = decision_options(context.sources, record)["outcomes"]
@@ -76,8 +62,8 @@ def _apply_decision(context: RequestContext, record: Record, outcome: Any, resul
     scope, key, operator = record.scope, record.key, context.session.signature
     saga, intents = context.sources.sagas.get(scope), context.sources.intents.get(scope)
     if saga is not None:
-        log = context.sources.saga_log(record)
-        if log is None:
+        log = context.sources.log(record)
+        if not isinstance(log, SagaLog):
             raise CorruptRecord(f"the log of saga {show(key)} cannot be read; upgrade this process")
         saga.resolve(log.id, outcome, result=None if result is ... else result, who=operator)
     elif intents is not None:

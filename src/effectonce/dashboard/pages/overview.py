@@ -18,15 +18,13 @@ SWEEP_OVERDUE_US: Final = 15 * 60 * 1_000_000
 
 def overview(context: RequestContext) -> Response:
     sample = context.dashboard.poller.sample()
-    metrics = bool(context.sources.metrics)
-    plots = [
-        ("deliveries", "Deliveries", "per second", metrics),
-        ("first_runs", "First runs", "per second", metrics or _counts_done(sample)),
-        ("duplicates", "Duplicates skipped", "per second", metrics),
-        ("in_doubt", "In doubt", "records", True),
-        ("outbox_lag", "Outbox lag", "seconds", context.sources.outbox is not None),
-    ]
-    return context.render("overview.html", plots=plots, **_page_values(context, sample))
+    return context.render(
+        "overview.html",
+        has_metrics=bool(context.sources.metrics),
+        counts_done=_counts_done(sample),
+        has_outbox=context.sources.outbox is not None,
+        **_page_values(context, sample),
+    )
 
 
 def figures(context: RequestContext) -> Response:

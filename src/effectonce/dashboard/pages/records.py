@@ -11,7 +11,9 @@ from effectonce.dashboard.sources import Sources
 from effectonce.display.formatting import STATE_WORDS, format_failure, format_stored
 from effectonce.display.timeline import kind_of
 from effectonce.errors import InvalidKey, InvalidOption
+from effectonce.intents.log import LoggedIntent
 from effectonce.record import Page, Record, State
+from effectonce.sagas.log import SagaLog
 
 
 def search(context: RequestContext) -> Response:
@@ -40,19 +42,18 @@ def search(context: RequestContext) -> Response:
 
 def show_one(context: RequestContext) -> Response:
     scope = context.text("scope")
-    record = context.sources.record(scope, context.text("key"))
+    record = context.sources.store.get(scope, context.text("key"))
     if record is None:
         text = "There is no such record: it has expired, or never existed."
         return context.render("problem.html", 404, code="no record", text=text)
-    kind, acts = kind_of(scope), context.session.acts
-    intent = context.sources.intent_log(record) if acts and kind == "intent" else None
+    acts, log = context.session.acts, context.sources.log(record)
     return context.render(
         "record.html",
         record=record,
-        kind=kind,
+        kind=kind_of(scope),
         now=context.sources.store.now(),
         moments=context.sources.timeline(record),
-        intent=(intent.key, format_stored(intent.request)) if intent is not None else None,
+        intent=(log.key, format_stored(log.request)) if acts and isinstance(log, LoggedIntent) else None,
         result=format_stored(record.result) if acts else "",
         failure=format_failure(record) if record.state == "failed" else None,
         **decision_options(context.sources, record),
@@ -66,9 +67,9 @@ def decision_options(sources: Sources, record: Record) -> dict[str, Any]:
     outcomes: tuple[str, ...] = ("done", "retry", "abandon")
     undoing, hint = False, ""
     if kind == "saga":
-        log = sources.saga_log(record)
-        undoing = log is not None and log.undoing
-        if record.scope not in sources.sagas or log is None:
+        log = sources.log(record)
+        undoing = isinstance(log, SagaLog) and log.compensation_in_doubt
+        if record.scope not in sources.sagas or not isinstance(log, SagaLog):
             outcomes, hint = ("abandon",), "Start the dashboard with --saga MODULE:SAGA to decide its step instead."
         elif log.phase == "running":
             outcomes = ("done", "not_done", "retry", "abandon")

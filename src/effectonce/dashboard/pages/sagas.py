@@ -12,6 +12,7 @@ from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.display.formatting import format_json
 from effectonce.display.sagas import saga_parts
 from effectonce.record import Page
+from effectonce.sagas.log import SagaLog
 
 from .records import decision_options
 
@@ -36,7 +37,7 @@ def show_list(context: RequestContext) -> Response:
         names=names,
         scope=scope,
         which=which,
-        rows=[(record, context.sources.saga_log(record)) for record in page.records if record.note is not None],
+        rows=[(record, context.sources.log(record)) for record in page.records if record.note is not None],
         next=context.next_page(page.cursor, scope=scope, which=which),
         now=context.sources.store.now(),
     )
@@ -44,9 +45,9 @@ def show_list(context: RequestContext) -> Response:
 
 def show_one(context: RequestContext) -> Response:
     scope = context.text("scope")
-    record = context.sources.record(scope, context.text("key"))
-    log = context.sources.saga_log(record) if record is not None else None
-    if record is None or log is None:
+    record = context.sources.store.get(scope, context.text("key"))
+    log = context.sources.log(record) if record is not None else None
+    if record is None or not isinstance(log, SagaLog):
         text = "There is no such saga: it has expired, never existed, or its log is sealed."
         return context.render("problem.html", 404, code="no saga", text=text)
     saga = context.sources.sagas.get(scope)

@@ -6,29 +6,17 @@ import hashlib
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
 from effectonce.core.guarded_call.run import Run, running
-from effectonce.errors import (
-    ConfigurationError,
-    EffectOnceError,
-    InDoubt,
-    InProgress,
-    LeaseLost,
-    NotExecuted,
-    OutcomeUnknown,
-    PayloadMismatch,
-    PermanentFailure,
-    ResultNotStored,
-    Retryable,
-    show,
-)
+from effectonce.errors import ConfigurationError, NotExecuted, OutcomeUnknown, Retryable, show
 from effectonce.guard.options import read_choice
+from effectonce.http.problems import error_of_problem
 from effectonce.http.protocol import UNSAFE_METHODS
 from effectonce.values.durations import Duration, micros
 from effectonce.values.retry_after import parse_retry_after
@@ -39,19 +27,6 @@ FIRST_PAUSE_S: Final = 0.2
 #: Errors of an intent that was sent, and may be sent again.
 UNSETTLED: Final = (OutcomeUnknown, NotExecuted)
 
-
-class HttpReply(Protocol):
-    """What every client library's response has."""
-
-    status_code: int
-
-    @property
-    def headers(self) -> Any: ...
-
-    def close(self) -> None: ...
-
-
-R = TypeVar("R", bound=HttpReply)
 
 _step: ContextVar[str] = ContextVar("effectonce_step", default="")
 
@@ -97,40 +72,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"retries={self.retries!r} is not a number of tries")
 
 
-class ClientPort(Protocol[R]):
-    """How a client library sends one call. The coroutines of a sync library never suspend."""
+class ClientPort(msgspec.Struct):
+    """How a client library sends one call. The coroutines of a sync library never suspend; see `sync_port`."""
 
-    #: The errors of `send` that leave open whether the call arrived.
-    unsure: tuple[type[Exception], ...]
-
-    async def send(self) -> R: ...
-
-    async def body(self, response: R) -> bytes: ...
-
-    async def close(self, response: R) -> None: ...
-
-    async def sleep(self, seconds: float) -> None: ...
+    send: Callable[[], Awaitable[Any]]
+    read_body: Callable[[Any], Awaitable[bytes]]
+    close: Callable[[Any], Awaitable[None]]
+    sleep: Callable[[float], Awaitable[None]]
+    unsure: tuple[type[Exception], ...]  # the errors of `send` that leave open whether the call arrived
 
 
-class SyncPort(Generic[R]):
+def sync_port(
+    send: Callable[[], Any], read_body: Callable[[Any], bytes], unsure: tuple[type[Exception], ...]
+) -> ClientPort:
     """The port of a sync library, for `run_sync`."""
 
-    def __init__(self, send: Callable[[], R], body: Callable[[R], bytes], unsure: tuple[type[Exception], ...]) -> None:
-        self._send = send
-        self._body = body
-        self.unsure = unsure
+    def make_async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any) -> Any:
+            return function(*args)
 
-    async def send(self) -> R:
-        return self._send()
+        return call
 
-    async def body(self, response: R) -> bytes:
-        return self._body(response)
-
-    async def close(self, response: R) -> None:
-        response.close()
-
-    async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - the thread that runs it may block
+    close = make_async(lambda response: response.close())
+    return ClientPort(make_async(send), make_async(read_body), close, make_async(time.sleep), unsure)
 
 
 class KeyedCall:
@@ -173,7 +137,7 @@ class KeyedCall:
         if self._run is not None and self._run.calls is not None:
             self._run.calls[self.key] = self._digest
 
-    async def exchange(self, port: ClientPort[R]) -> R:
+    async def exchange(self, port: ClientPort) -> Any:
         """Send the call, again where that may help, and return its answer.
 
         An answer that is a problem of this protocol is raised as its error, unless the settings say ``"return"``.
@@ -211,29 +175,10 @@ class KeyedCall:
             pause = max(pause, retry_after)
         return pause if time.monotonic() + pause < self._deadline else None
 
-    async def _raise_problem(self, port: ClientPort[R], response: R, retry_after: float | None) -> None:
+    async def _raise_problem(self, port: ClientPort, response: Any, retry_after: float | None) -> None:
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type == "application/problem+json":
-            error = _error_of(await port.body(response), retry_after)
+            error = error_of_problem(await port.read_body(response), retry_after)
             if error is not None:
                 await port.close(response)
                 raise error
-
-
-_ERROR_BY_CODE: Final[dict[str, type[EffectOnceError]]] = {
-    kind.code: kind for kind in (InProgress, LeaseLost, InDoubt, PayloadMismatch, ResultNotStored, PermanentFailure)
-}
-
-
-def _error_of(body: bytes, retry_after: float | None) -> EffectOnceError | None:
-    """The error that a problem of this protocol stands for; None: it is not one of this protocol."""
-    try:
-        problem: Any = msgspec.json.decode(body)
-        kind = _ERROR_BY_CODE[problem["code"]]
-        text = f"{problem.get('title')}: {problem.get('detail')}"
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
-        return None
-    message = f"the API answered: {show(text, 300)}"
-    if kind in (InProgress, LeaseLost):  # LeaseLost: an attempt of the API's, not this call's run
-        return InProgress(message, retry_after or 1.0)
-    return kind(message)

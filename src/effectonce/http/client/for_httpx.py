@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import httpx
 from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY_HEADER
 
-from .calls import UNSETTLED, KeyedCall, Settings, SyncPort
+from .calls import UNSETTLED, ClientPort, KeyedCall, Settings, sync_port
 from .intent_log import IntentLog, LoggedRequest, LoggedResponse, sending_by
 
 #: Failures after which the call may or may not have arrived. Those that prevent sending at all are not among them.
@@ -49,7 +49,7 @@ class IdempotentTransport(httpx.BaseTransport):
             send = partial(self._transport.handle_request, request)
         else:
             send = partial(self._send_logged, request, _freeze(self._log, request), call.key)
-        response = run_sync(call.exchange(SyncPort(send, httpx.Response.read, UNSURE)))
+        response: httpx.Response = run_sync(call.exchange(sync_port(send, httpx.Response.read, UNSURE)))
         response.stream = _CallStream(response, call)
         return response
 
@@ -87,7 +87,8 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
             send = partial(self._transport.handle_async_request, request)
         else:
             send = partial(self._send_logged, request, _freeze(self._log, request), call.key)
-        response = await call.exchange(_AsyncPort(send))
+        port = ClientPort(send, httpx.Response.aread, httpx.Response.aclose, anyio.sleep, UNSURE)
+        response: httpx.Response = await call.exchange(port)
         response.stream = _CallStream(response, call)
         return response
 
@@ -102,25 +103,6 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._transport.aclose()
-
-
-class _AsyncPort:
-    unsure = UNSURE
-
-    def __init__(self, send: Callable[[], Awaitable[httpx.Response]]) -> None:
-        self._send = send
-
-    async def send(self) -> httpx.Response:
-        return await self._send()
-
-    async def body(self, response: httpx.Response) -> bytes:
-        return await response.aread()
-
-    async def close(self, response: httpx.Response) -> None:
-        await response.aclose()
-
-    async def sleep(self, seconds: float) -> None:
-        await anyio.sleep(seconds)
 
 
 class _CallStream(httpx.SyncByteStream, httpx.AsyncByteStream):

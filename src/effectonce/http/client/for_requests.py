@@ -15,7 +15,7 @@ from requests.adapters import HTTPAdapter
 from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY_HEADER
 
-from .calls import UNSETTLED, KeyedCall, Settings, SyncPort
+from .calls import UNSETTLED, KeyedCall, Settings, sync_port
 from .intent_log import IntentLog, LoggedRequest, LoggedResponse, sending_by
 
 #: Failures after which the call may or may not have arrived.
@@ -69,7 +69,7 @@ class IdempotentAdapter(HTTPAdapter):
         return self._exchange(call, send_logged)
 
     def _exchange(self, call: KeyedCall, send: Any) -> requests.Response:
-        port = SyncPort(send, lambda response: response.content, UNSURE)
+        port = sync_port(send, lambda response: response.content, UNSURE)
         response: requests.Response = run_sync(call.exchange(port))
         return response
 

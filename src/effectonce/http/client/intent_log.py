@@ -21,7 +21,7 @@ from effectonce.errors import ConfigurationError
 from effectonce.http.protocol import KEY_HEADER, Headers
 from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent, IntentOperation
-from effectonce.providers import Provider, classify, find
+from effectonce.providers import Provider, classify, find_provider
 
 #: The request headers that are logged: those that the same call has whenever it is made, and no credential.
 LOGGED_HEADERS: Final = frozenset(("content-type", "content-encoding", "accept"))
@@ -80,7 +80,7 @@ class IntentLog:
         credentials: Callable[[], Mapping[str, str]] | None = None,
         **options: Any,
     ) -> None:
-        self._provider = find(provider)
+        self._provider = find_provider(provider)
         if self._provider.carrier == "body":
             raise ConfigurationError(f"{self._provider.name} takes its key in the body, which is yours to write")
         self._register = intents.operation(self._provider, operation, returns=LoggedResponse, **options)

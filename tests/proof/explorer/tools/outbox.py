@@ -28,7 +28,8 @@ from effectonce.envelopes import CloudEvents
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox.outbox import NewOutboxRow, Outbox
-from effectonce.relay.pump import RelayPump, RelaySettings, RelaySignals, RelayTotals
+from effectonce.relay.pump import RelayPump
+from effectonce.relay.settings import RelaySettings, RelaySignals, RelayTotals
 from tests.proof.explorer.database import SimulatedConnection
 from tests.proof.explorer.queue_model import SimulatedQueue
 from tests.proof.explorer.scenario import LEASE, SECOND, Scenario
@@ -262,19 +263,19 @@ class OutboxSystem(InboxSystem):
 
     def _make_pump(self, simulation: Simulation, process: Process) -> RelayPump:
         port: Any = SimulatedRelayPort(self, simulation, process)
+        store: Any = process  # the pump needs its runtime only
         broker: Any = self  # the pump needs its capabilities only
         settings = RelaySettings(
-            runtime=process.runtime,
-            outboxes=broker,
+            store=store,
             table=None,
             broker=broker,
             envelope=CloudEvents(),
             retry=Retry(20, first=1e-6, cap=1e-6, jitter=False),
             ordered=True,
-            batch=int(self.scenario.options.get("batch", 2)),
-            span=LEASE,
-            keep=0,
-            poll=1.0,
+            max_batch=int(self.scenario.options.get("batch", 2)),
+            lease_us=LEASE,
+            keep_us=0,
+            poll_s=1.0,
             totals=RelayTotals(),
         )
         return RelayPump(settings, RelaySignals(), port, port)

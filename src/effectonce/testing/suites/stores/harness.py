@@ -30,7 +30,7 @@ from effectonce.record import (
     Settled,
     Settlement,
     State,
-    Swept,
+    SweepResult,
 )
 from effectonce.testing.suites.expectations import expect, require
 
@@ -226,14 +226,14 @@ class StoreHarness(PortHarness):
         """Return the keys of this case's records on every page, in their order."""
         return [record.key for record in await self.list_records(**{"scope": self.scope, **query})]
 
-    async def sweep(self, limit: int = 1_000) -> Swept:
+    async def sweep(self, limit: int = 1_000) -> SweepResult:
         """Sweep until nothing is left to sweep, and return the totals."""
         deleted = lapsed = 0
         for _ in range(MAX_PAGES):
             swept = await self.main_port.sweep(limit)
             deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
             if not swept.more:
-                return Swept(deleted, lapsed, False)
+                return SweepResult(deleted, lapsed, False)
         raise AssertionError(f"there was more to sweep after {MAX_PAGES} sweeps")
 
     # -- records in a state

@@ -1,4 +1,4 @@
-"""A copy of the package, in which one mutant at a time is put in place."""
+"""A copy of the checkout, in which one mutant at a time is put in place."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from typing import Final
 
 from .mutations import Mutant
 
-PACKAGE: Final = Path(__file__).parents[3] / "src" / "effectonce"
+ROOT: Final = Path(__file__).parents[3]
+PACKAGE: Final = Path("src", "effectonce")
+LEFT_OUT: Final = shutil.ignore_patterns(".git", ".venv*", ".servers", ".*_cache", ".hypothesis", "__pycache__", "site")
 
 
-class SourceCopy:
-    """The package below a folder of its own, which is what `PYTHONPATH` is to name."""
+class CheckoutCopy:
+    """Code and tests as they were when it was made: you may go on editing the checkout."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="eo-mutants-"))
-        shutil.copytree(PACKAGE, self.folder / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+        self.root = Path(tempfile.mkdtemp(prefix="eo-mutants-"))
+        shutil.copytree(ROOT, self.root, ignore=LEFT_OUT, dirs_exist_ok=True)
+        (self.root / ".servers").symlink_to(ROOT / ".servers")  # what `make servers` installed there
+        self.package = self.root / PACKAGE
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
-        file = self.folder / PACKAGE.name / mutant.path
+        file = self.package / mutant.path
         original = file.read_bytes()
         self._write(file, mutant.apply(original))
         try:
@@ -33,7 +37,7 @@ class SourceCopy:
             self._write(file, original)
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.root, ignore_errors=True)
 
     @staticmethod
     def _write(file: Path, source: bytes) -> None:

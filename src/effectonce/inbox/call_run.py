@@ -1,0 +1,57 @@
+"""One `Inbox.call`: the row, what the function does and its result, in a savepoint of the caller's transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from effectonce.core.codec import Codec
+from effectonce.guard.once import Outcome
+from effectonce.sessions import DriverAdapter
+
+from .recording import outcome_of, require_transaction_still, undo
+from .table import InboxKey
+
+if TYPE_CHECKING:
+    from .inbox import Inbox
+
+
+class CallRun:
+    """Its steps are those of the module `run`. It begins once: only the caller can repeat the transaction."""
+
+    translated_error = None
+
+    def __init__(self, inbox: Inbox, session: DriverAdapter, key: InboxKey, codec: Codec, message: Any) -> None:
+        self.session = session
+        self.outcome: Outcome[Any]
+        self._inbox = inbox
+        self._table = inbox.table(session)
+        self._key = key
+        self._codec = codec
+        self._message = message
+        self._savepoint: Any = None
+
+    async def begin(self) -> bool:
+        require_transaction_still(self.session)
+        self._savepoint = await self.session.savepoint()
+        existing = await self._table.insert(self.session, self._key, result=True)
+        if existing is None:
+            return True
+        await self._release()
+        value = self._inbox.replay(self._codec, self._key, existing)
+        self.outcome = outcome_of(self._key, self._message, value, replayed=True)
+        return False
+
+    async def finish(self, value: Any) -> None:
+        # Sent even without a result: in a transaction that has failed unnoticed, this statement fails.
+        await self._table.store(self.session, self._key, self._inbox.encode_result(self._codec, self._key, value))
+        await self._release()
+        self.outcome = outcome_of(self._key, self._message, value, replayed=False)
+
+    async def _release(self) -> None:
+        await self.session.release(self._savepoint)
+        self._savepoint = None
+
+    async def abort(self, error: BaseException) -> None:
+        """Roll back to the savepoint. Also after a cancellation: the insert may have been executed all the same."""
+        if self._savepoint is not None:
+            await undo(self.session, self._savepoint, error)
