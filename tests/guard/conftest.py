@@ -1,4 +1,4 @@
-"""Guards in both colours: a test written once runs as `def` and as `async def`."""
+"""Guards in both forms, sync and async: a test written once runs as `def` and as `async def`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(clock: ManualClock, events: list[eo.Event]) -> Iterator[eo.Store]:
         yield store
 
 
-class Colour:
+class HandlerForm:
     """Decorates a `def` as it is, or as the `async def` that does the same, called through its own loop."""
 
     def __init__(self, name: str) -> None:
@@ -59,5 +59,5 @@ class Colour:
 
 
 @pytest.fixture(params=["sync", "async"])
-def colour(request: pytest.FixtureRequest) -> Colour:
-    return Colour(request.param)
+def form(request: pytest.FixtureRequest) -> HandlerForm:
+    return HandlerForm(request.param)

@@ -37,8 +37,8 @@ def store(clock: ManualClock) -> eo.Store:
     return eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
 
 
-class Colour:
-    """A guarded handler of either colour, and a dispatcher that is called the same way."""
+class HandlerForm:
+    """A guarded handler in either form, and a dispatcher that is called the same way."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -63,26 +63,26 @@ class Colour:
 
 
 @pytest.fixture(params=["sync", "async"])
-def colour(request: pytest.FixtureRequest) -> Colour:
-    return Colour(request.param)
+def form(request: pytest.FixtureRequest) -> HandlerForm:
+    return HandlerForm(request.param)
 
 
 # -- dispatch
 
 
-def test_done_now_and_done_before_are_acked(store: eo.Store, colour: Colour) -> None:
-    dispatch = colour.dispatcher(store, lambda key: f"receipt {key}")
+def test_done_now_and_done_before_are_acked(store: eo.Store, form: HandlerForm) -> None:
+    dispatch = form.dispatcher(store, lambda key: f"receipt {key}")
     assert [dispatch("p1"), dispatch("p1")] == [Ack("receipt p1", False), Ack("receipt p1", True)]
 
 
-def test_done_without_a_result_is_acked_too(store: eo.Store, colour: Colour) -> None:
-    dispatch = colour.dispatcher(store, lambda key: object())
+def test_done_without_a_result_is_acked_too(store: eo.Store, form: HandlerForm) -> None:
+    dispatch = form.dispatcher(store, lambda key: object())
     first = dispatch("p1")
     assert isinstance(first, Ack)
     assert dispatch("p1") == Ack(None, True)
 
 
-def test_f06_a_duplicate_of_a_running_one_comes_again_and_is_never_acked(store: eo.Store, colour: Colour) -> None:
+def test_f06_a_duplicate_of_a_running_one_comes_again_and_is_never_acked(store: eo.Store, form: HandlerForm) -> None:
     inner: list[DeliveryOutcome] = []
 
     def work(key: str) -> None:
@@ -90,40 +90,40 @@ def test_f06_a_duplicate_of_a_running_one_comes_again_and_is_never_acked(store: 
         thread.start()
         thread.join(30)
 
-    dispatch = colour.dispatcher(store, work)
+    dispatch = form.dispatcher(store, work)
     assert isinstance(dispatch("p1"), Ack)
     assert isinstance(inner[0], Redeliver)
     assert isinstance(inner[0].error, eo.InProgress)
 
 
-def test_an_error_comes_again_later_and_later(store: eo.Store, colour: Colour) -> None:
+def test_an_error_comes_again_later_and_later(store: eo.Store, form: HandlerForm) -> None:
     def work(key: str) -> None:
         raise RuntimeError("card reader on fire")
 
-    dispatch = colour.dispatcher(store, work, Retry(None, first="10s"))
+    dispatch = form.dispatcher(store, work, Retry(None, first="10s"))
     again = dispatch("p1")
     assert isinstance(again, Redeliver)
     assert 0 <= again.after <= 10
     assert isinstance(again.error, RuntimeError)
 
 
-def test_what_no_redelivery_can_mend_is_dead(store: eo.Store, colour: Colour) -> None:
+def test_what_no_redelivery_can_mend_is_dead(store: eo.Store, form: HandlerForm) -> None:
     def work(key: str) -> None:
         raise ValueError(key)
 
     dead = [
-        colour.dispatcher(store, work, permanent=(ValueError,))("p1"),
-        colour.dispatcher(store, work, permanent=(ValueError,))("p1"),
-        colour.dispatcher(store, work, on_error="doubt")("p2"),
-        colour.dispatcher(store, work, on_error="doubt")("p2"),
-        colour.dispatcher(store, work, Retry(on={ValueError: "dead"}))("p3"),
-        colour.dispatcher(store, work)(""),
+        form.dispatcher(store, work, permanent=(ValueError,))("p1"),
+        form.dispatcher(store, work, permanent=(ValueError,))("p1"),
+        form.dispatcher(store, work, on_error="doubt")("p2"),
+        form.dispatcher(store, work, on_error="doubt")("p2"),
+        form.dispatcher(store, work, Retry(on={ValueError: "dead"}))("p3"),
+        form.dispatcher(store, work)(""),
     ]
     errors = [type(each.error) for each in dead if isinstance(each, Reject)]
     assert errors == [ValueError, ValueError, ValueError, eo.InDoubt, ValueError, eo.MissingKey]
-    counted = colour.dispatcher(store, work, max_attempts=2)
+    counted = form.dispatcher(store, work, max_attempts=2)
     assert [type(counted("p4")) for _ in range(3)] == [Redeliver, Redeliver, Reject]
-    compared = colour.dispatcher(store, lambda key: None, fingerprint="payload")
+    compared = form.dispatcher(store, lambda key: None, fingerprint="payload")
     assert isinstance(compared("p5", 1), Ack)
     other = compared("p5", 2)
     assert isinstance(other, Reject)

@@ -26,7 +26,7 @@ from effectonce.record import Claim, Settlement
 from effectonce.testing import ManualClock, override
 from tests.core.grouped import GroupedBackend
 
-from .conftest import Colour
+from .conftest import HandlerForm
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -321,8 +321,8 @@ def test_a_waiter_does_not_run_beside_the_first_because_the_store_blinked() -> N
 # -- keys and results
 
 
-def test_a_call_without_a_key_has_no_key_for_a_provider(store: eo.Store, colour: Colour) -> None:
-    @colour.once(store, scope="s", key="k", on_missing_key="run")
+def test_a_call_without_a_key_has_no_key_for_a_provider(store: eo.Store, form: HandlerForm) -> None:
+    @form.once(store, scope="s", key="k", on_missing_key="run")
     def charge(k: str | None) -> None:
         eo.current().provider_key("stripe")
 
@@ -749,11 +749,11 @@ async def test_closing_waits_for_a_round_trip_not_for_an_idle_moment() -> None:
 
 @pytest.mark.parametrize("mode", ["lease", "seen"])
 def test_a_hook_that_comes_while_a_handler_runs_is_told_how_long_it_took_in_all(
-    store: eo.Store, clock: ManualClock, colour: Colour, mode: Any
+    store: eo.Store, clock: ManualClock, form: HandlerForm, mode: Any
 ) -> None:
     events = list[eo.Event]()
 
-    @colour.once(store, scope="charge", key="k", mode=mode)
+    @form.once(store, scope="charge", key="k", mode=mode)
     def charge(k: str) -> None:
         clock.advance(3)
         store.runtime.set_hooks((events.append,))
@@ -785,11 +785,11 @@ async def test_one_hook_that_goes_and_another_that_comes_in_mid_run_is_told_how_
 
 @pytest.mark.parametrize("value", ["stored", object()], ids=["stored", "not stored"])
 def test_all_that_is_told_of_a_runs_end_has_its_time(
-    store: eo.Store, clock: ManualClock, events: list[eo.Event], colour: Colour, value: Any
+    store: eo.Store, clock: ManualClock, events: list[eo.Event], form: HandlerForm, value: Any
 ) -> None:
     """What is found out before the settlement too: it was told with a time of 0."""
 
-    @colour.once(store, scope="charge", key="k", returns=Any)
+    @form.once(store, scope="charge", key="k", returns=Any)
     def charge(k: str):  # type: ignore[no-untyped-def]
         clock.advance(7)
         return value

@@ -29,7 +29,7 @@ from effectonce.record import Batchable, Claim, Settlement
 from effectonce.testing import ManualClock, override
 from tests.harness.faulty import FaultyBackend, down
 
-from .conftest import Colour
+from .conftest import HandlerForm
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def faulty(clock: ManualClock) -> FaultyBackend:
 
 
 def test_f01_a_crash_before_the_claim_leaves_nothing_behind(
-    faulty: FaultyBackend, colour: Colour, clock: ManualClock
+    faulty: FaultyBackend, form: HandlerForm, clock: ManualClock
 ) -> None:
     store = eo.Store(faulty)
     runs: list[int] = []
-    charge = colour.once(store, scope="charge", key="k")(lambda k: runs.append(1))
+    charge = form.once(store, scope="charge", key="k")(lambda k: runs.append(1))
     faulty.before = down
     with pytest.raises(eo.StoreUnavailable):
         charge("p1")
@@ -52,10 +52,10 @@ def test_f01_a_crash_before_the_claim_leaves_nothing_behind(
     assert runs == [1]
 
 
-def test_f04_a_crash_after_the_record_replays_the_result(store: eo.Store, colour: Colour) -> None:
+def test_f04_a_crash_after_the_record_replays_the_result(store: eo.Store, form: HandlerForm) -> None:
     """The ack was lost, not the record: the redelivery gets the stored result and can be acked."""
     runs: list[int] = []
-    charge = colour.once(store, scope="charge", key="k")(lambda k: runs.append(1) or "receipt")
+    charge = form.once(store, scope="charge", key="k")(lambda k: runs.append(1) or "receipt")
     charge("p1")
     assert charge.call("p1") == eo.Outcome("receipt", True, "p1", "charge", 1)
     assert runs == [1]
@@ -91,11 +91,11 @@ def take_over(store: eo.Store, clock: ManualClock, lease: str = "31s") -> None:
 
 
 def test_f08_a_zombie_cannot_complete_after_another_took_over(
-    store: eo.Store, colour: Colour, clock: ManualClock, events: list[eo.Event]
+    store: eo.Store, form: HandlerForm, clock: ManualClock, events: list[eo.Event]
 ) -> None:
     """F08, F11: fencing, not timing. The successor's result stands."""
 
-    @colour.once(store, scope=eo.GLOBAL, key="k")
+    @form.once(store, scope=eo.GLOBAL, key="k")
     def charge(k: str) -> str:
         take_over(store, clock)
         return "zombie"
@@ -107,9 +107,9 @@ def test_f08_a_zombie_cannot_complete_after_another_took_over(
 
 
 def test_f09_a_zombie_that_fails_does_not_release_its_successors_record(
-    store: eo.Store, colour: Colour, clock: ManualClock
+    store: eo.Store, form: HandlerForm, clock: ManualClock
 ) -> None:
-    @colour.once(store, scope=eo.GLOBAL, key="k")
+    @form.once(store, scope=eo.GLOBAL, key="k")
     def charge(k: str) -> str:
         take_over(store, clock)
         raise ValueError("late failure")
@@ -120,12 +120,12 @@ def test_f09_a_zombie_that_fails_does_not_release_its_successors_record(
 
 
 def test_f10_a_handler_learns_that_its_lease_is_lost(
-    store: eo.Store, colour: Colour, clock: ManualClock, events: list[eo.Event]
+    store: eo.Store, form: HandlerForm, clock: ManualClock, events: list[eo.Event]
 ) -> None:
     """Also when no heartbeat got a turn: by the clock alone."""
     told: list[bool] = []
 
-    @colour.once(store, scope=eo.GLOBAL, key="k", lease="30s")
+    @form.once(store, scope=eo.GLOBAL, key="k", lease="30s")
     def charge(k: str) -> None:
         told.append(eo.current().lease_lost)
         clock.advance("29s")
@@ -141,9 +141,9 @@ def test_f10_a_handler_learns_that_its_lease_is_lost(
 
 
 def test_f10_a_refused_heartbeat_tells_the_handler_at_once(
-    store: eo.Store, colour: Colour, clock: ManualClock, events: list[eo.Event]
+    store: eo.Store, form: HandlerForm, clock: ManualClock, events: list[eo.Event]
 ) -> None:
-    @colour.once(store, scope=eo.GLOBAL, key="k", lease="30s")
+    @form.once(store, scope=eo.GLOBAL, key="k", lease="30s")
     def charge(k: str) -> None:
         clock.advance("10s")
         store.forget(eo.GLOBAL, "p1")
@@ -156,10 +156,10 @@ def test_f10_a_refused_heartbeat_tells_the_handler_at_once(
     assert "lease_lost" in [event.kind for event in events]
 
 
-def test_the_heartbeat_stops_at_max_run(store: eo.Store, colour: Colour, clock: ManualClock) -> None:
+def test_the_heartbeat_stops_at_max_run(store: eo.Store, form: HandlerForm, clock: ManualClock) -> None:
     """A handler that hangs for ever does not hold its key for ever."""
 
-    @colour.once(store, scope=eo.GLOBAL, key="k", lease="30s", max_run="1m")
+    @form.once(store, scope=eo.GLOBAL, key="k", lease="30s", max_run="1m")
     def charge(k: str) -> None:
         for _ in range(6):
             clock.advance("10s")
@@ -223,9 +223,9 @@ def test_f16_every_way_out_releases_and_is_raised_again(
 
 
 def test_f16_an_interruption_just_before_the_handler_releases_its_key(
-    store: eo.Store, colour: Colour, monkeypatch: pytest.MonkeyPatch
+    store: eo.Store, form: HandlerForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    charge = colour.once(store, scope="charge", key="k")(lambda k: 7)
+    charge = form.once(store, scope="charge", key="k")(lambda k: 7)
 
     enter = Run.enter
 
@@ -275,11 +275,11 @@ async def test_f16_a_closed_coroutine_leaves_its_key_to_the_lease(store: eo.Stor
 
 
 def test_f17_a_failing_release_does_not_hide_the_handlers_error(
-    faulty: FaultyBackend, colour: Colour, caplog: pytest.LogCaptureFixture
+    faulty: FaultyBackend, form: HandlerForm, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = eo.Store(faulty)
 
-    @colour.once(store, scope="charge", key="k")
+    @form.once(store, scope="charge", key="k")
     def charge(k: str) -> None:
         faulty.before = down
         raise ValueError("the real cause")
@@ -297,11 +297,11 @@ class Opaque:
     "value", [Opaque(), {1: "int key"}, float("nan"), (1, 2), {"deep": [Opaque()]}, b"raw", datetime(2026, 1, 1)]
 )
 def test_f18_a_result_that_cannot_be_stored_is_done_all_the_same(
-    store: eo.Store, colour: Colour, value: Any, events: list[eo.Event]
+    store: eo.Store, form: HandlerForm, value: Any, events: list[eo.Event]
 ) -> None:
     runs: list[int] = []
 
-    @colour.once(store, scope="charge", key="k")
+    @form.once(store, scope="charge", key="k")
     def charge(k: str):  # type: ignore[no-untyped-def]
         runs.append(1)
         return value
@@ -314,15 +314,15 @@ def test_f18_a_result_that_cannot_be_stored_is_done_all_the_same(
 
 
 @pytest.mark.parametrize("value", ["x" * 200, 10**200], ids=["text", "number"])
-def test_f18_a_result_over_the_cap_is_done_all_the_same(clock: ManualClock, colour: Colour, value: str | int) -> None:
+def test_f18_a_result_over_the_cap_is_done_too(clock: ManualClock, form: HandlerForm, value: str | int) -> None:
     store = eo.Store(MemoryStoreBackend(clock=clock), max_result=100)
-    charge = colour.once(store, scope="charge", key="k", returns=type(value))(lambda k: value)
+    charge = form.once(store, scope="charge", key="k", returns=type(value))(lambda k: value)
     assert charge("p1") == value
     with pytest.raises(eo.ResultNotStored):
         charge("p1")
 
 
-def test_f18_a_result_that_the_store_refuses_is_done_all_the_same(faulty: FaultyBackend, colour: Colour) -> None:
+def test_f18_a_result_that_the_store_refuses_is_done_all_the_same(faulty: FaultyBackend, form: HandlerForm) -> None:
     store = eo.Store(faulty)
 
     def too_big(op: Batchable) -> Exception | None:
@@ -330,7 +330,7 @@ def test_f18_a_result_that_the_store_refuses_is_done_all_the_same(faulty: Faulty
 
     faulty.before = too_big
     runs: list[int] = []
-    charge = colour.once(store, scope="charge", key="k")(lambda k: runs.append(1))
+    charge = form.once(store, scope="charge", key="k")(lambda k: runs.append(1))
     charge("p1")
     with pytest.raises(eo.ResultNotStored):
         charge("p1")
@@ -359,22 +359,22 @@ def test_f20_a_handler_that_kills_its_process_is_stopped_by_its_attempts(tmp_pat
     assert codes == [7, 7, 0, 0]
 
 
-def test_f36_a_store_that_is_down_runs_nothing(faulty: FaultyBackend, colour: Colour) -> None:
+def test_f36_a_store_that_is_down_runs_nothing(faulty: FaultyBackend, form: HandlerForm) -> None:
     store = eo.Store(faulty)
     faulty.before = down
     runs: list[int] = []
-    charge = colour.once(store, scope="charge", key="k")(lambda k: runs.append(1))
+    charge = form.once(store, scope="charge", key="k")(lambda k: runs.append(1))
     with pytest.raises(eo.StoreUnavailable) as caught:
         charge("p1")
     assert caught.value.retry_after > 0
     assert runs == []
 
 
-def test_f36_a_completion_that_cannot_be_recorded_is_not_a_success(faulty: FaultyBackend, colour: Colour) -> None:
+def test_f36_a_completion_that_cannot_be_recorded_is_not_a_success(faulty: FaultyBackend, form: HandlerForm) -> None:
     """Nothing is acked: the delivery comes again when the lease has ended."""
     store = eo.Store(faulty)
 
-    @colour.once(store, scope="charge", key="k")
+    @form.once(store, scope="charge", key="k")
     def charge(k: str) -> str:
         faulty.before = down
         return "receipt"
@@ -384,11 +384,11 @@ def test_f36_a_completion_that_cannot_be_recorded_is_not_a_success(faulty: Fault
 
 
 def test_running_without_the_store_is_an_explicit_choice_with_an_event(
-    faulty: FaultyBackend, colour: Colour, events: list[eo.Event]
+    faulty: FaultyBackend, form: HandlerForm, events: list[eo.Event]
 ) -> None:
     store = eo.Store(faulty, hooks=[events.append])
     faulty.before = down
-    charge = colour.once(store, scope="charge", key="k", on_store_error="run")(lambda k: "receipt")
+    charge = form.once(store, scope="charge", key="k", on_store_error="run")(lambda k: "receipt")
     assert charge("p1") == "receipt"
     assert [event.kind for event in events] == ["unprotected"]
 
@@ -472,9 +472,9 @@ def drive_claim(store: eo.Store) -> None:
     run_sync(store.runtime.sync_client().claim(claim))
 
 
-def test_f65_hostile_keys_cannot_forge_log_lines_or_repaint_a_terminal(store: eo.Store, colour: Colour) -> None:
+def test_f65_hostile_keys_cannot_forge_log_lines_or_repaint_a_terminal(store: eo.Store, form: HandlerForm) -> None:
     hostile = "k\r\n2026 CRITICAL paid\x1b[2J<script>"
-    charge = colour.once(store, scope="charge", key="k", fingerprint="amount")(lambda k, amount: None)
+    charge = form.once(store, scope="charge", key="k", fingerprint="amount")(lambda k, amount: None)
     charge(hostile, 1)
     with pytest.raises(eo.PayloadMismatch) as caught:
         charge(hostile, 2)
@@ -492,11 +492,11 @@ def test_f66_no_password_in_any_repr_or_message() -> None:
         assert "c4n4ry" not in f"{caught.value!r}"
 
 
-def test_f60_a_poisoned_row_is_an_error_not_code(clock: ManualClock, colour: Colour) -> None:
+def test_f60_a_poisoned_row_is_an_error_not_code(clock: ManualClock, form: HandlerForm) -> None:
     backend = MemoryStoreBackend(clock=clock)
     store = eo.Store(backend)
 
-    @colour.once(store, scope="charge", key="k")
+    @form.once(store, scope="charge", key="k")
     def charge(k: str) -> dict[str, int]:
         return {"amount": 1}
 
@@ -583,7 +583,7 @@ def test_f11_a_stopped_process_cannot_record_what_another_has_taken_over(tmp_pat
     store.close()
 
 
-def test_guards_tell_the_truth_about_their_colour(store: eo.Store) -> None:
+def test_a_guarded_function_is_async_exactly_where_its_function_is(store: eo.Store) -> None:
     @eo.once(store, scope="a", key="k")
     async def handler(k: str) -> None: ...
 

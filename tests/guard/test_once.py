@@ -1,4 +1,4 @@
-"""What `once` promises, in both colours."""
+"""What `once` promises, in both forms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import effectonce as eo
 from effectonce.record import Record
 from effectonce.testing import ManualClock
 
-from .conftest import Colour
+from .conftest import HandlerForm
 
 
 def record(store: eo.Store, key: str = "p1", scope: str = "charge") -> Record:
@@ -21,10 +21,10 @@ def record(store: eo.Store, key: str = "p1", scope: str = "charge") -> Record:
     return found
 
 
-def test_a_duplicate_gets_the_first_result_and_runs_nothing(store: eo.Store, colour: Colour) -> None:
+def test_a_duplicate_gets_the_first_result_and_runs_nothing(store: eo.Store, form: HandlerForm) -> None:
     charges: list[int] = []
 
-    @colour.once(store, scope="charge", key="payment_id")
+    @form.once(store, scope="charge", key="payment_id")
     def charge(payment_id: str, amount: int) -> dict[str, int]:
         charges.append(amount)
         return {"charged": amount}
@@ -35,20 +35,20 @@ def test_a_duplicate_gets_the_first_result_and_runs_nothing(store: eo.Store, col
     assert charges == [4200]
 
 
-def test_different_keys_are_different_operations(store: eo.Store, colour: Colour) -> None:
+def test_different_keys_are_different_operations(store: eo.Store, form: HandlerForm) -> None:
     runs: list[str] = []
-    handler = colour.once(store, scope="charge", key="payment_id")(lambda payment_id: runs.append(payment_id))
+    handler = form.once(store, scope="charge", key="payment_id")(lambda payment_id: runs.append(payment_id))
     handler("p1")
     handler("p2")
     assert runs == ["p1", "p2"]
 
 
 @pytest.mark.parametrize("value", [None, 0, "", False, [], {}, 0.0])
-def test_a_falsy_result_is_a_result(store: eo.Store, colour: Colour, value: Any) -> None:
+def test_a_falsy_result_is_a_result(store: eo.Store, form: HandlerForm, value: Any) -> None:
     """A peer's defect: None, 0 and [] replayed as "no result", or run again."""
     runs: list[Any] = []
 
-    @colour.once(store, scope="charge", key="payment_id")
+    @form.once(store, scope="charge", key="payment_id")
     def charge(payment_id: str):  # type: ignore[no-untyped-def]
         runs.append(1)
         return value
@@ -59,17 +59,17 @@ def test_a_falsy_result_is_a_result(store: eo.Store, colour: Colour, value: Any)
     assert runs == [1]
 
 
-def test_an_outcome_tells_key_scope_attempt_and_whether_it_was_replayed(store: eo.Store, colour: Colour) -> None:
-    guarded = colour.once(store, scope="charge", key=("tenant", "payment_id"))(lambda tenant, payment_id: 7)
+def test_an_outcome_tells_key_scope_attempt_and_whether_it_was_replayed(store: eo.Store, form: HandlerForm) -> None:
+    guarded = form.once(store, scope="charge", key=("tenant", "payment_id"))(lambda tenant, payment_id: 7)
     assert guarded.call("acme", "p1") == eo.Outcome(7, False, "acme:p1", "charge", 1)
     assert guarded.call("acme", "p1") == eo.Outcome(7, True, "acme:p1", "charge", 1)
 
 
-def test_an_error_frees_the_key_so_that_a_retry_runs(store: eo.Store, colour: Colour) -> None:
+def test_an_error_frees_the_key_so_that_a_retry_runs(store: eo.Store, form: HandlerForm) -> None:
     """F19: a failure is never stored as done."""
     outcomes: list[Any] = [ValueError("card network down"), "ok"]
 
-    @colour.once(store, scope="charge", key="payment_id")
+    @form.once(store, scope="charge", key="payment_id")
     def charge(payment_id: str) -> str:
         outcome = outcomes.pop(0)
         if isinstance(outcome, Exception):
@@ -91,10 +91,10 @@ class Awkward(Exception):
         super().__init__()
 
 
-def test_a_permanent_error_is_stored_and_raised_again(store: eo.Store, colour: Colour) -> None:
+def test_a_permanent_error_is_stored_and_raised_again(store: eo.Store, form: HandlerForm) -> None:
     runs: list[int] = []
 
-    @colour.once(store, scope="charge", key="payment_id", permanent=(CardDeclined,))
+    @form.once(store, scope="charge", key="payment_id", permanent=(CardDeclined,))
     def charge(payment_id: str) -> None:
         runs.append(1)
         raise CardDeclined("insufficient funds", 51)
@@ -107,8 +107,8 @@ def test_a_permanent_error_is_stored_and_raised_again(store: eo.Store, colour: C
     assert record(store).state == "failed"
 
 
-def test_a_permanent_error_that_cannot_be_rebuilt_is_a_permanent_failure(store: eo.Store, colour: Colour) -> None:
-    @colour.once(store, scope="charge", key="payment_id", permanent=(Awkward,))
+def test_a_permanent_error_that_cannot_be_rebuilt_is_a_permanent_failure(store: eo.Store, form: HandlerForm) -> None:
+    @form.once(store, scope="charge", key="payment_id", permanent=(Awkward,))
     def charge(payment_id: str) -> None:
         raise Awkward(reason="x")
 
@@ -119,10 +119,10 @@ def test_a_permanent_error_that_cannot_be_rebuilt_is_a_permanent_failure(store: 
     assert caught.value.error.endswith(":Awkward")
 
 
-def test_on_error_doubt_leaves_the_outcome_to_an_operator(store: eo.Store, colour: Colour) -> None:
+def test_on_error_doubt_leaves_the_outcome_to_an_operator(store: eo.Store, form: HandlerForm) -> None:
     runs: list[int] = []
 
-    @colour.once(store, scope="charge", key="payment_id", on_error="doubt")
+    @form.once(store, scope="charge", key="payment_id", on_error="doubt")
     def charge(payment_id: str) -> str:
         runs.append(1)
         if len(runs) == 1:
@@ -139,10 +139,10 @@ def test_on_error_doubt_leaves_the_outcome_to_an_operator(store: eo.Store, colou
 
 
 @pytest.mark.parametrize(("outcome", "then"), [("done", "rcpt_9"), ("abandon", eo.PermanentFailure)])
-def test_resolve_ends_a_doubt_without_running_it(store: eo.Store, colour: Colour, outcome: Any, then: Any) -> None:
+def test_resolve_ends_a_doubt_without_running_it(store: eo.Store, form: HandlerForm, outcome: Any, then: Any) -> None:
     runs: list[int] = []
 
-    @colour.once(store, scope="charge", key="payment_id", on_error="doubt")
+    @form.once(store, scope="charge", key="payment_id", on_error="doubt")
     def charge(payment_id: str) -> str:
         runs.append(1)
         raise TimeoutError
@@ -158,8 +158,8 @@ def test_resolve_ends_a_doubt_without_running_it(store: eo.Store, colour: Colour
     assert runs == [1]
 
 
-def test_resolve_of_what_is_not_in_doubt_changes_nothing(store: eo.Store, colour: Colour) -> None:
-    colour.once(store, scope="charge", key="payment_id")(lambda payment_id: 7)("p1")
+def test_resolve_of_what_is_not_in_doubt_changes_nothing(store: eo.Store, form: HandlerForm) -> None:
+    form.once(store, scope="charge", key="payment_id")(lambda payment_id: 7)("p1")
     before = record(store)
     with pytest.raises(eo.NotInDoubt, match="is done"):
         store.resolve("charge", "p1", "retry")
@@ -168,10 +168,10 @@ def test_resolve_of_what_is_not_in_doubt_changes_nothing(store: eo.Store, colour
     assert record(store) == before
 
 
-def test_forget_lets_it_run_again_as_a_new_generation(store: eo.Store, colour: Colour) -> None:
+def test_forget_lets_it_run_again_as_a_new_generation(store: eo.Store, form: HandlerForm) -> None:
     keys: list[str] = []
 
-    @colour.once(store, scope="charge", key="payment_id")
+    @form.once(store, scope="charge", key="payment_id")
     def charge(payment_id: str) -> int:
         keys.append(eo.current().provider_key("stripe"))
         return len(keys)
@@ -183,11 +183,11 @@ def test_forget_lets_it_run_again_as_a_new_generation(store: eo.Store, colour: C
     assert not store.forget("charge", "unknown")
 
 
-def test_attempts_are_limited_and_counted_before_the_run(store: eo.Store, colour: Colour) -> None:
+def test_attempts_are_limited_and_counted_before_the_run(store: eo.Store, form: HandlerForm) -> None:
     """F20: counted when it starts, so that work which takes the process down counts too."""
     seen: list[int] = []
 
-    @colour.once(store, scope="charge", key="payment_id", max_attempts=2)
+    @form.once(store, scope="charge", key="payment_id", max_attempts=2)
     def charge(payment_id: str) -> None:
         seen.append(record(store).attempts)
         raise ValueError
@@ -203,10 +203,10 @@ def test_attempts_are_limited_and_counted_before_the_run(store: eo.Store, colour
 
 
 def test_a_record_is_kept_for_the_retention_and_then_forgotten(
-    store: eo.Store, colour: Colour, clock: ManualClock
+    store: eo.Store, form: HandlerForm, clock: ManualClock
 ) -> None:
     runs: list[int] = []
-    charge = colour.once(store, scope="charge", key="payment_id", retention="1h")(lambda payment_id: runs.append(1))
+    charge = form.once(store, scope="charge", key="payment_id", retention="1h")(lambda payment_id: runs.append(1))
     charge("p1")
     clock.advance("59m")
     charge("p1")
@@ -216,10 +216,10 @@ def test_a_record_is_kept_for_the_retention_and_then_forgotten(
     assert runs == [1, 1]
 
 
-def test_a_dead_runner_is_replaced_when_its_lease_ends(store: eo.Store, colour: Colour, clock: ManualClock) -> None:
+def test_a_dead_runner_is_replaced_when_its_lease_ends(store: eo.Store, form: HandlerForm, clock: ManualClock) -> None:
     """F02: the claim of a process that died holds for the lease and not longer (a peer kept it for a day)."""
     abandon_claim(store, "charge", "p1")
-    charge = colour.once(store, scope="charge", key="payment_id", lease="30s")(lambda payment_id: "charged")
+    charge = form.once(store, scope="charge", key="payment_id", lease="30s")(lambda payment_id: "charged")
     with pytest.raises(eo.InProgress) as caught:
         charge("p1")
     assert 0 < caught.value.retry_after <= 30
@@ -243,13 +243,13 @@ def abandon_claim(store: eo.Store, scope: str, key: str, **options: Any) -> None
 
 
 def test_on_lapse_doubt_never_reruns_what_a_dead_runner_left(
-    store: eo.Store, colour: Colour, clock: ManualClock
+    store: eo.Store, form: HandlerForm, clock: ManualClock
 ) -> None:
     """F03: at-most-once by choice. F07: the next delivery finds it, and so does the sweeper."""
     runs: list[int] = []
     for key in ("p1", "p2"):
         abandon_claim(store, "charge", key, on_lapse="doubt")
-    charge = colour.once(store, scope="charge", key="payment_id", on_lapse="doubt")(lambda payment_id: runs.append(1))
+    charge = form.once(store, scope="charge", key="payment_id", on_lapse="doubt")(lambda payment_id: runs.append(1))
     clock.advance("90d")
     with pytest.raises(eo.InDoubt):
         charge("p1")
@@ -258,10 +258,10 @@ def test_on_lapse_doubt_never_reruns_what_a_dead_runner_left(
     assert runs == []
 
 
-def test_seen_mode_records_after_success_and_holds_no_lease(store: eo.Store, colour: Colour) -> None:
+def test_seen_mode_records_after_success_and_holds_no_lease(store: eo.Store, form: HandlerForm) -> None:
     runs: list[Any] = []
 
-    @colour.once(store, scope="index", key="doc", mode="seen")
+    @form.once(store, scope="index", key="doc", mode="seen")
     def index(doc: str) -> int:
         assert store.get("index", doc) is None
         assert not eo.current().lease_lost
@@ -283,8 +283,8 @@ def test_seen_mode_refuses_what_has_no_meaning_there(store: eo.Store) -> None:
             eo.once(store, mode="seen", key="x", **option)  # type: ignore[arg-type]
 
 
-def test_current_is_the_running_call_and_nothing_outside(store: eo.Store, colour: Colour) -> None:
-    @colour.once(store, scope="charge", key="payment_id")
+def test_current_is_the_running_call_and_nothing_outside(store: eo.Store, form: HandlerForm) -> None:
+    @form.once(store, scope="charge", key="payment_id")
     def charge(payment_id: str) -> list[Any]:
         run = eo.current()
         return [run.key, run.scope, run.attempt, run.lease_lost, run.redriven, run.token > 0]
@@ -319,30 +319,30 @@ def test_provider_keys_differ_by_everything_that_makes_an_effect_its_own(store: 
 
 
 def test_missing_keys_are_refused_or_run_unprotected_by_choice(
-    store: eo.Store, colour: Colour, events: list[eo.Event]
+    store: eo.Store, form: HandlerForm, events: list[eo.Event]
 ) -> None:
     runs: list[Any] = []
 
     def body(payment_id: str | None) -> None:
         runs.append(payment_id)
 
-    strict = colour.once(store, scope="strict", key="payment_id")(body)
+    strict = form.once(store, scope="strict", key="payment_id")(body)
     for missing in (None, ""):
         with pytest.raises(eo.MissingKey):
             strict(missing)
     assert runs == []
-    lax = colour.once(store, scope="lax", key="payment_id", on_missing_key="run")(body)
+    lax = form.once(store, scope="lax", key="payment_id", on_missing_key="run")(body)
     lax(None)
     lax(None)
     assert runs == [None, None]
     assert [event.kind for event in events if event.scope == "lax"] == ["missing_key", "missing_key"]
 
 
-def test_same_key_other_payload_is_refused_and_leaks_nothing(store: eo.Store, colour: Colour) -> None:
+def test_same_key_other_payload_is_refused_and_leaks_nothing(store: eo.Store, form: HandlerForm) -> None:
     """F21, whatever state the record is in."""
     fail = [True]
 
-    @colour.once(store, scope="charge", key="payment_id", fingerprint=("payment_id", "amount"))
+    @form.once(store, scope="charge", key="payment_id", fingerprint=("payment_id", "amount"))
     def charge(payment_id: str, amount: int) -> str:
         if fail:
             raise ValueError
@@ -359,10 +359,10 @@ def test_same_key_other_payload_is_refused_and_leaks_nothing(store: eo.Store, co
     assert "secret" not in str(caught.value)
 
 
-def test_a_message_brings_its_own_key_and_fingerprint(store: eo.Store, colour: Colour) -> None:
+def test_a_message_brings_its_own_key_and_fingerprint(store: eo.Store, form: HandlerForm) -> None:
     runs: list[Any] = []
 
-    @colour.once(store, scope="orders")
+    @form.once(store, scope="orders")
     def handle(message: eo.Message[Any]) -> int:
         runs.append(message.data)
         return 1
@@ -378,11 +378,13 @@ def test_a_message_brings_its_own_key_and_fingerprint(store: eo.Store, colour: C
         handle({"order": 1})
 
 
-def test_two_guards_on_one_store_keep_their_own_settings(store: eo.Store, colour: Colour, clock: ManualClock) -> None:
+def test_two_guards_on_one_store_have_their_own_settings(
+    store: eo.Store, form: HandlerForm, clock: ManualClock
+) -> None:
     """A peer's defect: the settings of the first guard were written into the shared store."""
     runs: list[str] = []
-    short = colour.once(store, scope="short", key="k", retention="1m")(lambda k: runs.append("short"))
-    long = colour.once(store, scope="long", key="k", retention="1d")(lambda k: runs.append("long"))
+    short = form.once(store, scope="short", key="k", retention="1m")(lambda k: runs.append("short"))
+    long = form.once(store, scope="long", key="k", retention="1d")(lambda k: runs.append("long"))
     for guard in (long, short):
         guard("k")
     clock.advance("1h")
@@ -391,21 +393,21 @@ def test_two_guards_on_one_store_keep_their_own_settings(store: eo.Store, colour
     assert runs == ["long", "short", "short"]
 
 
-def test_one_message_id_and_two_handlers_run_both(store: eo.Store, colour: Colour) -> None:
+def test_one_message_id_and_two_handlers_run_both(store: eo.Store, form: HandlerForm) -> None:
     """F24. A peer's defect: on one store, the second handler of a message never ran."""
     runs: list[str] = []
-    mail = colour.once(store, scope="mail")(lambda message: runs.append("mail"))
-    bill = colour.once(store, scope="bill")(lambda message: runs.append("bill"))
+    mail = form.once(store, scope="mail")(lambda message: runs.append("mail"))
+    bill = form.once(store, scope="bill")(lambda message: runs.append("bill"))
     message = eo.Message(data={})
     for handler in (mail, bill, mail, bill):
         handler(message)
     assert runs == ["mail", "bill"]
 
 
-def test_a_global_scope_is_one_namespace_by_explicit_word(store: eo.Store, colour: Colour) -> None:
+def test_a_global_scope_is_one_namespace_by_explicit_word(store: eo.Store, form: HandlerForm) -> None:
     runs: list[str] = []
     for name in ("first", "second"):
-        colour.once(store, scope=eo.GLOBAL, key="k")(lambda k, name=name: runs.append(name))("k")
+        form.once(store, scope=eo.GLOBAL, key="k")(lambda k, name=name: runs.append(name))("k")
     assert runs == ["first"]
 
 

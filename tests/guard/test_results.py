@@ -49,7 +49,7 @@ class Customer(pydantic.BaseModel):
     born: date
 
 
-class Colour(enum.Enum):
+class HandlerForm(enum.Enum):
     RED = "red"
 
 
@@ -71,7 +71,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
         (Customer, Customer(name="Ada", born=date(1815, 12, 10))),
         (list[Customer], [Customer(name="Ada", born=date(1815, 12, 10))]),
         (Customer | None, None),
-        (Colour, Colour.RED),
+        (HandlerForm, HandlerForm.RED),
         (Point, Point(1, 2)),
         (bytes, b"\x00\xff"),
         (tuple[int, str], (1, "a")),

@@ -76,7 +76,7 @@ def test_a_renamed_step_goes_on_under_its_old_key(store: eo.Store) -> None:
 @pytest.mark.parametrize(
     ("names", "renamed", "said"),
     [
-        (["charge", "ship"], {"bad": "charge"}, "reserve was begun and has no step any more"),
+        (["charge", "ship"], {"bad": "charge"}, "reserve has started and is not a step any more"),
         (["check", "reserve", "charge"], {"bad": "charge"}, "a step stands before charge that has not run"),
         (["reserve", "charge"], {"bad": "charge", "ship": "charge"}, "two of its steps one"),
     ],

@@ -70,7 +70,7 @@ def test_an_interrupted_step_is_not_forgotten(between: Any) -> None:
     killed_after("charge", store, backend, shop)
     between(store, shop)
     saga = order_saga(store, shop)
-    with pytest.raises(eo.InDoubt, match="it was begun, and whether it happened is not known"):
+    with pytest.raises(eo.InDoubt, match="it was started, and whether it happened is not known"):
         saga.compensate("o-1")
     saga.resolve("o-1", "done", result={"charge": "ch", "amount": 4200})
     assert saga.resume() == Resumed(failed=1)
@@ -85,7 +85,7 @@ def test_a_step_that_may_have_happened_is_not_dropped_by_a_migration() -> None:
     for name in ("reserve", "ship"):
         new.step(name=name)(lambda order: None)
     new.migrate("1", {})
-    with pytest.raises(eo.SagaChanged, match="charge was begun and has no step any more"):
+    with pytest.raises(eo.SagaChanged, match="charge has started and is not a step any more"):
         new.run("o-1", ORDER)
 
 

@@ -24,7 +24,7 @@ from tests.harness.signals import HANDLERS, handled
 from .shop import Order, Shop, order_saga, raising, state
 
 ORDER = Order("o-1")
-COLOURS = ["sync", "async", "async with a timeout", "a thread"]
+FORMS = ["sync", "async", "async with a timeout", "a thread"]
 ENDS: list[Callable[[], BaseException]] = [lambda: SystemExit(3), asyncio.CancelledError]
 
 
@@ -37,10 +37,10 @@ def store() -> eo.Store:
     return eo.connect("memory://", sweep_every=None)
 
 
-def ending(store: eo.Store, colour: str, end: Callable[[], BaseException], retry: Any = None) -> eo.Saga[str]:
+def ending(store: eo.Store, form: str, end: Callable[[], BaseException], retry: Any = None) -> eo.Saga[str]:
     """A step that ends itself of the input ``bad``; of any other it is done."""
     saga = eo.Saga("ending", store, input=str)
-    timeout = "30s" if colour == "async with a timeout" else None
+    timeout = "30s" if form == "async with a timeout" else None
 
     def step(input: str) -> None:
         if input == "bad":
@@ -51,9 +51,9 @@ def ending(store: eo.Store, colour: str, end: Callable[[], BaseException], retry
 
     async def nothing(input: str) -> None: ...
 
-    is_plain = colour in ("sync", "a thread")
+    is_plain = form in ("sync", "a thread")
     saga.step(name="one", retry=retry or eo.Retry(1, max_crashes=3), timeout=timeout)(step if is_plain else astep)
-    if colour == "a thread":
+    if form == "a thread":
         saga.step(name="two")(nothing)
     return saga
 
@@ -70,11 +70,11 @@ def run(saga: eo.Saga[Any], id: str, input: Any) -> Any:
 
 
 @pytest.mark.parametrize("end", ENDS, ids=["SystemExit", "CancelledError"])
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("form", FORMS)
 def test_f20_a_step_that_ends_itself_stops_no_other_and_comes_to_the_operator(
-    store: eo.Store, caplog: pytest.LogCaptureFixture, colour: str, end: Callable[[], BaseException]
+    store: eo.Store, caplog: pytest.LogCaptureFixture, form: str, end: Callable[[], BaseException]
 ) -> None:
-    saga = ending(store, colour, end)
+    saga = ending(store, form, end)
     saga.start("a-bad", "bad")
     for number in range(3):
         saga.start(f"b-{number}", "good")
@@ -86,9 +86,9 @@ def test_f20_a_step_that_ends_itself_stops_no_other_and_comes_to_the_operator(
 
 
 @pytest.mark.parametrize("end", ENDS, ids=["SystemExit", "CancelledError"])
-@pytest.mark.parametrize("colour", COLOURS)
-def test_who_runs_it_is_told_what_it_raised(store: eo.Store, colour: str, end: Callable[[], BaseException]) -> None:
-    saga = ending(store, colour, end)
+@pytest.mark.parametrize("form", FORMS)
+def test_who_runs_it_is_told_what_it_raised(store: eo.Store, form: str, end: Callable[[], BaseException]) -> None:
+    saga = ending(store, form, end)
     for _ in range(3):
         with pytest.raises(type(end())):
             run(saga, "o-1", "bad")
@@ -197,11 +197,11 @@ def test_a_child_that_a_step_forked_ends_when_it_says_so(tmp_path: Path, by: str
 
 
 @pytest.mark.parametrize("end", [*ENDS, KeyboardInterrupt], ids=["SystemExit", "CancelledError", "KeyboardInterrupt"])
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("form", ["sync", "async"])
 def test_f37_a_sweeper_outlives_what_it_resumes(
-    store: eo.Store, caplog: pytest.LogCaptureFixture, colour: str, end: Callable[[], BaseException]
+    store: eo.Store, caplog: pytest.LogCaptureFixture, form: str, end: Callable[[], BaseException]
 ) -> None:
-    saga = ending(store, colour, end)
+    saga = ending(store, form, end)
     saga.start("a-bad", "bad")
     with saga.sweeper(every="5ms") as sweeper:
         _until(lambda: "SystemExit" in caplog.text or "CancelledError" in caplog.text or "Keyboard" in caplog.text)
@@ -218,9 +218,9 @@ def _until(so: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("form", ["sync", "async"])
 def test_leaving_a_sweeper_waits_for_what_is_on_its_way_and_not_for_all_that_is_left(
-    store: eo.Store, colour: str
+    store: eo.Store, form: str
 ) -> None:
     saga = eo.Saga("many", store, input=int)
     entered, go = threading.Event(), threading.Event()
@@ -234,7 +234,7 @@ def test_leaving_a_sweeper_waits_for_what_is_on_its_way_and_not_for_all_that_is_
     async def aone(input: int) -> None:
         one(input)
 
-    saga.step(name="one")(one if colour == "sync" else aone)
+    saga.step(name="one")(one if form == "sync" else aone)
     for number in range(150):
         saga.start(number, number)
     sweeper = saga.sweeper(every="1h")
@@ -242,7 +242,7 @@ def test_leaving_a_sweeper_waits_for_what_is_on_its_way_and_not_for_all_that_is_
         assert entered.wait(30)
         sweeper._stopping.set()
         go.set()
-    assert len(calls) == (1 if colour == "sync" else 50)
+    assert len(calls) == (1 if form == "sync" else 50)
     assert sum(1 for _ in saga.records("open")) == 150 - len(calls)
 
 

@@ -192,7 +192,7 @@ def test_an_interruption_is_not_forgotten_by_who_only_looks(store: eo.Store, sho
     for _ in range(2):
         saga.start("o-1", ORDER)
     assert state(saga) == "free"
-    with pytest.raises(eo.InDoubt, match="step reserve: it was begun, and whether it happened is not known"):
+    with pytest.raises(eo.InDoubt, match="step reserve: it was started, and whether it happened is not known"):
         saga.compensate("o-1")
     saga.resolve("o-1", "not_done")
     assert saga.resume() == Resumed(failed=1)
@@ -382,7 +382,7 @@ def test_what_was_begun_is_not_turned_around_blindly(saga: eo.Saga[Order], shop:
     shop.after["charge"] = raising(eo.OutcomeUnknown("?", 0.0))
     with pytest.raises(eo.OutcomeUnknown):
         saga.run("o-1", ORDER)
-    with pytest.raises(eo.InDoubt, match="it was begun, and whether it happened is not known"):
+    with pytest.raises(eo.InDoubt, match="it was started, and whether it happened is not known"):
         saga.compensate("o-1")
     with pytest.raises(eo.ConfigurationError, match="did charge happen"):
         saga.resolve("o-1", "retry")

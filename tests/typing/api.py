@@ -302,7 +302,7 @@ async def send() -> None:
     broker.apublish("orders", eo.Message(data=1))  # type: ignore[unused-coroutine]
 
 
-# -- the inbox follows the colour of the connection
+# -- the inbox is sync or async as the connection is
 
 inbox = eo.Inbox(scope="billing", retention="30d", fingerprint=lambda message: message.data)
 eo.Inbox("billing")  # type: ignore[call-arg]

@@ -87,7 +87,7 @@ class HttpGuard:
     def __init__(
         self, store: Store, service: str, docs: str, *, principal: Callable[..., Any] | str, errors: str = "respond"
     ) -> None:
-        protocol.require_parser()
+        protocol.load_parser()
         check_scope(service)
         if any(c in docs for c in '<>" \r\n'):
             raise ConfigurationError(f"docs={show(docs)!r} is not the address of a page")

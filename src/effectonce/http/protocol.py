@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
@@ -75,12 +75,12 @@ def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
     if _BARE.fullmatch(raw):
         key = raw.decode("ascii")
     else:
-        parse, error, token = _structured_fields()
+        http_sf = load_parser()
         try:
-            value = parse(raw, tltype="item")[0]
-        except error as reason:
+            value = http_sf.parse(raw, tltype="item")[0]
+        except http_sf.StructuredFieldError as reason:
             raise InvalidKey(f"the Idempotency-Key header is not a structured-field string: {show(reason)}") from reason
-        if not isinstance(value, str | token):
+        if not isinstance(value, str | http_sf.Token):
             raise InvalidKey(f"the Idempotency-Key header is not a string but a {type(value).__name__}")
         key = str(value)
     if not key:
@@ -97,17 +97,14 @@ def check_announced_length(length: str, limit: int) -> None:
 
 
 @cache
-def _structured_fields() -> tuple[Callable[..., Any], type[Exception], type]:
+def load_parser() -> Any:
+    """Import the parser of structured fields. Called at start-up, too, so that `MissingDriver` is raised there and not
+    at the first quoted key."""
     try:
         import http_sf
     except ImportError as error:
         raise MissingDriver("HTTP needs http-sf: pip install 'effectonce[http]'") from error
-    return http_sf.parse, http_sf.StructuredFieldError, http_sf.Token
-
-
-def require_parser() -> None:
-    """Raise `MissingDriver` at start-up, not at the first quoted key."""
-    _structured_fields()
+    return http_sf
 
 
 # -- identity and fingerprint

@@ -60,7 +60,7 @@ def transactional(
     plan = make_view_plan(inbox.scope, settings)
     get_principal = make_principal_getter(principal)
     raises = read_choice("errors", errors, "raise", "respond")
-    protocol.require_parser()
+    protocol.load_parser()
 
     def decorate(view: V) -> V:
         @functools.wraps(view)

@@ -134,7 +134,7 @@ def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> C
     It stands for caller, method, path and Idempotency-Key, which is required. ``principal`` is as in
     `Idempotency.route`. What it and the inbox raise is answered by `answer_problems`.
     """
-    protocol.require_parser()
+    protocol.load_parser()
     caller = Depends(_dependency(principal))
 
     def key(

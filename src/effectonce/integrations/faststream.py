@@ -74,14 +74,12 @@ class Idempotency:
 
     def policy_of(self, handler: Any) -> Policy:
         """The settings of one handler: it has a scope of its own, and the type of its results."""
-        policy = self._policies.get(handler)
-        if policy is None:
+        if handler not in self._policies:
             scope = f"{self.scope}:{default_scope(handler)}"
             check_scope(scope)
-            policy = self._policies[handler] = Policy(
-                scope=scope, codec=self._codec or self._codec_of(handler), **self._options
-            )
-        return policy
+            codec = self._codec or self._codec_of(handler)
+            self._policies[handler] = Policy(scope=scope, codec=codec, **self._options)
+        return self._policies[handler]
 
     def _codec_of(self, handler: Any) -> Codec:
         try:

@@ -163,7 +163,7 @@ class Intents:
         self, *, idle: Duration = "1m", limit: int | None = None, stop: Callable[[], bool] = never_stop
     ) -> Recovered:
         """Resume every unfinished intent that has not changed for ``idle``. With ``limit``, resume so many, and the
-        next call goes on from there. ``stop`` is asked before each: once it returns True, the rest is left. It is safe
+        next call continues there. ``stop`` is asked before each: once it returns True, the rest is left. It is safe
         to run several at once, and beside the workers. Async operations are left to `arecover`. An operation that
         raises `SystemExit`, or is cancelled by itself, is unknown as after any error, and does not end the others.
 
@@ -263,7 +263,7 @@ class Intents:
     def _warn_of_orphans(self) -> None:
         try:
             require_existing(self.store.runtime.backend, "")
-            # Not those that the previous release is just sending: a rolling deploy and it would wait for each other.
+            # Without those that the previous release is sending now: it and a rolling deploy would wait for each other.
             orphaned = find_orphaned_scopes(self, unleased_only=True)
         except SchemaMissing:  # then there are no intents either
             return

@@ -36,7 +36,7 @@ class Recovered(Struct, frozen=True):
 
 
 class IntentRecovery:
-    """Finds unfinished intents and runs them on. See `Intents.recover`."""
+    """Finds unfinished intents and resumes them. See `Intents.recover`."""
 
     def __init__(self, intents: Intents) -> None:
         self._intents = intents

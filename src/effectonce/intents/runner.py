@@ -1,4 +1,4 @@
-"""`IntentRunner`: sends one claimed intent, or finds out what became of it, and settles it.
+"""`IntentRunner`: sends one claimed intent, or looks up its outcome, and settles it.
 
 Written once for sync and async operations: everything that waits goes through the `StoreClient`.
 """

@@ -106,7 +106,7 @@ class RelayPump:
         )
         for _ in range(pages):
             async with signals.lease_lock:
-                leased = await ask_again(lambda: self.port.lease(request))
+                leased = await retry_request(lambda: self.port.lease(request))
             if len(leased.rows) == take:
                 signals.crowded.set()
             elif not signals.stopping:
@@ -135,7 +135,7 @@ class RelayPump:
             self._settings.totals.parked += 1
             self._settings.runtime.emit("parked", suspect.destination, suspect.id, suspect.attempts, detail=error)
         if outcomes:
-            await ask_again(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
+            await retry_request(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
         return [] if guilty else [suspect]
 
     async def _settle(self, owner: bytes, outcomes: Sequence[RowOutcome], deadline: float) -> None:
@@ -144,7 +144,7 @@ class RelayPump:
         pause = _FIRST_SETTLE_PAUSE_S
         while outcomes:
             try:
-                await ask_again(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
+                await retry_request(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
                 self._signals.rows_expected.set()  # rows behind these may have become due
                 return
             except (StoreUnavailable, Contention) as error:
@@ -186,16 +186,16 @@ class RelayPump:
                 runtime.tracer.trace_relay(broker, row, seconds, failure)
 
 
-async def ask_again(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what ``ask()`` returns; ask up to four times where the connection broke or the rows were contended.
+async def retry_request(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return the reply to ``request()``, sent up to four times where the connection broke or the rows were contended.
 
     Safe to repeat: the same lease gives the same rows, and a repeated settlement changes nothing. A database that is
     away (`StoreUnavailable` itself, not a broken connection) is raised at once: the caller waits for it.
     """
     for _ in range(3):
         try:
-            return await ask()
+            return await request()
         except (StoreUnavailable, Contention) as error:
             if type(error) is StoreUnavailable:
                 raise
-    return await ask()
+    return await request()

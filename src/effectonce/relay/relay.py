@@ -25,7 +25,7 @@ from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailabl
 from effectonce.store import Store
 from effectonce.values.durations import Duration, micros
 
-from .pump import ask_again
+from .pump import retry_request
 from .run import MAX_ROWS_PER_STATEMENT, RelayRun
 from .settings import RelaySettings, RelayTotals, require_outboxes
 
@@ -151,7 +151,7 @@ class Relay:
         ask_outbox(self.store, self._settings.table, lambda port: port.check())
 
     def stats(self) -> OutboxBacklog:
-        """Count the rows in each state, and tell when the oldest unpublished one was written."""
+        """Return the number of rows in each state, and when the oldest unpublished one was written."""
         return ask_outbox(self.store, self._settings.table, lambda port: port.stats())
 
     def list(self, state: OutboxState = "parked", *, limit: int = 100, cursor: str | None = None) -> OutboxPage:
@@ -174,11 +174,11 @@ class Relay:
         return unpark(self.store, self._settings.table, seqs, discard=True)
 
 
-def ask_outbox(store: Store, table: str | None, ask: Callable[[OutboxPort], Coroutine[Any, Any, T]]) -> T:
-    """Return what ``ask(port)`` returns, on a connection of its own."""
+def ask_outbox(store: Store, table: str | None, request: Callable[[OutboxPort], Coroutine[Any, Any, T]]) -> T:
+    """Await ``request(port)`` on a connection of its own, and return its reply."""
     port = require_outboxes(store).sync_outbox(table)
     try:
-        return run_sync(ask_again(lambda: ask(port)))
+        return run_sync(retry_request(lambda: request(port)))
     except Contention as error:
         raise StoreUnavailable(f"{store!r} did not answer: {error}") from error
     finally:

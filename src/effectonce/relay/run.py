@@ -19,13 +19,13 @@ from .settings import RelaySettings, RelaySignals
 log = logging.getLogger("effectonce")
 
 MAX_ROWS_PER_STATEMENT: Final = 1_000  # of a clean-up or an unpark
-_MIN_POLL_S: Final = 0.005  # the pause after a round with rows; empty rounds lengthen it ...
-_POLL_GROWTH: Final = 1.5  # ... by this factor, up to ``poll``
+_MIN_POLL_S: Final = 0.005  # the pause after a round with rows
+_POLL_GROWTH: Final = 1.5  # an empty round lengthens the pause by this factor, up to ``poll``
 _CLEANUP_INTERVAL_S: Final = 10.0
 _CANCEL_GRACE_S: Final = 5.0  # a cancelled relay may take this long to settle what it has sent
 _NOTIFY_WAIT_S: Final = 30.0
 _NOTIFY_RETRY_S: Final = 1.0
-_HELPER_PAUSE_S: Final = 0.01  # of the second pump after a round without rows; doubled by each further one ...
+_HELPER_PAUSE_S: Final = 0.01  # the pause of the second pump, doubled by each round without rows
 _HELPER_MAX_DOUBLINGS: Final = 6
 
 
@@ -195,7 +195,7 @@ class RelayRun:
                     pause = 0.0
                 elif runtime.hooks:
                     runtime.emit("swept", detail=f"outbox {port.table}: {totals.cleaned} deleted so far")
-            except Exception as error:  # F37: a sweeper that fails in silence; this one reports it and goes on
+            except Exception as error:  # F37: a sweeper that fails in silence; this one reports it and continues
                 log.warning("could not clean up outbox %s, will try again: %s", port.table, error)
                 runtime.emit("sweep_failed", detail=f"outbox {port.table}: {error}")
             await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""The log of one saga: its input as it was frozen, and how far every step and every compensation has come.
+"""The log of one saga: its input as it was frozen, and the progress of every step and every compensation.
 
 The log is the note of the saga's record. Each end of a step is one commit; the last one rides with the settlement.
 The structs are stored as arrays: fields are only ever added at the end.
@@ -20,9 +20,9 @@ StepState = Literal["pending", "running", "done", "failed", "timed_out"]
 
 
 class StepProgress(Struct, array_like=True, gc=False):
-    """How far a step, or a compensation, has come. Times are on the store's clock, in microseconds.
+    """The progress of a step, or of a compensation. Times are on the store's clock, in microseconds.
 
-    ``running``: it was begun, and no outcome was recorded.
+    ``running``: it was started, and no outcome was recorded.
     """
 
     state: StepState = "pending"
@@ -46,8 +46,8 @@ class LoggedStep(Struct, array_like=True, gc=False):
     """One step of a saga."""
 
     name: str
-    key: str  # what its keys are made of: its first name, since another key would do the effect again
-    undoable: bool  # whether it had a compensation when it was begun: removing that must be noticed
+    key: str  # the part of its keys: its first name, since another key would do the effect again
+    undoable: bool  # whether it had a compensation when the saga started: removing that must be noticed
     do: StepProgress = field(default_factory=StepProgress)
     started_undo: StepProgress | None = None  # see `undo`
     result: bytes | None = None  # of a step that is done; None: it could not be stored
@@ -110,10 +110,10 @@ class SagaLog(Struct, array_like=True, gc=False):
         }
 
     def describe_doubt(self, saga: str) -> str:
-        """Describe to an operator what is in doubt, and the command that decides it."""
-        what = f"{'the compensation of ' if self.compensation_in_doubt else ''}step {self.doubtful}"
+        """Describe to an operator which part is in doubt, and the command that decides it."""
+        part = f"{'the compensation of ' if self.compensation_in_doubt else ''}step {self.doubtful}"
         return (
-            f"saga {show(saga)} {show(self.id)!r} is in doubt at {what}: {self.doubt}; find out, then decide: "
+            f"saga {show(saga)} {show(self.id)!r} is in doubt at {part}: {self.doubt}; find out, then decide: "
             "effectonce sagas resolve"
         )
 

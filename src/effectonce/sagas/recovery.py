@@ -35,11 +35,11 @@ class Resumed(Struct, frozen=True):
     failed: int = 0  # and compensated
     in_doubt: int = 0
     later: int = 0  # a step's outcome is not known yet, the store did not answer, or another process runs it
-    refused: int = 0  # begun under another definition, or not readable: the log says why
+    refused: int = 0  # started under another definition, or not readable: the log says why
 
 
 class SagaRecovery:
-    """Finds unfinished sagas and runs them on. See `Saga.resume`."""
+    """Finds unfinished sagas and resumes them. See `Saga.resume`."""
 
     def __init__(self, saga: Saga[Any]) -> None:
         self._saga = saga
@@ -119,7 +119,7 @@ class SagaSweeper:
                     asyncio.run(self._asweep())
                 else:
                     self._saga.resume(stop=self._stopping.is_set)
-            except BaseException as error:  # F37: a sweeper that fails in silence; this one reports it and goes on
+            except BaseException as error:  # F37: a sweeper that fails in silence; this one reports it and continues
                 if os.getpid() != process:  # a step has forked, and this is its child
                     raise
                 logger.warning(

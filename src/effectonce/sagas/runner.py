@@ -180,7 +180,7 @@ class SagaRunner:
             await call.wait(step.do.grace_s)
             if not call.finished:
                 await call.stop()
-        except BaseException:  # this runner has to end and the step goes on: the log says that its outcome is unknown
+        except BaseException:  # this runner has to end, and the step still runs: its outcome is unknown
             await claimed.leave("cancelled")
             raise
         if call.finished and call.error is None:
@@ -215,7 +215,7 @@ class SagaRunner:
         return next((entry for entry in self._log.entries if entry.do.state in ("running", "timed_out")), None)
 
     async def _doubt_unknown(self, entry: LoggedStep) -> NoReturn:
-        how = "it timed out" if entry.do.state == "timed_out" else "it was begun"
+        how = "it timed out" if entry.do.state == "timed_out" else "it was started"
         await self._claimed.doubt(entry, f"{how}, and whether it happened is not known")
 
     # -- one step or compensation
@@ -223,7 +223,7 @@ class SagaRunner:
     async def _call_until_final(self, entry: LoggedStep, progress: StepProgress, function: StepFunction) -> StepCall:
         """Call a step until it succeeds or may not be tried again. Returns the last call, unfinished if it timed out.
 
-        Leaves by an exception where the saga cannot go on here: the outcome is unknown, or an operator must decide.
+        Raises where the saga cannot continue here: the outcome is unknown, or an operator must decide.
         """
         claimed, saga_run = self._claimed, self._claimed.run
         if not progress.attempts or progress is entry.do:  # a resumed compensation keeps its beginning, for its limit
@@ -250,7 +250,7 @@ class SagaRunner:
         self, entry: LoggedStep, progress: StepProgress, function: StepFunction, error: BaseException
     ) -> bool:
         """Decide after ``error``: True ends the step as failed, False (after a pause) tries it again. An unknown
-        outcome leaves by an exception."""
+        outcome is raised."""
         claimed = self._claimed
         if not isinstance(error, Exception):
             _mark_interrupted(progress, error)
@@ -334,7 +334,7 @@ class SagaRunner:
         return Done(self._saga.steps, finished, self._log.collect_results())
 
     async def _check_interruption(self) -> None:
-        """Check whether the next call was begun before, and whether it is safe to repeat.
+        """Check whether the next call was started before, and whether it is safe to repeat.
 
         A previous process may have died in it (F20: a call that kills its process). That is committed before it runs
         again, so that it does not take down one process after another."""

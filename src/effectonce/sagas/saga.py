@@ -137,7 +137,7 @@ class Saga(Generic[In]):
             check_step_name(step_name, self.steps)
             do = make_step_function(function, retry, timeout_s, grace_s)
             if not self.steps:
-                self.store.take_scope(self.scope, _definition(function))
+                self.store.take_scope(self.scope, _definition_of(function))
             step: Step[Any] = Step(step_name, do, Codec(return_type(function, returns), self.store.max_result))
             self.steps[step_name] = step
             return step
@@ -145,8 +145,8 @@ class Saga(Generic[In]):
         return decorate
 
     def migrate(self, version: str, renamed: Mapping[str, str], *, drop_compensation: Collection[str] = ()) -> None:
-        """Take over sagas in flight that were begun under ``version``: each step continues as the one of the same name,
-        or as the one that it is ``renamed`` to. New steps must come after those that have run.
+        """Take over sagas in flight that were started under ``version``. Each step continues as the one of the same
+        name, or as the one that it is ``renamed`` to. New steps must come after those that have run.
 
         ``drop_compensation``: steps, by their current names, whose compensation was removed on purpose."""
         unknown = {old: f"is to become {show(new)}" for old, new in renamed.items() if new not in self.steps}
@@ -241,7 +241,7 @@ class Saga(Generic[In]):
 
     def resume(self, *, limit: int | None = None, stop: Callable[[], bool] = never_stop) -> Resumed:
         """Continue every saga that was started, or left behind by a process that died. With ``limit``, continue so
-        many, and the next call goes on from there. ``stop`` is asked before each: once it returns True, the rest is
+        many, and the next call continues there. ``stop`` is asked before each: once it returns True, the rest is
         left. It is safe to run several at once."""
         self._require_sync()
         return self._recovery.resume(limit, stop)
@@ -349,6 +349,7 @@ class Saga(Generic[In]):
         return f"<saga {show(self.name)} version {show(self.version)}: {', '.join(self.steps)}>"
 
 
-def _definition(function: Any) -> Any:
-    """Return what tells two definitions of one name apart. A factory that is called twice defines the same saga."""
+def _definition_of(function: Any) -> Any:
+    """Return the object that identifies the definition of a saga by its first step: the code of a step that a factory
+    defines, since a factory that is called twice defines the same saga, and the function itself otherwise."""
     return function.__code__ if "<locals>" in getattr(function, "__qualname__", "") else function

@@ -39,6 +39,14 @@ def tracker(count: int = 0, *, prefetch: int = 100, key: bytes | None = None, no
     return made
 
 
+def ack(books: OffsetTracker, deliveries: list[Delivery]) -> list[bool]:
+    return [books.ack(delivery) for delivery in deliveries]
+
+
+def nack(books: OffsetTracker, deliveries: list[Delivery], due: float) -> list[bool]:
+    return [books.nack(delivery, due) for delivery in deliveries]
+
+
 def offsets(deliveries: list[Delivery]) -> list[int]:
     return [int(delivery.packet.body) for delivery in deliveries]
 
@@ -50,14 +58,14 @@ def test_f53_only_what_is_settled_without_a_gap_is_committed() -> None:
     books = tracker(5)
     held = books.take(5, 0)
     assert books.due_commits() == []
-    books.ack([held[1], held[2]])
+    ack(books, [held[1], held[2]])
     ((_, offset, note),) = books.due_commits()
     assert offset == 0
     assert read_note(offset, note) == (5, frozenset({0, 3, 4}))
-    books.ack([held[0]])
+    ack(books, [held[0]])
     ((_, offset, note),) = books.due_commits()
     assert offset == 3
-    books.ack([held[3], held[4]])
+    ack(books, [held[3], held[4]])
     assert books.due_commits() == [(0, 5, "")]
     books.set_committed([(0, 5, "")])
     assert books.due_commits() == []
@@ -103,11 +111,11 @@ def test_f53_a_revoked_partition_is_forgotten_and_its_deliveries_are_stale() -> 
     books.assign(1, 0, None)
     books.add([Message(1, 0)])
     held = books.take(3, 0)
-    books.nack([held[1]], due=0.0)
-    books.ack([held[0]])
+    nack(books, [held[1]], due=0.0)
+    ack(books, [held[0]])
     assert books.revoke([0]) == [(0, 1, "")], "what was settled is set_committed at the last moment"
-    assert books.ack(held) == [False] * 3
-    assert books.nack(held, 0.0) == [False] * 3
+    assert ack(books, held) == [False] * 3
+    assert nack(books, held, 0.0) == [False] * 3
     assert [delivery.packet.body for delivery in books.take(10, 0)] == [b"0"], "of the other partition"
     books.add([Message(0, 9)])
     assert books.take(10, 0) == [], "read for a partition that is no longer ours"
@@ -118,7 +126,7 @@ def test_a_log_that_was_cut_off_is_read_anew() -> None:
     books = tracker(5)
     held = books.take(5, 0)
     books.add([Message(0, 2)])
-    assert books.ack(held) == [False] * 5
+    assert ack(books, held) == [False] * 5
     assert offsets(books.take(5, 0)) == [2]
 
 
@@ -128,34 +136,34 @@ def test_a_log_that_was_cut_off_is_read_anew() -> None:
 def test_a_nacked_one_and_those_behind_it_wait_in_order() -> None:
     books = tracker(4, key=b"k", prefetch=1)
     (first,) = books.take(5, now=0)
-    books.nack([first], due=10)
+    nack(books, [first], due=10)
     assert books.take(5, now=9) == []
     assert books.next_due() == 10
     for expected in range(4):
         (delivery,) = books.take(5, now=10)
         assert offsets([delivery]) == [expected]
-        books.ack([delivery])
+        ack(books, [delivery])
 
 
 def test_nacked_together_they_come_again_in_order() -> None:
     books = tracker(3, key=b"k")
     held = books.take(3, now=0)
-    books.nack([held[2]], due=1)
-    books.nack([held[1], held[0]], due=2)
+    nack(books, [held[2]], due=1)
+    nack(books, [held[1], held[0]], due=2)
     assert books.take(3, now=1) == []
     assert offsets(books.take(3, now=2)) == [0, 1, 2]
 
 
 def test_nacked_without_delay_it_comes_before_those_that_were_not_delivered() -> None:
     books = tracker(3, key=b"k", prefetch=1)
-    books.nack(books.take(1, now=0), due=0)
+    nack(books, books.take(1, now=0), due=0)
     assert offsets(books.take(1, now=0)) == [0]
 
 
 def test_without_a_key_nothing_waits_for_another() -> None:
     books = tracker(3)
     held = books.take(1, now=0)
-    books.nack(held, due=10)
+    nack(books, held, due=10)
     assert offsets(books.take(5, now=0)) == [1, 2]
     assert offsets(books.take(5, now=10)) == [0]
 
@@ -166,7 +174,7 @@ def test_one_key_in_two_partitions_is_two_lines() -> None:
     books.assign(1, 0, None)
     books.add([Message(1, 7, b"k")])
     held = books.take(1, now=0)
-    books.nack(held, due=10)
+    nack(books, held, due=10)
     assert offsets(books.take(5, now=0)) == [7]
 
 
@@ -176,16 +184,16 @@ def test_one_key_in_two_partitions_is_two_lines() -> None:
 def test_an_old_delivery_of_a_message_settles_nothing() -> None:
     books = tracker(1)
     (old,) = books.take(1, now=0)
-    books.nack([old], due=0)
+    nack(books, [old], due=0)
     (new,) = books.take(1, now=0)
-    assert books.ack([old]) == [False]
-    assert books.ack([new, new]) == [True, False]
+    assert ack(books, [old]) == [False]
+    assert ack(books, [new, new]) == [True, False]
 
 
 def test_no_more_is_read_while_too_many_wait_for_their_time() -> None:
     books = tracker(MAX_DELAYED, prefetch=MAX_DELAYED)
     assert books.room() == 0
-    books.nack(books.take(MAX_DELAYED, now=0), due=10)
+    nack(books, books.take(MAX_DELAYED, now=0), due=10)
     assert books.room() == 0
     released: list[Any] = books.take(1, now=10)
     assert len(released) == 1

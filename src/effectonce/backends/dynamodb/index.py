@@ -113,12 +113,22 @@ async def list_identities(client: DynamoDBClient, query: Query, state: State) ->
     return [item["id"]["B"] for _, _, item in merged], write_cursor(positions) if more else None
 
 
-async def count_shard(client: DynamoDBClient, shard: str) -> tuple[int, bool]:
-    """How many unexpired records the shard has, and whether all were counted."""
-    return await count_pages(client, "query", **_shard_query(shard, client.clock.read().past))
+async def count_state(client: DynamoDBClient, state: State) -> tuple[int, bool]:
+    """How many unexpired records are in ``state``, up to `MAX_COUNT`, and whether that is exact. Done records, which
+    the index does not hold, are counted by a scan of the table."""
+    past = client.clock.read().past
+    if state == "done":
+        texts = {"FilterExpression": "#state = :done AND #expires_at > :past"}
+        counted = [await _count_pages(client, "scan", **expressions({"past": past}, **texts))]
+    else:
+        counted = await client.gather(
+            lambda shard: _count_pages(client, "query", **_shard_query(shard, past)), shards_of(state)
+        )
+    count = sum(count for count, _ in counted)
+    return min(count, MAX_COUNT), count >= MAX_COUNT or all(is_complete for _, is_complete in counted)
 
 
-async def count_pages(client: DynamoDBClient, operation: str, **parameters: Any) -> tuple[int, bool]:
+async def _count_pages(client: DynamoDBClient, operation: str, **parameters: Any) -> tuple[int, bool]:
     """The count of all pages of a query or scan, and whether it is complete."""
     count = 0
     for _ in range(MAX_COUNT_REQUESTS):

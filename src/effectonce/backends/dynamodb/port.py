@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Page, Query, Record, Resolution, State, Stats, SweepResult
@@ -14,9 +14,7 @@ from .client import ConditionFailed
 from .decisions import decide_forget, decide_resolve, unexpired
 from .index import (
     MAX_COUNT,
-    Keys,
-    count_pages,
-    count_shard,
+    count_state,
     from_text,
     list_identities,
     read_cursor,
@@ -131,44 +129,21 @@ class DynamoDBPort(Operations):
         shard, in the index) stops there, and is reported as approximate."""
         await self._prepare()
         meta = await self._read(META_ID) or {}
-        states: tuple[State, ...] = ("claimed", "failed", "in_doubt", "free")
-        parts: dict[str, list[tuple[int, bool]]] = {
-            state: await self._dynamodb.gather(partial(count_shard, self._dynamodb), shards_of(state))
-            for state in states
-        }
-        parts["done"] = [await self._count_done()]
-        counts = {state: min(MAX_COUNT, sum(count for count, _ in counted)) for state, counted in parts.items()}
-        approximate = [
-            state
-            for state, counted in parts.items()
-            if counts[state] < MAX_COUNT and not all(is_complete for _, is_complete in counted)
-        ]
-
-        async def read_oldest(shard: str) -> Keys:
-            return await read_shard(self._dynamodb, shard, 1)
-
-        oldest = await self._dynamodb.gather(read_oldest, shards_of("in_doubt"))
+        counted = {state: await count_state(self._dynamodb, state) for state in get_args(State)}
+        oldest = await self._dynamodb.gather(lambda shard: read_shard(self._dynamodb, shard, 1), shards_of("in_doubt"))
         swept_at = meta.get("swept_at", {}).get("N")
         return Stats(
-            counts=counts,
+            counts={state: count for state, (count, _) in counted.items()},
             cap=MAX_COUNT,
             oldest_in_doubt=min((int(item["rank"]["N"]) for page in oldest for item in page.items), default=None),
             swept_at=None if swept_at is None else int(swept_at),
-            approximate=tuple(approximate),
+            approximate=tuple(state for state, (_, is_exact) in counted.items() if not is_exact),
         )
-
-    async def _count_done(self) -> tuple[int, bool]:
-        values: dict[str, Value] = {"past": self._clock.read().past}
-        texts = {"FilterExpression": "#state = :done AND #expires_at > :past"}
-        return await count_pages(self._dynamodb, "scan", **expressions(values, **texts))
 
     async def sweep(self, limit: int) -> SweepResult:
         """Move lapsed claims to in_doubt; expired records are deleted by DynamoDB."""
         await self._prepare()
         now, past = self._clock.read()
-
-        async def read_lapsed(shard: str) -> Keys:  # one over the limit, which tells whether there is more
-            return await read_shard(self._dynamodb, shard, limit + 1, until=past)
 
         async def lapse(identity: bytes) -> bool:
             try:
@@ -183,7 +158,10 @@ class DynamoDBPort(Operations):
                 return False
             return True
 
-        pages = await self._dynamodb.gather(read_lapsed, [f"claimed?/{n}" for n in range(SHARDS)])
+        pages = await self._dynamodb.gather(  # one over the limit, which tells whether there is more
+            lambda shard: read_shard(self._dynamodb, shard, limit + 1, until=past),
+            [f"claimed?/{n}" for n in range(SHARDS)],
+        )
         identities = [item["id"]["B"] for page in pages for item in page.items]
         lapsed = sum(await self._dynamodb.gather(lapse, identities[:limit]))
         more = len(identities) > limit or any(page.last is not None for page in pages)

@@ -103,18 +103,18 @@ class KafkaConsumer:
         return await self._member.receive(limit, wait)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return self._settle(deliveries, lambda tracker: tracker.ack(deliveries))
+        return self._settle(deliveries, OffsetTracker.ack)
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         due = time.monotonic() + delay
-        return self._settle(deliveries, lambda tracker: tracker.nack(deliveries, due))
+        return self._settle(deliveries, lambda tracker, delivery: tracker.nack(delivery, due))
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         """See `contracts.Consumer`. Deliveries are ours for as long as their partition, without being extended."""
-        return self._settle(deliveries, lambda tracker: [tracker.owns(delivery) for delivery in deliveries])
+        return self._settle(deliveries, OffsetTracker.owns)
 
-    def _settle(self, deliveries: Sequence[Delivery], work: Callable[[OffsetTracker], list[bool]]) -> list[bool]:
-        return [False] * len(deliveries) if self._member is None else self._member.settle(work)
+    def _settle(self, deliveries: Sequence[Delivery], work: Callable[[OffsetTracker, Delivery], bool]) -> list[bool]:
+        return [False] * len(deliveries) if self._member is None else self._member.settle(deliveries, work)
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         if not all(await self.extend([delivery], 0)):

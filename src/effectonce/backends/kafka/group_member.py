@@ -93,10 +93,10 @@ class GroupMember:
             until = deadline if due is None else min(due, deadline)
             await self._changed.wait(None if connecting else max(until - now, 0.0))
 
-    def settle(self, work: Callable[[OffsetTracker], list[bool]]) -> list[bool]:
-        """Apply ``work`` to the tracker, and return its result."""
+    def settle(self, deliveries: Sequence[Delivery], work: Callable[[OffsetTracker, Delivery], bool]) -> list[bool]:
+        """Call ``work`` with the tracker and each delivery, and return the results."""
         with self._lock:
-            answers = work(self._tracker)
+            answers = [work(self._tracker, delivery) for delivery in deliveries]
         self._changed.set()  # a nacked message is due, or the prefetch has room
         return answers
 

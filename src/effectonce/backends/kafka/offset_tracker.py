@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import count, takewhile
 from typing import Any, Final
 
@@ -216,18 +216,18 @@ class OffsetTracker:
         read: _ReadMessage = delivery.handle
         return not read.partition.revoked and read.partition.open.get(read.offset) is delivery
 
-    def ack(self, deliveries: Sequence[Delivery]) -> list[bool]:
-        return [self.owns(delivery) and self._settle(delivery.handle) for delivery in deliveries]
-
-    def _settle(self, read: _ReadMessage) -> bool:
+    def ack(self, delivery: Delivery) -> bool:
+        if not self.owns(delivery):
+            return False
+        read: _ReadMessage = delivery.handle
         del read.partition.open[read.offset]
         self._delivered -= 1
         return True
 
-    def nack(self, deliveries: Sequence[Delivery], due: float) -> list[bool]:
-        return [self.owns(delivery) and self._delay(delivery.handle, due) for delivery in deliveries]
-
-    def _delay(self, read: _ReadMessage, due: float) -> bool:
+    def nack(self, delivery: Delivery, due: float) -> bool:
+        if not self.owns(delivery):
+            return False
+        read: _ReadMessage = delivery.handle
         read.partition.open[read.offset] = None
         self._delivered -= 1
         redelivery = _ReadMessage(read.partition, read.message, read.offset, read.group, due)

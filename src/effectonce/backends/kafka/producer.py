@@ -16,6 +16,10 @@ from .client import REFUSED_CODES, TOPIC_PROPAGATION_S, KafkaCluster, translate
 from .records import KafkaRecord
 
 
+def _new_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "effectonce-kafka-send")  # it starts when it is first used
+
+
 class ConfirmedProducer:
     """A producer that waits until all in-sync replicas have a record. Several tasks may send: they take turns.
 
@@ -26,7 +30,7 @@ class ConfirmedProducer:
     def __init__(self, cluster: KafkaCluster, *, idempotent: bool = True) -> None:
         self._cluster = cluster
         self._idempotent = idempotent
-        self._thread = ThreadPoolExecutor(1, "effectonce-kafka-send")  # it starts when it is first used
+        self._thread = _new_thread()
         self._producer: Any = None
         self._refusal: Exception | None = None
 
@@ -37,8 +41,10 @@ class ConfirmedProducer:
         return await loop.run_in_executor(self._thread, self._send, topic, records)
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._drop)
-        self._thread.shutdown(wait=False)
+        """Drop what is not sent, and end the thread. A closed producer opens again when it is used."""
+        thread, self._thread = self._thread, _new_thread()
+        await asyncio.get_running_loop().run_in_executor(thread, self._drop)
+        thread.shutdown(wait=False)
 
     def _open(self) -> Any:
         from confluent_kafka import Producer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from effectonce.errors import ConfigurationError
@@ -22,7 +22,7 @@ def declare_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
         NewTopic(dead_letter_topic(queue, group), 1, cluster.replication, config=DEAD_LETTER_CONFIG),
     ]
     admin = KafkaAdmin(cluster)
-    admin.call(lambda client, timeout: client.create_topics(topics, request_timeout=timeout), "TOPIC_ALREADY_EXISTS")
+    admin.call("create_topics", topics, ignored_code="TOPIC_ALREADY_EXISTS")
     for topic in topics:  # the other brokers learn of it a little later than the one that created it
         wait_for_topic(admin.client, cluster, topic.topic, admin.refusal)
 
@@ -83,7 +83,7 @@ class KafkaAdmin:
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        (entries,) = self.call(lambda client, timeout: client.describe_configs([resource], request_timeout=timeout))
+        (entries,) = self.call("describe_configs", [resource])
         return {name: entry.value for name, entry in entries.items()}
 
     def replicas(self, topic: str) -> int:
@@ -96,12 +96,14 @@ class KafkaAdmin:
             raise self.refusal() or translate(error, self._cluster, topic) from error
         return min((len(partition.replicas) for partition in metadata.partitions.values()), default=0)
 
-    def call(self, request: Callable[[Any, float], Mapping[Any, Any]], ignored_code: str = "") -> list[Any]:
-        """The results of ``request``, which gets the client and the timeout. The error ``ignored_code`` is ignored."""
+    def call(self, operation: str, subjects: Sequence[Any], *, ignored_code: str = "") -> list[Any]:
+        """Call the client's method ``operation`` for topics, and return the results. An error ``ignored_code`` is
+        ignored."""
         from confluent_kafka import KafkaException
 
         results = []
-        for subject, future in request(self.client, self._cluster.timeout).items():
+        futures = getattr(self.client, operation)(subjects, request_timeout=self._cluster.timeout)
+        for subject, future in futures.items():
             try:
                 results.append(future.result())
             except KafkaException as error:
