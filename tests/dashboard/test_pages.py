@@ -15,7 +15,6 @@ import effectonce as eo
 from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import PAGES, make_app
 from effectonce.dashboard.graph import draw
-from effectonce.dashboard.pages.checks import examine_sources
 from effectonce.dashboard.poller import Poller, Sample, count_events
 from effectonce.dashboard.sources import PAGE_SIZE, Sources
 from effectonce.doctor import Finding
@@ -273,7 +272,7 @@ def test_doctors_findings_are_shown(operator: Visitor) -> None:
 
 
 def test_a_finding_is_said_once(world: World) -> None:
-    findings: list[Finding] = examine_sources(world.sources())
+    findings: list[Finding] = world.sources().examine()
     assert len({(each.code, each.about) for each in findings}) == len(findings)
 
 

@@ -529,8 +529,7 @@ async def test_this_release_runs_on_the_tables_of_the_next(database: Database, b
     default = "''" if database.name != "mariadb" else "('')"
     database.execute(f"ALTER TABLE {{outbox}} ADD COLUMN tenant VARCHAR(40) NOT NULL DEFAULT {default}")
     database.execute("ALTER TABLE {outbox} ADD COLUMN priority INTEGER")
-    name = "schema_version" if database.name == "mariadb" else "schema"
-    database.execute(f"UPDATE {{meta}} SET value = 2 WHERE name = '{name}'")
+    database.execute("UPDATE {meta} SET value = 2 WHERE name = 'schema'")
     database.execute("INSERT INTO {meta} (name, value) VALUES ('oldest', 1)")
     database.send_numbers(range(3), key=lambda n: "k")
     relay = database.relay(broker)
@@ -541,8 +540,7 @@ async def test_this_release_runs_on_the_tables_of_the_next(database: Database, b
 
 async def test_the_tables_of_the_release_after_next_are_refused(database: Database, broker: FakeBroker) -> None:
     """F38: it has removed what this release reads."""
-    name = "schema_version" if database.name == "mariadb" else "schema"
-    database.execute(f"UPDATE {{meta}} SET value = 3 WHERE name = '{name}'")
+    database.execute("UPDATE {meta} SET value = 3 WHERE name = 'schema'")
     database.execute("INSERT INTO {meta} (name, value) VALUES ('oldest', 2)")
     with pytest.raises(SchemaMismatch, match="upgrade effectonce"):
         await database.relay(broker).drain()

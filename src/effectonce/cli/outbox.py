@@ -16,7 +16,7 @@ from effectonce.store import Store
 from . import options
 from .actions import audit_action
 from .output import COLOURS, print_figure, print_json, print_page, report
-from .terminal import confirm
+from .terminal import Progress, confirm
 
 outbox = options.command_group("An outbox's messages: those that wait, and those that are parked.")
 
@@ -91,7 +91,8 @@ def unpark_(
             report(as_json, f"would unpark {parked}", unparked=0, parked=parked, dry_run=True)
             return
         about = " ".join(map(str, numbers)) or "all"
-        with audit_action(audit, "outbox unpark", f"{store.runtime.backend!r} {table or 'outbox'}", about):
+        target = f"{store.runtime.backend!r} {table or 'outbox'}"
+        with audit_action(audit, "outbox unpark", target, about), Progress("unparking"):
             count = unpark(store, table, numbers or None)
     report(as_json, f"{count} unparked", unparked=count)
 

@@ -201,12 +201,8 @@ def _quoted(id: str) -> str:
     if id.isprintable():
         return shlex.quote(id)
     text = id.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + "".join(c if c.isprintable() else _escaped(c) for c in text) + "'"
-
-
-def _escaped(c: str) -> str:
-    """Escape a character for bash and zsh: by its code point, since \\x means a byte to them."""
-    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(c) or f"\\U{ord(c):08x}"
+    # By code points, since \x means a byte to bash and zsh.
+    return "$'" + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + "'"
 
 
 def _row(saga: Saga[Any], record: Record) -> dict[str, Any]:

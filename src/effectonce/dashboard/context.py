@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
@@ -20,6 +21,7 @@ from effectonce.display import formatting
 from effectonce.display.sagas import format_saga_state
 from effectonce.doctor import Finding
 from effectonce.errors import InvalidOption, show
+from effectonce.telemetry.cached_probe import CachedProbe
 
 from .access import Access, LoginSession
 from .poller import Poller
@@ -28,6 +30,7 @@ from .view_pool import ViewPool
 
 T = TypeVar("T", bound=str)
 
+EXAMINATION_MAX_AGE_S: Final = 5.0
 HERE: Final = Path(__file__).parent
 
 
@@ -42,8 +45,10 @@ class Dashboard:
         #: (tone, text) messages by session id, shown on the session's next page.
         self.flashes: dict[str, list[tuple[str, str]]] = {}
         self.redrive_lock = threading.Lock()
-        self.doctor_lock = threading.Lock()
-        self.last_examination: tuple[float, list[Finding]] | None = None  # when doctor ran (monotonic), its findings
+        #: When doctor ran (monotonic), and its findings, for all requests in the next seconds.
+        self.examination: CachedProbe[tuple[float, list[Finding]]] = CachedProbe(
+            "doctor", lambda: (time.monotonic(), sources.examine()), EXAMINATION_MAX_AGE_S
+        )
         self.templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,

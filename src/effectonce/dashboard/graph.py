@@ -14,11 +14,11 @@ from msgspec import Struct
 from effectonce.display.sagas import SagaPart, saga_part
 from effectonce.sagas.log import SagaLog
 
-WIDTH: Final = 354
+DRAWING_WIDTH: Final = 354
 NODE_WIDTH: Final = 152
 STEPS_X: Final = 0
 UNDOS_X: Final = 188
-TOP: Final = 6
+TOP_MARGIN: Final = 6
 NODE_HEIGHT: Final = 46
 ROW_HEIGHT: Final = 74
 END_WIDTH: Final = 84
@@ -71,11 +71,11 @@ def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     steps: list[Node] = []
     undos: dict[int, Node] = {}  # by the index of the step
     for index, entry in enumerate(log.entries):
-        y = TOP + index * ROW_HEIGHT
+        y = TOP_MARGIN + index * ROW_HEIGHT
         steps.append(_node(saga_part(log, state, entry, undoes=False), y))
         if entry.undo.state != "pending" if undoable is None else entry.name in undoable:
             undos[index] = _node(saga_part(log, state, entry, undoes=True), y)
-    base = TOP + len(steps) * ROW_HEIGHT
+    base = TOP_MARGIN + len(steps) * ROW_HEIGHT
     done = _end("done", STEPS_X, base, state)
     failed = _end("failed", UNDOS_X, base, state)
 
@@ -95,7 +95,7 @@ def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     if log.phase == "compensating" and turned_at is not None:
         first_undo = next((undos[index] for index in reversed(range(turned_at)) if index in undos), failed)
         edges.append(Edge(_turn(steps[turned_at], first_undo), taken=True, undoing=True))
-    return Drawing(WIDTH, base + END_HEIGHT + TOP, [*steps, *undos.values(), done, failed], pairs, edges)
+    return Drawing(DRAWING_WIDTH, base + END_HEIGHT + TOP_MARGIN, [*steps, *undos.values(), done, failed], pairs, edges)
 
 
 def _turn(step: Node, to: Node) -> str:
@@ -107,7 +107,7 @@ def _turn(step: Node, to: Node) -> str:
 
 def _around(undo: Node, failed: Node) -> str:
     """Return the path from the last compensation to the end, along the right edge."""
-    rail = WIDTH - 2
+    rail = DRAWING_WIDTH - 2
     down = f"H{rail - 5}Q{rail} {undo.middle} {rail} {undo.middle + 5}V{failed.middle - 5}"
     back = f"Q{rail} {failed.middle} {rail - 5} {failed.middle}H{failed.x + failed.width + 1}"
     return f"M{undo.x + undo.width} {undo.middle}{down}{back}"

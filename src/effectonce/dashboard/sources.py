@@ -13,6 +13,7 @@ from effectonce.core.notes import read_listed_note
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.display.formatting import format_target
 from effectonce.display.timeline import Moment, kind_of, record_timeline
+from effectonce.doctor import Finding, examine
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
 from effectonce.intents.intents import Intents
 from effectonce.intents.log import LoggedIntent
@@ -233,6 +234,25 @@ class Sources:
         if self.outbox is None:
             raise ConfigurationError(f"{self.store!r} cannot hold an outbox; give --outbox URL of the one that does")
         return self.outbox
+
+    # -- doctor
+
+    def examine(self) -> list[Finding]:
+        """Return doctor's findings, each once: a store that a program uses is examined with the program only."""
+        programs: list[Worker | Intents] = [*self.workers, *dict.fromkeys(self.intents.values())]
+        backends = {id(program.store.runtime.backend) for program in programs if program.store is not None}
+        findings = examine(
+            None if id(self.polling_store.runtime.backend) in backends else self.polling_store,
+            broker=self.broker,
+            queues=self.queues,
+            group=self.group,
+            programs=programs,
+            outbox=self.table if self.outbox is self.store else None,
+        )
+        if self.outbox is not None and self.outbox is not self.store:
+            of_outbox = examine(self.outbox, outbox=self.table)
+            findings += [finding for finding in of_outbox if finding not in findings]
+        return findings
 
     # -- closing
 

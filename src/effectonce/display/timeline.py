@@ -42,7 +42,7 @@ def record_timeline(
     ``log`` is the intent's or the saga's. ``actions`` are what operators did, and ``place`` the store that holds the
     record, since the audit log of several may be one file.
     """
-    moments = [Moment(record.created_at, "first seen", detail="the record was made"), *_claim(record)]
+    moments = [Moment(record.created_at, "first seen", detail="the record was created"), *_claim(record)]
     if isinstance(log, LoggedIntent):
         moments += _sends(record, log)
     elif log is not None:

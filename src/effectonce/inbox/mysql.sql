@@ -3,6 +3,7 @@
 -- {inbox}, {attempts}    the two tables
 -- {now}                  the server's clock, in microseconds since the epoch
 -- {rows}, {ids}          as many groups of placeholders as there are messages
+-- {columns}              of the rows that were there
 --
 -- Bytes and texts are sent as hexadecimal, which no character set, quoting mode or driver's escaping can change.
 -- Whether a row is new is never read off affected rows: SQLAlchemy and Django have the server count them differently.
@@ -18,10 +19,7 @@ ON DUPLICATE KEY UPDATE id = id;
 
 -- name: find
 -- A plain SELECT under REPEATABLE READ would not see what was committed since the transaction began.
-SELECT nonce, fingerprint, result FROM {inbox} WHERE id = UNHEX($1) FOR UPDATE;
-
--- name: find_many
-SELECT id, nonce, fingerprint FROM {inbox} WHERE id IN ({ids}) FOR UPDATE;
+SELECT {columns} FROM {inbox} WHERE id IN ({ids}) FOR UPDATE;
 
 -- name: store
 -- The handler's result, in the transaction that inserted the row.

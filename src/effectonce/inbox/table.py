@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -240,40 +241,37 @@ class MySQLInboxTable(InboxTable):
     """A table whose primary key is a hash. A row is new if it holds the nonce that its own insert has sent."""
 
     async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
-        nonce = key.row_mark = os.urandom(16)
-        insert, params = self._insert([key], nonce)
-        for _ in range(MAX_INSERT_ROUNDS):
-            if session.returning:
-                columns = "nonce, fingerprint, result" if result else "nonce, fingerprint, NULL"
-                rows = await session.rows(f"{insert} RETURNING {columns}", params)
-            else:
-                await session.rows(insert, params)
-                rows = await session.rows(self._sql["find"], (key.id,))
-            for stored_nonce, fingerprint, stored in rows:
-                if bytes(stored_nonce) == nonce:
-                    return None
-                return ExistingRow(_bytes(fingerprint), _bytes(stored))
-        raise _purged_meanwhile()
+        existing = await self._insert_or_read(session, [key], "result" if result else "NULL")
+        return existing.get(key.key)
 
     async def insert_many(self, session: DriverSession, keys: Sequence[InboxKey]) -> dict[str, ExistingRow]:
+        # In the order of their ids, so that two batches lock in one order and never wait for each other.
+        return await self._insert_or_read(session, sorted(keys, key=attrgetter("id")), "NULL")
+
+    async def _insert_or_read(
+        self, session: DriverSession, keys: Sequence[InboxKey], result: str
+    ) -> dict[str, ExistingRow]:
+        """Insert the rows of ``keys``. Returns the rows that were there, by key. The insert has locked these, so that
+        no purge deletes them before they are read."""
         nonce = os.urandom(16)
         for key in keys:
             key.row_mark = nonce
-        # In the order of their ids, so that two batches lock in one order and never wait for each other.
-        by_id = dict(sorted((digest(key.scope, key.key), key) for key in keys))
-        insert, params = self._insert(list(by_id.values()), nonce)
+        by_id = {key.id: key.key for key in keys}
+        insert, params = self._insert(keys, nonce)
+        columns = f"id, nonce, fingerprint, {result}"
         if session.returning:
-            rows = await session.rows(f"{insert} RETURNING id, nonce, fingerprint", params)
+            rows = await session.rows(f"{insert} RETURNING {columns}", params)
         else:
             await session.rows(insert, params)
-            rows = await session.rows(*self._with_ids("find_many", [row_id.hex() for row_id in by_id]))
+            find, ids = self._with_ids("find", list(by_id))
+            rows = await session.rows(find.replace("{columns}", columns), ids)
         return {
-            by_id[bytes(row_id)].key: ExistingRow(_bytes(fingerprint), None)
-            for row_id, stored_nonce, fingerprint in rows
+            by_id[bytes(row_id).hex()]: ExistingRow(_bytes(fingerprint), _bytes(stored))
+            for row_id, stored_nonce, fingerprint, stored in rows
             if bytes(stored_nonce) != nonce
         }
 
-    def _insert(self, keys: list[InboxKey], nonce: bytes) -> tuple[str, list[Any]]:
+    def _insert(self, keys: Sequence[InboxKey], nonce: bytes) -> tuple[str, list[Any]]:
         first = keys[0]
         params: list[Any] = [nonce.hex(), first.scope.encode().hex(), first.retention_us]
         for key in keys:

@@ -7,7 +7,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client import Histogram as SharedHistogram
@@ -25,24 +25,10 @@ RELAY: Final = ("effectonce_relay", "What became of messages in an outbox, by ki
 CLAIM: Final = ("effectonce_claim_seconds", "How long the store took to grant a claim.", ("scope",))
 RUN: Final = ("effectonce_run_seconds", "From the claim to the end of the handler.", ("scope", "outcome"))
 
-#: The upper bounds of the buckets, in seconds: from what a store in this process takes to what a slow handler does.
-BOUNDS_S: Final = (
-    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
-)
+#: The upper bounds of the buckets: from what a store in this process takes to what a slow handler does.
+_BOUNDS_MS: Final = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000)
+BOUNDS_S: Final = tuple(bound / 1000 for bound in _BOUNDS_MS)
 FOLD_AT_OBSERVATIONS: Final = 512
-
-
-class EventCounters(Protocol):
-    """Counts events."""
-
-    def meter(self, kind: str, scope: str) -> Meter:
-        """Return what is called with the seconds of each such event. They are counted from 0 from now on."""
-        ...
-
-    def families(self) -> Iterator[Any]:
-        """Yield the metric families that the registry does not get elsewhere."""
-        ...
 
 
 class Histogram:
@@ -93,9 +79,11 @@ class ProcessCounters:
         self._histograms: dict[tuple[str, str], Histogram] = {}  # by scope and kind
 
     def meter(self, kind: str, scope: str) -> Meter:
+        """Return what is called with the seconds of each such event. They are counted from 0 from now on."""
         return self._histograms.setdefault((scope, kind), Histogram()).observe
 
     def families(self) -> Iterator[Any]:
+        """Yield the metric families."""
         outcomes, relay = (CounterMetricFamily(name, text, labels=labels) for name, text, labels in (OUTCOMES, RELAY))
         claim, run = (HistogramMetricFamily(name, text, labels=labels) for name, text, labels in (CLAIM, RUN))
         for (scope, kind), histogram in tuple(self._histograms.items()):
@@ -122,6 +110,7 @@ class SharedCounters:
         )
 
     def meter(self, kind: str, scope: str) -> Meter:
+        """Return what is called with the seconds of each such event. They are counted from 0 from now on."""
         counter = (self._relay if kind in RELAYED else self._outcomes).labels(scope, kind)
         timer = self._claim.labels(scope) if kind == "claimed" else None
         if kind in RUN_ENDS:
@@ -133,9 +122,6 @@ class SharedCounters:
                 timer.observe(seconds)
 
         return meter
-
-    def families(self) -> Iterator[Any]:
-        yield from ()
 
 
 _histograms: weakref.WeakSet[Histogram] = weakref.WeakSet()

@@ -27,22 +27,9 @@ DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logg
 
 #: The level of each kind of event. Other kinds are warnings.
 LEVELS = {
-    "claimed": DEBUG,
-    "completed": DEBUG,
-    "published": DEBUG,
-    "swept": DEBUG,
-    "replayed": INFO,
-    "in_progress": INFO,
-    "released": INFO,
-    "redriven": INFO,
-    "resolved": INFO,
-    "forgotten": INFO,
-    "in_doubt": ERROR,
-    "dead_lettered": ERROR,
-    "exhausted": ERROR,
-    "fenced": ERROR,
-    "unrecorded": ERROR,
-    "parked": ERROR,
+    **dict.fromkeys(("claimed", "completed", "published", "swept"), DEBUG),
+    **dict.fromkeys(("replayed", "in_progress", "released", "redriven", "resolved", "forgotten"), INFO),
+    **dict.fromkeys(("in_doubt", "dead_lettered", "exhausted", "fenced", "unrecorded", "parked"), ERROR),
 }
 
 MAX_TEXT_CHARACTERS = 500

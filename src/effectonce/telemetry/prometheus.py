@@ -26,7 +26,7 @@ from effectonce.contracts import Event, Meter
 
 from .attach import MAX_SCOPES, OTHER, Watched, hook_into, store_of
 from .cached_probe import refresh
-from .event_counters import RELAYED, EventCounters, ProcessCounters, SharedCounters
+from .event_counters import RELAYED, ProcessCounters, SharedCounters
 from .metrics import MetricsSource, Scrape, source_of
 
 #: The kinds that alerts look for. They are counted from 0 as soon as a scope is known: Prometheus sees no increase in a
@@ -72,7 +72,7 @@ class EventCollector:
 
     def __init__(self, registry: client.CollectorRegistry) -> None:
         self.shared = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
-        self._counters: EventCounters = SharedCounters(registry) if self.shared else ProcessCounters()
+        self._counters = SharedCounters(registry) if self.shared else ProcessCounters()
         self._scopes: set[tuple[str, bool]] = set()  # scopes, and destinations of the relay
         self._sources: weakref.WeakKeyDictionary[Watched, MetricsSource] = weakref.WeakKeyDictionary()
         if not self.shared:
@@ -106,7 +106,8 @@ class EventCollector:
     def collect(self) -> Iterator[Any]:
         sources = list(self._sources.values())
         refresh(probe for source in sources for probe in source.probes)
-        yield from self._counters.families()
+        if isinstance(self._counters, ProcessCounters):  # prometheus_client itself collects those in files
+            yield from self._counters.families()
         scrape = Scrape()
         for source in sources:
             source.report(scrape)

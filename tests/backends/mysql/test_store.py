@@ -624,7 +624,7 @@ async def test_a_schema_of_another_version_is_refused(
 ) -> None:
     """F38: on every new connection, by `check` and by `migrate`."""
     with admin(mariadb_url) as cursor:
-        cursor.execute(f"UPDATE {unique_name}_meta SET value = {version} WHERE name = 'schema_version'")
+        cursor.execute(f"UPDATE {unique_name}_meta SET value = {version} WHERE name = 'schema'")
         cursor.execute("COMMIT")
     fresh = make(mariadb_url, prefix=unique_name)
     for ask in (lambda: fresh.run([claim()]), fresh.check, fresh.migrate):

@@ -277,7 +277,7 @@ ORDER BY k.at DESC, k.id DESC
 
 
 -- name: version
-SELECT MAX(IF(name = 'schema_version', value, NULL)), MAX(IF(name = 'oldest', value, NULL)) FROM {meta}
+SELECT MAX(IF(name = 'schema', value, NULL)), MAX(IF(name = 'oldest', value, NULL)) FROM {meta}
 
 
 -- name: clock

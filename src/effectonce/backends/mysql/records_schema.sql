@@ -54,4 +54,4 @@ CREATE TABLE IF NOT EXISTS {meta} (
     PRIMARY KEY (name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
-INSERT IGNORE INTO {meta} (name, value) VALUES ('schema_version', 1);
+INSERT IGNORE INTO {meta} (name, value) VALUES ('schema', 1);

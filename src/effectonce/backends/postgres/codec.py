@@ -6,16 +6,17 @@ more than the server's work on them (1.5 ms for 100 operations of 4 values). `re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from operator import attrgetter
 from struct import Struct as Layout
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from effectonce.backends.common.sql_store import as_settlement
 from effectonce.errors import InvalidKey, InvalidOption
-from effectonce.record import EXHAUSTED, Answer, Batchable, Claim, Kind, Look, Note, Remember, Renewal, Settlement
+from effectonce.record import EXHAUSTED, Answer, Kind, Note, Renewal, Settlement
 
 from .client import Param, Row
 
@@ -76,7 +77,6 @@ def parse_cursor(cursor: str | None) -> tuple[str, str]:
 
 int4, int8, boolean = Layout(">i"), Layout(">q"), Layout("?")
 _ARRAY_HEAD: Final = Layout(">iiIii")  # dimensions, whether it has NULLs, the type of the values, how many, from which
-_LENGTHS: Final = [int4.pack(n) for n in range(2048)]
 _NULL: Final = int4.pack(-1)
 _BOOL, _BYTEA, _INT8, _INT4, _TEXT = 16, 17, 20, 23, 25  # types, by their numbers in the server's catalogue
 
@@ -107,9 +107,7 @@ def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
         if value is None:
             parts.append(_NULL)
         else:
-            size = len(value)
-            parts.append(_LENGTHS[size] if size < 2048 else int4.pack(size))
-            parts.append(value)
+            parts += (int4.pack(len(value)), value)
     return b"".join(parts)
 
 
@@ -135,89 +133,74 @@ def utf8(text: str) -> bytes:
 # -- operations, as parameters
 
 
-def encode_claims(ops: Sequence[Claim]) -> list[Param]:
-    """The parameters of `claim` and `claim_existing`."""
-    return [
-        *_identities(ops),
-        blobs([op.owner for op in ops]),
-        bigints([op.lease for op in ops]),
-        bigints([op.retention for op in ops]),
-        integers([op.max_attempts for op in ops]),
-        flags([op.doubt_on_lapse for op in ops]),
-        flags([op.waiting for op in ops]),
-        blobs([op.fingerprints for op in ops]),
-        blobs([op.note for op in ops]),
-    ]
+class Field(NamedTuple):
+    """An attribute of operations: how it is encoded for one operation, and as an array for many."""
+
+    read: Callable[[Any], Any]
+    encode_one: Callable[[Any], Param]
+    encode_many: Callable[[Sequence[Any]], bytes]
 
 
-def encode_claim(op: Claim) -> list[Param]:
-    """The parameters of `claim_one`."""
-    return [
-        utf8(op.scope),
-        utf8(op.key),
-        op.owner,
-        int8.pack(op.lease),
-        int8.pack(op.retention),
-        int4.pack(op.max_attempts),
-        boolean.pack(op.doubt_on_lapse),
-        boolean.pack(op.waiting),
-        op.fingerprints,
-        op.note,
-    ]
+def encode_one(fields: Sequence[Field], op: object) -> list[Param]:
+    return [field.encode_one(field.read(op)) for field in fields]
 
 
-def encode_looks(ops: Sequence[Look]) -> list[Param]:
-    return [*_identities(ops), blobs([op.fingerprints for op in ops])]
+def encode_many(fields: Sequence[Field], ops: Sequence[object]) -> list[Param]:
+    return [field.encode_many(list(map(field.read, ops))) for field in fields]
+
+
+def _fields(**encodings: tuple[Callable[[Any], Param], Callable[[Sequence[Any]], bytes]]) -> tuple[Field, ...]:
+    return tuple(Field(attrgetter(name), one, many) for name, (one, many) in encodings.items())
+
+
+def _unchanged(value: bytes | None) -> Param:
+    return value
+
+
+_AS_TEXT: Final = (utf8, texts)
+_AS_BYTES: Final = (_unchanged, blobs)
+_AS_BIGINT: Final = (int8.pack, bigints)
+_AS_INTEGER: Final = (int4.pack, integers)
+_AS_FLAG: Final = (boolean.pack, flags)
+_IDENTITY: Final = {"scope": _AS_TEXT, "key": _AS_TEXT}
+
+#: The parameters of each kind of operation, in the order of the statements.
+CLAIM_FIELDS: Final = _fields(
+    **_IDENTITY,
+    owner=_AS_BYTES,
+    lease=_AS_BIGINT,
+    retention=_AS_BIGINT,
+    max_attempts=_AS_INTEGER,
+    doubt_on_lapse=_AS_FLAG,
+    waiting=_AS_FLAG,
+    fingerprints=_AS_BYTES,
+    note=_AS_BYTES,
+)
+LOOK_FIELDS: Final = _fields(**_IDENTITY, fingerprints=_AS_BYTES)
+REMEMBER_FIELDS: Final = _fields(**_IDENTITY, retention=_AS_BIGINT, fingerprints=_AS_BYTES, result=_AS_BYTES)
+_SETTLEMENT_FIELDS: Final = _fields(
+    **_IDENTITY,
+    owner=_AS_BYTES,
+    token=_AS_BIGINT,
+    state=_AS_TEXT,
+    retention=_AS_BIGINT,
+    result=_AS_BYTES,
+    error=_AS_BYTES,
+    refund=_AS_FLAG,
+    note=_AS_BYTES,
+)
 
 
 def encode_settlements(ops: Sequence[Settlement | Note | Renewal]) -> list[Param]:
     """The parameters of `settle` and `settle_locked`."""
-    ends = [as_settlement(op) for op in ops]
-    return [
-        *_identities(ends),
-        blobs([op.owner for op in ends]),
-        bigints([op.token for op in ends]),
-        texts([op.state for op in ends]),
-        bigints([op.retention for op in ends]),
-        blobs([op.result for op in ends]),
-        blobs([op.error for op in ends]),
-        flags([op.refund for op in ends]),
-        blobs([op.note for op in ends]),
-        _array(_INT8, [_lease(op) for op in ops]),
-    ]
+    params = encode_many(_SETTLEMENT_FIELDS, [as_settlement(op) for op in ops])
+    return [*params, _array(_INT8, [_lease(op) for op in ops])]
 
 
 def encode_settlement(op: Settlement | Note | Renewal) -> list[Param]:
     """The parameters of `settle_one`, outside of a caller's transaction."""
-    end = as_settlement(op)
-    return [
-        utf8(end.scope),
-        utf8(end.key),
-        end.owner,
-        int8.pack(end.token),
-        end.state.encode(),
-        int8.pack(end.retention),
-        end.result,
-        end.error,
-        boolean.pack(end.refund),
-        end.note,
-        _lease(op),
-        boolean.pack(False),
-    ]
+    return [*encode_one(_SETTLEMENT_FIELDS, as_settlement(op)), _lease(op), boolean.pack(False)]
 
 
 def _lease(op: Settlement | Note | Renewal) -> Param:
     return int8.pack(op.lease) if type(op) is Renewal else None
-
-
-def encode_memories(ops: Sequence[Remember]) -> list[Param]:
-    return [
-        *_identities(ops),
-        bigints([op.retention for op in ops]),
-        blobs([op.fingerprints for op in ops]),
-        blobs([op.result for op in ops]),
-    ]
-
-
-def _identities(ops: Sequence[Batchable]) -> tuple[bytes, bytes]:
-    return texts([op.scope for op in ops]), texts([op.key for op in ops])

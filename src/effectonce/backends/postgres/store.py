@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -37,11 +37,12 @@ from effectonce.values.urls import Address, flag
 
 from .client import ClientSettings, NamedRow, Param, PostgresClient
 from .codec import (
+    CLAIM_FIELDS,
+    LOOK_FIELDS,
+    REMEMBER_FIELDS,
     claim_answer,
-    encode_claim,
-    encode_claims,
-    encode_looks,
-    encode_memories,
+    encode_many,
+    encode_one,
     encode_settlement,
     encode_settlements,
     int4,
@@ -65,8 +66,6 @@ from .connection import (
 )
 from .outbox import PostgresOutbox
 from .statements import load_statements, prepared_statements, schema_words
-
-T = TypeVar("T")
 
 MAX_COUNT: Final = 100_000  # the most that `stats` counts of a state
 MAX_ROWS_PER_COUNT: Final = 250_000  # the most that `stats` looks at for the states that have no index
@@ -197,13 +196,13 @@ class PostgresPort:
         """New keys and duplicates are answered by one statement. Records that are to be taken over cost another."""
 
         async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
-            name, params = "claim", encode_claims([batch[n] for n in positions])
+            name, params = "claim", encode_many(CLAIM_FIELDS, [batch[n] for n in positions])
             if len(batch) == 1:
-                name, params = "claim_one", encode_claim(batch[0])
+                name, params = "claim_one", encode_one(CLAIM_FIELDS, batch[0])
             answers = await self._send_claims(name, params, positions)
             changing = sorted(n for n, answer in answers.items() if answer is None)
             if changing:
-                params = encode_claims([batch[n] for n in changing])
+                params = encode_many(CLAIM_FIELDS, [batch[n] for n in changing])
                 answers.update(await self._send_claims("claim_existing", params, changing))
             return answers
 
@@ -216,7 +215,7 @@ class PostgresPort:
         return {positions[n]: answer for n, answer in map(claim_answer, rows)}
 
     async def _look(self, batch: Sequence[Look]) -> Sequence[Reply]:
-        rows = await self._client.execute(self.statements["look"], encode_looks(batch))
+        rows = await self._client.execute(self.statements["look"], encode_many(LOOK_FIELDS, batch))
         answers = dict(map(look_answer, rows))
         return [answers[n] for n in range(len(batch))]
 
@@ -230,22 +229,23 @@ class PostgresPort:
             return [True] * len(batch)
 
         async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
-            applied = await self._send("settle_locked", others, encode_settlements, positions)
+            params = encode_settlements([others[n] for n in positions])
+            applied = await self._send("settle_locked", params, positions)
             return {n: applied.get(n, False) for n in positions}  # no row: it is refused
 
         replies = iter(await self._send_until_answered("settlements", len(others), send))
         return [n in settled or next(replies) for n in range(len(batch))]
 
     async def _remember(self, batch: Sequence[Remember]) -> Sequence[Reply]:
-        return await self._send_until_answered(
-            "successes", len(batch), lambda positions: self._send("remember", batch, encode_memories, positions)
-        )
+        async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
+            params = encode_many(REMEMBER_FIELDS, [batch[n] for n in positions])
+            return await self._send("remember", params, positions)
 
-    async def _send(
-        self, name: str, batch: Sequence[T], encode: Callable[[Sequence[T]], list[Param]], positions: Sequence[int]
-    ) -> dict[int, Reply | None]:
+        return await self._send_until_answered("successes", len(batch), send)
+
+    async def _send(self, name: str, params: list[Param], positions: Sequence[int]) -> dict[int, Reply | None]:
         """Whether the operations at ``positions`` were applied; None: that one met a rival."""
-        rows = await self._client.execute(self.statements[name], encode([batch[n] for n in positions]))
+        rows = await self._client.execute(self.statements[name], params)
         return {positions[n - 1]: applied for n, applied in rows}
 
     async def _send_until_answered(

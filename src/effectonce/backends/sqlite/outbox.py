@@ -107,10 +107,8 @@ class SQLiteOutbox:
 
     @one_transaction
     def unpark(self, cursor: sqlite3.Cursor, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        if seqs is None:
-            parked = cursor.execute(self._sql["parked"], (limit,)).fetchall()
-        else:
-            parked = [row for seq in seqs for row in cursor.execute(self._sql["parked_one"], (seq,)).fetchall()]
+        chosen = None if seqs is None else json.dumps(list(seqs))
+        parked = cursor.execute(self._sql["parked"], {"seqs": chosen, "limit": limit}).fetchall()
         cursor.executemany(self._sql["discard" if discard else "unpark"], [(seq,) for seq, _ in parked])
         lines = {line for _, line in parked if line is not None}
         cursor.executemany(self._sql["follow"], [(self._now(), line, _MAX_FREED_ROWS) for line in lines])

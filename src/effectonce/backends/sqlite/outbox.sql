@@ -85,11 +85,10 @@ WHERE seq = :seq AND owner = :owner AND state = 'pending';
 
 
 -- name: parked
-SELECT seq, line FROM {outbox} WHERE state = 'parked' ORDER BY due_at, seq LIMIT ?;
-
-
--- name: parked_one
-SELECT seq, line FROM {outbox} WHERE state = 'parked' AND seq = ?;
+-- Parked rows: all of them, or those of a JSON array of numbers.
+SELECT seq, line FROM {outbox}
+WHERE state = 'parked' AND (:seqs IS NULL OR seq IN (SELECT value FROM json_each(:seqs)))
+ORDER BY due_at, seq LIMIT :limit;
 
 
 -- name: unpark
