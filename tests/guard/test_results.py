@@ -19,8 +19,6 @@ import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.testing import ManualClock
 
-from .conftest import HandlerForm
-
 SECRET = "0123456789abcdef-a-secret"
 
 
