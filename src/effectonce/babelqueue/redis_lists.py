@@ -55,7 +55,6 @@ class RedisBabelQueueBackend:
         load_driver()
         self.capabilities = BrokerCapabilities(
             name="redis+babelqueue",
-            native_dead_letters=True,
             ordering="queue",
             ordered_publish=True,
             ack_window=self.window,
