@@ -44,9 +44,10 @@ def key_named(text: str, fingerprints: bytes = b"") -> InboxKey:
 # -- rows that are there for the insert, and gone for the look at them
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_a_row_that_is_purged_before_each_look_is_a_conflict_in_the_end(dialect: Any) -> None:
-    session = Session(returning=False)
+    """MySQL's insert has locked the row, so that nobody deletes it."""
+    session = Session()
     inserting = inbox_table(dialect, "inbox").insert(session, key_named("a", b"f" * 17), result=True)  # type: ignore[arg-type]
     with pytest.raises(eo.TransactionConflict, match="run the whole transaction again"):
         run_sync(inserting)
@@ -368,8 +369,8 @@ def test_a_manager_that_raises_the_handlers_error_again_is_no_failure(
 @contextmanager
 def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> Any:
     pauses: list[float] = []
-    monkeypatch.setattr("effectonce.inbox.run.time.sleep", pauses.append)
-    monkeypatch.setattr("effectonce.inbox.handler.random.uniform", lambda least, most: most)
+    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr("random.uniform", lambda least, most: most)
     yield pauses
 
 
