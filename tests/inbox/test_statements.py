@@ -13,7 +13,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.core.run_sync import run_sync
-from effectonce.inbox.recording import record, record_in_savepoint, undo
+from effectonce.inbox.recording import record, undo
 from effectonce.inbox.table import ExistingRow, InboxKey, inbox_table
 
 DIALECTS = ["sqlite", "postgresql", "mysql"]
@@ -42,9 +42,10 @@ def key_named(text: str, fingerprints: bytes = b"") -> InboxKey:
 # -- rows that are there for the insert, and gone for the look at them
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_a_row_that_is_purged_before_each_look_is_a_conflict_in_the_end(dialect: Any) -> None:
-    session = Session(returning=False)
+    """MySQL's insert has locked the row, so that nobody deletes it."""
+    session = Session()
     inserting = inbox_table(dialect, "inbox").insert(session, key_named("a", b"f" * 17), result=True)  # type: ignore[arg-type]
     with pytest.raises(eo.TransactionConflict, match="run the whole transaction again"):
         run_sync(inserting)
@@ -61,14 +62,11 @@ def test_so_is_a_batch_of_them(dialect: Any) -> None:
 
 
 @pytest.mark.parametrize(("returning", "statements"), [(True, 1), (False, 2)])
-@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
-def test_mariadb_answers_in_one_statement_and_mysql_in_two(returning: bool, statements: int, many: bool) -> None:
-    table = inbox_table("mysql", "inbox")
-    session = Session(*[[(b"another's", None, None)]] * 2 if not many else [], returning=returning)
-    if many:
-        run_sync(table.insert_many(session, [key_named("a"), key_named("b")]))  # type: ignore[arg-type]
-    else:
-        assert run_sync(table.insert(session, key_named("a"), result=True)) is not None  # type: ignore[arg-type]
+@pytest.mark.parametrize("count", [1, 2])
+def test_mariadb_answers_in_one_statement_and_mysql_in_two(returning: bool, statements: int, count: int) -> None:
+    session = Session(returning=returning)
+    keys = [key_named(f"k{number}") for number in range(count)]
+    run_sync(inbox_table("mysql", "inbox").insert_many(session, keys))  # type: ignore[arg-type]
     assert len(session.asked) == statements
     assert ("RETURNING" in session.asked[0][0]) is returning
 
@@ -235,10 +233,6 @@ async def test_an_insert_that_nobody_waits_for_any_more_sends_nothing() -> None:
         with pytest.raises(GeneratorExit):
             await record(TABLE, session, key_named("a"))  # type: ignore[arg-type]
         assert session.steps[-1] == "insert"
-    session = AsyncSession(outlives_cancel=True, insert=GeneratorExit())
-    with pytest.raises(GeneratorExit):
-        await record_in_savepoint(TABLE, session, key_named("a"))  # type: ignore[arg-type]
-    assert session.steps[-1] == "insert"
 
 
 async def test_a_savepoint_that_is_gone_means_that_the_transaction_is() -> None:
@@ -248,9 +242,6 @@ async def test_a_savepoint_that_is_gone_means_that_the_transaction_is() -> None:
         await undo(session, "point", ValueError("the handler's"))  # type: ignore[arg-type]
     for error in (asyncio.CancelledError(), eo.TransactionConflict("deadlock")):
         await undo(session, "point", error)  # type: ignore[arg-type]
-    session = AsyncSession(outlives_cancel=True)
-    await undo(session, None, ValueError("there was none"))  # type: ignore[arg-type]
-    assert session.steps == []
 
 
 # -- connections that do not fit
@@ -363,8 +354,8 @@ def test_a_manager_that_raises_the_handlers_error_again_is_no_failure(
 @contextmanager
 def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> Any:
     pauses: list[float] = []
-    monkeypatch.setattr("effectonce.inbox.handler.time.sleep", pauses.append)
-    monkeypatch.setattr("effectonce.inbox.handler.random.uniform", lambda least, most: most)
+    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr("random.uniform", lambda least, most: most)
     yield pauses
 
 
@@ -426,6 +417,7 @@ async def test_a_business_row_that_is_deleted_before_each_look_is_a_conflict(pat
 async def test_the_unique_key_is_looked_for_once(path: str) -> None:
     table: Any = INBOX.on_table("shop.payments", column="idempotency_key")
     session = BusinessSession([("index",)], [("k",)], [("k",)], outlives_cancel=False)
+    session.dialect = "mysql"
     for _ in range(2):
-        assert (await table._insert_mysql(session, "INSERT", ["k"])).was_inserted
+        assert (await table._insert(session, "INSERT", ["k"])).was_inserted
     assert [params for _, params in session.asked] == [("shop", "payments", "idempotency_key"), ("k",), ("k",)]

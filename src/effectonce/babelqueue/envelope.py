@@ -152,6 +152,15 @@ class BabelQueue:
         return names.other_headers(names.contract_headers(packet))
 
 
+def identity_of(body: bytes) -> tuple[str, str | None]:
+    """The id and the ordering key that an envelope brings with it; none where ``body`` is not an envelope."""
+    try:
+        meta = _object(_members.decode(body), "meta")
+        return _text(meta, "id") or "", _text(_object(_object(meta, "ext"), "effectonce"), "ordering_key")
+    except (msgspec.DecodeError, Undecodable, RecursionError):
+        return "", None
+
+
 # -- members that are kept for sending on
 
 

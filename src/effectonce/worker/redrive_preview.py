@@ -15,7 +15,7 @@ from effectonce.sessions import DriverAdapter
 from effectonce.store import Store
 
 from .jobs import Job
-from .routes import Route
+from .routes import HandlerRoute
 from .transaction_runner import TransactionRunner
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class StoreRedrivePreview:
 class InboxRedrivePreview:
     """Mode T: asked of the table, in a transaction that is undone."""
 
-    def __init__(self, runners: Mapping[Route, TransactionRunner]) -> None:
+    def __init__(self, runners: Mapping[HandlerRoute, TransactionRunner]) -> None:
         self._runners = runners
 
     async def predict(self, job: Job) -> tuple[Fate, int]:

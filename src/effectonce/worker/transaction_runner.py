@@ -31,7 +31,7 @@ from effectonce.sessions import DriverAdapter
 from .handler_pool import is_failure
 from .jobs import Job
 from .route_inbox import RouteInbox
-from .routes import Route
+from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
 
@@ -58,7 +58,7 @@ class WorkUnit(Struct, eq=False):
 class TransactionRunner:
     """Runs the jobs of one handler. Made once per handler, for as long as the worker lives."""
 
-    def __init__(self, route: Route, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
+    def __init__(self, route: HandlerRoute, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
         self.route = route
         handle = _run_async_handler if route.is_async else _run_handler
         self.plain = TransactionalHandler(_handling(inbox, connect, None), handle)

@@ -47,7 +47,6 @@ class NatsBackend:
         has_groups = streams.retention == "limits"
         self.capabilities = BrokerCapabilities(
             name="nats",
-            native_delay=True,
             ordering="queue",
             ack_window=streams.window,
             extends=True,

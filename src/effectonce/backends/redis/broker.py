@@ -40,8 +40,6 @@ class RedisBrokerBackend:
         load_driver()
         self.capabilities = BrokerCapabilities(
             name="redis",
-            native_delay=True,
-            native_dead_letters=True,
             ordering="queue",
             ordered_publish=True,
             ack_window=self.window,
