@@ -1049,7 +1049,7 @@ def test_small_steps_reach_every_record_once(
     run_sync(port.close())
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "s|0", "i|a|0||", "i|0|0||", "s||0|zz|"])
+@pytest.mark.parametrize("cursor", ["", "x", "s|0", "i|0||a", "i|0||0", "s|0|zz|", "s|0||elsewhere"])
 def test_a_cursor_of_somebody_else_is_refused(redis_url: str, unique_name: str, cursor: str) -> None:
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     with pytest.raises(InvalidOption, match="cursor"):
