@@ -86,7 +86,7 @@ class RedisEndpoint(Struct, kw_only=True):
 
     @property
     def greeting_count(self) -> int:
-        """How many commands those are. They are not kept, since the password is among them."""
+        """The number of `greeting_commands`. The commands themselves are not stored: the password is among them."""
         return 1 + len(EVICTION_COMMANDS) + bool(self.db) + self._logs_in
 
     def check_greeting(self, replies: Sequence[Any]) -> None:
