@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from . import print_version
 from .terminal import redact
 
 #: Each command: its line in the list of commands, and the module that has it under its name. Only that module is
@@ -102,18 +103,8 @@ def _message(error: Any) -> str:
     return str(error.format_message())
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from effectonce import __version__
-
-        print(f"effectonce {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
-def effectonce(
-    version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+def effectonce(version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False) -> None:
+    if version:
+        print_version()
+        raise typer.Exit
