@@ -172,3 +172,12 @@ def test_a_hook_added_while_others_are_asked_for_their_kinds_gets_events_from_th
     seen.clear()
     charge("p2")
     assert seen == ["claimed", "completed"]
+
+
+def test_hooks_that_raise_change_no_outcome(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(event: eo.Event) -> None:
+        raise RuntimeError("sink")
+
+    store = eo.Store(MemoryStoreBackend(clock=clock), hooks=[broken])
+    assert eo.once(store, scope="charge", key="k")(lambda k: 7)("p1") == 7
+    assert "hook raised" in caplog.text

@@ -138,3 +138,23 @@ def test_a_store_that_cannot_be_renewed_leaves_no_other_with_its_parents_leases(
     assert children == [0]
     for store in stores:
         store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_shares_records_but_no_connections(tmp_path: Path) -> None:
+    store = eo.connect(f"sqlite:///{tmp_path}/fork.db")
+    runs = tmp_path / "runs"
+    charge = eo.once(store, scope="charge", key="k")(lambda k: runs.open("a").write(k) and None)
+    charge("a")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            charge("a")
+            charge("b")
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    charge("b")
+    assert runs.read_text() == "ab"
+    store.close()

@@ -17,7 +17,11 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
+from effectonce.record import Batchable, Settlement
 from effectonce.testing import ManualClock
+from tests.harness.faulty import FaultyBackend
+
+from .conftest import HandlerForm
 
 SECRET = "0123456789abcdef-a-secret"
 
@@ -273,3 +277,51 @@ def test_errors_of_ours_are_never_stored_as_permanent(store: eo.Store) -> None:
         with pytest.raises(eo.InProgress):
             outer("k")
     assert store.get("s", "k").state == "free"  # type: ignore[union-attr]
+
+
+class Opaque:
+    pass
+
+
+@pytest.mark.parametrize(
+    "value", [Opaque(), {1: "int key"}, float("nan"), (1, 2), {"deep": [Opaque()]}, b"raw", datetime(2026, 1, 1)]
+)
+def test_f18_a_result_that_cannot_be_stored_is_done_all_the_same(
+    store: eo.Store, form: HandlerForm, value: Any, events: list[eo.Event]
+) -> None:
+    runs: list[int] = []
+
+    @form.once(store, scope="charge", key="k")
+    def charge(k: str):  # type: ignore[no-untyped-def]
+        runs.append(1)
+        return value
+
+    assert charge("p1") is value
+    with pytest.raises(eo.ResultNotStored, match="ack"):
+        charge("p1")
+    assert runs == [1]
+    assert "result_not_stored" in [event.kind for event in events]
+
+
+@pytest.mark.parametrize("value", ["x" * 200, 10**200], ids=["text", "number"])
+def test_f18_a_result_over_the_cap_is_done_too(clock: ManualClock, form: HandlerForm, value: str | int) -> None:
+    store = eo.Store(MemoryStoreBackend(clock=clock), max_result=100)
+    charge = form.once(store, scope="charge", key="k", returns=type(value))(lambda k: value)
+    assert charge("p1") == value
+    with pytest.raises(eo.ResultNotStored):
+        charge("p1")
+
+
+def test_f18_a_result_that_the_store_refuses_is_done_all_the_same(faulty: FaultyBackend, form: HandlerForm) -> None:
+    store = eo.Store(faulty)
+
+    def too_big(op: Batchable) -> Exception | None:
+        return ValueError("item too large") if isinstance(op, Settlement) and op.result else None
+
+    faulty.before = too_big
+    runs: list[int] = []
+    charge = form.once(store, scope="charge", key="k")(lambda k: runs.append(1))
+    charge("p1")
+    with pytest.raises(eo.ResultNotStored):
+        charge("p1")
+    assert runs == [1]

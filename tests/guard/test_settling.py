@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,9 +13,13 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
+from effectonce.core.guarded_call.run import Run
 from effectonce.record import Claim, Settlement
 from effectonce.testing import ManualClock
 from tests.core.grouped import GroupedBackend
+from tests.harness.faulty import FaultyBackend, down
+
+from .conftest import HandlerForm
 
 
 def test_a_lease_is_renewed_while_its_completion_is_on_its_way() -> None:
@@ -223,3 +228,119 @@ def test_on_store_error_run_also_where_the_store_is_in_this_process(clock: Manua
     charge = eo.once(store, scope="s", key="k", on_store_error="run")(lambda k: k)
     assert charge("k") == "k"
     assert events == ["unprotected"]
+
+
+@pytest.mark.parametrize("exit_with", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_f16_every_way_out_releases_and_is_raised_again(
+    store: eo.Store, exit_with: type[BaseException], clock: ManualClock
+) -> None:
+    @eo.once(store, scope="charge", key="k")
+    def charge(k: str) -> None:
+        raise exit_with
+
+    with pytest.raises(exit_with):
+        charge("p1")
+    record = store.get("charge", "p1")
+    assert record is not None
+    assert (record.state, record.attempts) == ("free", 1)
+
+
+def test_f16_an_interruption_just_before_the_handler_releases_its_key(
+    store: eo.Store, form: HandlerForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge = form.once(store, scope="charge", key="k")(lambda k: 7)
+
+    enter = Run.enter
+
+    def interrupted(run: Run) -> None:
+        enter(run)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "enter", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            charge("p1")
+    record = store.get("charge", "p1")
+    assert record is not None
+    assert record.state == "free"
+    assert charge("p1") == 7
+
+
+async def test_f16_a_cancelled_task_releases_its_key(store: eo.Store) -> None:
+    started = asyncio.Event()
+
+    @eo.once(store, scope="charge", key="k")
+    async def charge(k: str) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(charge("p1"))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    record = store.get("charge", "p1")
+    assert record is not None
+    assert record.state == "free"
+
+
+async def test_f16_a_closed_coroutine_leaves_its_key_to_the_lease(store: eo.Store) -> None:
+    @eo.once(store, scope="charge", key="k")
+    async def charge(k: str) -> None:
+        await asyncio.sleep(60)
+
+    coroutine = charge("p1")
+    coroutine.send(None)
+    coroutine.close()
+    record = store.get("charge", "p1")
+    assert record is not None
+    assert record.state == "claimed"
+
+
+def test_f17_a_failing_release_does_not_hide_the_handlers_error(
+    faulty: FaultyBackend, form: HandlerForm, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = eo.Store(faulty)
+
+    @form.once(store, scope="charge", key="k")
+    def charge(k: str) -> None:
+        faulty.before = down
+        raise ValueError("the real cause")
+
+    with caplog.at_level(logging.WARNING, "effectonce"), pytest.raises(ValueError, match="the real cause"):
+        charge("p1")
+    assert "could not be settled" in caplog.text
+
+
+def test_f36_a_store_that_is_down_runs_nothing(faulty: FaultyBackend, form: HandlerForm) -> None:
+    store = eo.Store(faulty)
+    faulty.before = down
+    runs: list[int] = []
+    charge = form.once(store, scope="charge", key="k")(lambda k: runs.append(1))
+    with pytest.raises(eo.StoreUnavailable) as caught:
+        charge("p1")
+    assert caught.value.retry_after > 0
+    assert runs == []
+
+
+def test_f36_a_completion_that_cannot_be_recorded_is_not_a_success(faulty: FaultyBackend, form: HandlerForm) -> None:
+    """Nothing is acked: the delivery comes again when the lease has ended."""
+    store = eo.Store(faulty)
+
+    @form.once(store, scope="charge", key="k")
+    def charge(k: str) -> str:
+        faulty.before = down
+        return "receipt"
+
+    with pytest.raises(eo.StoreUnavailable):
+        charge("p1")
+
+
+def test_running_without_the_store_is_an_explicit_choice_with_an_event(
+    faulty: FaultyBackend, form: HandlerForm, events: list[eo.Event]
+) -> None:
+    store = eo.Store(faulty, hooks=[events.append])
+    faulty.before = down
+    charge = form.once(store, scope="charge", key="k", on_store_error="run")(lambda k: "receipt")
+    assert charge("p1") == "receipt"
+    assert [event.kind for event in events] == ["unprotected"]

@@ -251,8 +251,8 @@ class MySQLInboxTable(InboxTable):
     async def _insert_or_read(
         self, session: DriverSession, keys: Sequence[InboxKey], result: str
     ) -> dict[str, ExistingRow]:
-        """Insert the rows of ``keys``. Returns the rows that were there, by key. The insert has locked these, so that
-        no purge deletes them before they are read."""
+        """Insert the rows of ``keys``. Returns the rows that were there, by key. The insert locks these, so that no
+        purge deletes them before they are read."""
         nonce = os.urandom(16)
         for key in keys:
             key.row_mark = nonce
@@ -265,6 +265,8 @@ class MySQLInboxTable(InboxTable):
             await session.rows(insert, params)
             find, ids = self._with_ids("find", list(by_id))
             rows = await session.rows(find.replace("{columns}", columns), ids)
+        if len(rows) != len(keys):
+            raise _purged_meanwhile()
         return {
             by_id[bytes(row_id).hex()]: ExistingRow(_bytes(fingerprint), _bytes(stored))
             for row_id, stored_nonce, fingerprint, stored in rows
@@ -357,6 +359,6 @@ def _text(value: Any) -> str:
 
 def _purged_meanwhile() -> TransactionConflict:
     return TransactionConflict(
-        f"the record of this key was there for {MAX_INSERT_ROUNDS} inserts and deleted before each look at it; roll "
-        "back, and run the whole transaction again"
+        "the record of this key was there for the insert, and deleted before it was read; roll back, and run the whole "
+        "transaction again"
     )

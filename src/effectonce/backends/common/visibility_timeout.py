@@ -166,7 +166,7 @@ class PollingConsumer(ABC, Generic[HeldT]):
                     await self._unsettled.wait_for_room(left)
                     continue
                 poll = self._poll = asyncio.create_task(self._poll_until_arrival(room, left))
-            # Where this is cancelled the poll goes on, and what it brings is there for the next receive.
+            # If this is cancelled, the poll continues, and the next receive returns what it brings.
             done, _ = await asyncio.wait((poll,), timeout=left if inherited else None)
             if not done:
                 return []

@@ -21,9 +21,9 @@ from .connection import RedisConnection, Script, run_script
 from .endpoint import EVICTION_COMMANDS, refuse_eviction
 from .errors import ReplyError
 from .record_format import (
+    FORMAT_VERSION,
     PACK,
     STATE_LETTERS,
-    VERSION,
     identity_of,
     pack_forget,
     pack_get,
@@ -198,20 +198,20 @@ class RedisPort:
         """The next cursor, and the records behind ``after`` of one step through a bucket's index, by their names."""
         index, prefix = self._layout.indexes()[int(place)], self._layout.buckets[int(place)]
         step = ("step", cursor, SCAN_STEP_KEYS, query.scope or "")
-        ((next_cursor, damaged, *found),) = await self._run_on_indexes([index], *step)
+        ((next_cursor, damaged, *members),) = await self._run_on_indexes([index], *step)
         for error in damaged:
             _log_skipped(self._error_of(ReplyError(error.decode())))
-        rows = {prefix + identity: fields for identity, fields in zip(found[::2], found[1::2], strict=True)}
+        rows = {prefix + identity: fields for identity, fields in zip(members[::2], members[1::2], strict=True)}
         return next_cursor, sorted(row for row in rows.items() if row[0] > after)
 
     async def _read_scan_step(self, query: Query, place: str, cursor: str, after: bytes, room: int) -> _Step:
         """As `_read_index_step`, of a node. Where there are more than ``room`` records, not all of them are read."""
         letter = STATE_LETTERS[query.state] if query.state is not None else ""
         arg = pack_get(letter, query.scope or "")
-        next_cursor, found = await self._run_on_node(
+        next_cursor, visited = await self._run_on_node(
             place, "scan", cursor, self._layout.pattern, SCAN_STEP_KEYS, letter
         )
-        names = sorted(name for name in set(found) if name > after)
+        names = sorted(name for name in set(visited) if name > after)
         rows: _Rows = []
         while names and len(rows) <= room:
             chunk, names = names[:READ_BATCH], names[READ_BATCH:]
@@ -241,10 +241,10 @@ class RedisPort:
                     is_cut_short = True
                     break
                 steps -= 1
-                next_cursor, *found = await self._run_on_node(
+                next_cursor, *step_counts = await self._run_on_node(
                     node, "count", cursor, self._layout.pattern, SCAN_STEP_KEYS
                 )
-                for state, count in zip(scanned, found, strict=True):
+                for state, count in zip(scanned, step_counts, strict=True):
                     counts[state] += count
                 cursor = next_cursor.decode()
                 if cursor == "0":
@@ -324,13 +324,13 @@ class RedisPort:
         raise self._connection.errors.evicting("unknown")
 
     async def migrate(self) -> None:
-        arg = msgspec.json.encode(("version", VERSION))
+        arg = msgspec.json.encode(("version", FORMAT_VERSION))
         items = await self._raise_failed(await self._connection.batch(INDEXES, [self._layout.meta], [arg]))
         version = bytes(items[0]).decode("ascii", "replace")
-        if version != str(VERSION):
+        if version != str(FORMAT_VERSION):
             raise SchemaMismatch(
                 f"the records in {self._connection.errors.shown} are of format {version}, this release reads "
-                f"{VERSION}; upgrade effectonce, or use another namespace="
+                f"{FORMAT_VERSION}; upgrade effectonce, or use another namespace="
             )
 
     async def close(self) -> None:

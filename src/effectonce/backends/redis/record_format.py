@@ -27,8 +27,8 @@ from effectonce.record import (
     State,
 )
 
-VERSION: Final = 1
-"""The format of the records, kept in the namespace's meta hash."""
+#: The format of the records, which the meta hash of the namespace names too.
+FORMAT_VERSION: Final = 1
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}", re.ASCII)
 
