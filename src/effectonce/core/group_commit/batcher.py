@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from effectonce.contracts import Port
+from effectonce.errors import StoreUnavailable
 from effectonce.record import Batchable, Reply
 
 from .batches import Entry, no_sizes, pair_replies, take_batch, unsent_again
@@ -39,6 +40,7 @@ class StoreBatcher:
         """``fail`` is called with what a callback raised."""
         self.sizes = no_sizes()  # see `Group.sizes`
         self.closed = False
+        self._closing = False
         self.on_batch: list[Callable[[], None]] = []  # each is called after the callbacks of each batch
         self._ports = ports
         self._limit = limit
@@ -86,7 +88,12 @@ class StoreBatcher:
             except BaseException:
                 self._queue.extendleft(reversed(unsent_again(entries)))  # sent or not: an operation may be repeated
                 raise
-            for entry, reply in pair_replies(entries, replies, self._queue):
+            pairs = pair_replies(entries, replies, self._queue)
+            if self._closing and isinstance(replies[-1], StoreUnavailable):
+                # It is down: each batch that it does not answer would hold up the end of the process for seconds.
+                pairs += [(entry, replies[-1]) for entry in self._queue]
+                self._queue.clear()
+            for entry, reply in pairs:
                 try:
                     entry.callback(reply)
                 except Exception as error:
@@ -109,7 +116,8 @@ class StoreBatcher:
                 self._idle.remove(wakened)
 
     async def close(self) -> None:
-        """Send what still waits, then end the tasks and close the ports."""
+        """Send what still waits, unless the store is down; then end the tasks and close the ports."""
+        self._closing = True
         while self._queue or len(self._idle) < len(self._ports):
             self._drained.clear()
             await self._drained.wait()
