@@ -15,9 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer, give_back_unsettled
 from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
-from effectonce.backends.redis.endpoint import RedisEndpoint, endpoint_at, load_driver
+from effectonce.backends.redis.endpoint import RedisEndpoint, endpoint_at
 from effectonce.backends.redis.errors import RedisBrokerErrors
 from effectonce.contracts import (
     BrokerCapabilities,
@@ -52,7 +54,7 @@ class RedisBabelQueueBackend:
         self.window = address.seconds("ack_window", 90.0)
         self.endpoint = endpoint_at(address, RedisBrokerErrors)
         address.done()
-        load_driver()
+        require_driver("Redis", "redis", "hiredis")
         self.capabilities = BrokerCapabilities(
             name="redis+babelqueue",
             ordering="queue",
@@ -73,11 +75,8 @@ class RedisBabelQueueBackend:
     async def declare(self, queue: str, *, group: str) -> None:
         """Only connect: a list exists as soon as it has an element."""
         require_name(queue)
-        connection = RedisBrokerConnection(self.endpoint)
-        try:
+        async with closing(RedisBrokerConnection(self.endpoint)) as connection:
             await connection.call("LLEN", queue)
-        finally:
-            await connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
         await self.declare(queue, group=group)
