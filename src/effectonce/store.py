@@ -65,8 +65,9 @@ class Store:
         sweep_every: Duration | None = "1m",
     ) -> None:
         self.max_result = max_result
-        self._privacy = Privacy(private) if private is not None else None
-        self._hooks = tuple(hooks)
+        self.private = private is not None  # it hides keys and encrypts results
+        self.hooks = tuple(hooks)  # called with every event; see `add_hook`
+        self._privacy = None if private is None else Privacy(private)
         self._sweep_every = None if sweep_every is None else micros(sweep_every, "sweep_every") / 1e6
         self._backend = backend
         self._runtime: StoreRuntime | None = None
@@ -76,16 +77,14 @@ class Store:
     @property
     def runtime(self) -> StoreRuntime:
         """What runs behind this handle: connections, group commit and heartbeat."""
-        runtime = self._runtime
-        if runtime is None:
+        if self._runtime is None:
             with self._opening:
-                runtime = self._runtime
-                if runtime is None:
+                if self._runtime is None:
                     backend = self._backend() if callable(self._backend) else self._backend
-                    runtime = self._runtime = StoreRuntime(
-                        backend, privacy=self._privacy, hooks=self._hooks, sweep_every=self._sweep_every
+                    self._runtime = StoreRuntime(
+                        backend, privacy=self._privacy, hooks=self.hooks, sweep_every=self._sweep_every
                     )
-        return runtime
+        return self._runtime
 
     def use_runtime(self, runtime: StoreRuntime | None) -> StoreRuntime | None:
         """Run on ``runtime`` from now on (None: on one that is opened when first used). Returns the one before.
@@ -99,21 +98,11 @@ class Store:
     def capabilities(self) -> Capabilities:
         return self.runtime.backend.capabilities
 
-    @property
-    def private(self) -> bool:
-        """Whether it hides keys and encrypts results."""
-        return self._privacy is not None
-
-    @property
-    def hooks(self) -> tuple[Hook, ...]:
-        """What is called with every event."""
-        return self._hooks
-
     def add_hook(self, hook: Hook) -> None:
         """Call ``hook`` with every `Event` from now on; once with each, however often it is added."""
         with self._opening:  # a runtime that is opened meanwhile must have it, too
-            if hook not in self._hooks:
-                self._hooks = (*self._hooks, hook)
+            if hook not in self.hooks:
+                self.hooks = (*self.hooks, hook)
             if self._runtime is not None:
                 self._runtime.add_hook(hook)
 

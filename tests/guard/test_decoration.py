@@ -12,12 +12,15 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import effectonce as eo
 from effectonce.testing import override
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 def handler(payment_id: str) -> str:
@@ -229,3 +232,103 @@ async def test_a_callable_object_with_an_async_call_is_async(store: eo.Store) ->
     guarded = eo.once(store, scope="s", key="k")(Unawaited())
     assert await guarded("k") == 1
     assert (await guarded.call("k")).replayed
+
+
+class Generates:
+    def __call__(self, k: str) -> Iterator[int]:
+        yield 1
+
+
+def test_lazy_results_are_refused(store: eo.Store) -> None:
+    with pytest.raises(eo.ConfigurationError, match="generator"):
+        eo.once(store, scope="s", key="k")(Generates())
+    handler = eo.once(store, scope="s", key="k")(lambda k: (n for n in range(3)))
+    with pytest.raises(eo.SyncAsyncMismatch, match="nothing had happened"):
+        handler("k")
+    assert store.get("s", "k").state == "free"  # type: ignore[union-attr]
+
+
+def test_a_bound_method_on_another_class_stays_bound(store: eo.Store) -> None:
+    class Service:
+        @eo.once(store, scope="service", key="k")
+        def charge(self, k: str) -> str:
+            return type(self).__name__
+
+    class Worker:
+        handler = Service().charge
+
+    assert Worker().handler("k") == "Service"
+
+
+def test_parameters_may_be_annotated_for_type_checkers_only(store: eo.Store) -> None:
+    @eo.once(store, scope="s", key="k")
+    def charge(k: str, amount: Decimal) -> int:
+        return 1
+
+    assert charge("k", None) == 1  # type: ignore[arg-type]
+
+    def unknown(k: str) -> Decimal: ...
+
+    with pytest.raises(eo.ConfigurationError, match="returns="):
+        eo.once(store, scope="s2", key="k")(unknown)("k")
+
+
+def test_two_closures_under_one_explicit_scope_are_refused(store: eo.Store) -> None:
+    def make(name: str) -> Any:
+        @eo.once(store, scope="notify", key="k")
+        def send(k: str) -> str:
+            return name
+
+        return send
+
+    mail = make("mail")
+    with pytest.raises(eo.ScopeTaken):
+        make("sms")
+    assert mail("k") == "mail"
+
+
+class SMSMessage:
+    pass
+
+
+def test_a_class_with_a_name_like_message_is_not_a_message(store: eo.Store) -> None:
+    def handle(message: SMSMessage) -> None: ...
+
+    with pytest.raises(eo.ConfigurationError, match="key="):
+        eo.once(store, scope="s")(handle)
+
+
+async def test_a_blocking_wait_in_a_loop_is_refused_at_every_call(store: eo.Store) -> None:
+    charge = eo.once(store, scope="s", key="k", wait="1s")(lambda k: k)
+    with pytest.raises(eo.SyncAsyncMismatch, match="event loop"):
+        charge("k")
+
+
+@pytest.mark.parametrize("option", [{"lease": "1us"}, {"max_attempts": 2.5}])
+def test_settings_that_cannot_work_are_refused(store: eo.Store, option: dict[str, Any]) -> None:
+    with pytest.raises(eo.ConfigurationError):
+        eo.once(store, scope="s", key="k", **option)
+
+
+def test_a_secret_is_text_or_bytes() -> None:
+    with pytest.raises(eo.InvalidOption, match="str or bytes"):
+        eo.connect("memory://", private=32)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:c4n4ry#x@h/db",
+        "redis://u:12#c4n4ry@h",
+        "redis://app:c4n4ry/x@db",
+        "mysql://app:c4n4ry?x@db/y",
+        "redis://app:1234/5c4n4ry@db",
+        "postgresql://u:c4n4ry℀@h/db",
+        "sqlite:////tmp/my#file.db",
+    ],
+)
+def test_f66_a_password_that_was_not_encoded_is_not_printed(url: str) -> None:
+    with pytest.raises(eo.InvalidOption, match="percent-encode") as caught:
+        eo.connect(url)
+    assert "c4n4ry" not in str(caught.value)
+    assert caught.value.__context__ is None or "c4n4ry" not in str(caught.value.__context__)

@@ -11,6 +11,7 @@ import effectonce as eo
 from effectonce import errors
 from effectonce.core.codec import Unstorable
 from effectonce.http import protocol
+from effectonce.http.problems import problem
 from effectonce.http.protocol import Response, ResponseCodec
 from effectonce.http.routes import Route, RouteTable, make_route_plan
 
@@ -38,7 +39,6 @@ def test_a_key_is_a_string_or_a_bare_token(raw: bytes, key: str) -> None:
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        ([], eo.InvalidKey),
         ([b"a", b"a"], eo.InvalidKey),
         ([b""], eo.InvalidKey),
         ([b'""'], eo.InvalidKey),
@@ -67,12 +67,12 @@ def test_a_limit_of_ones_own() -> None:
 
 
 def test_without_the_parser_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    protocol._structured_fields.cache_clear()
+    protocol.load_parser.cache_clear()
     monkeypatch.setitem(sys.modules, "http_sf", None)
     with pytest.raises(eo.MissingDriver, match=r"effectonce\[http\]"):
-        protocol.require_parser()
+        protocol.load_parser()
     monkeypatch.undo()
-    protocol.require_parser()
+    protocol.load_parser()
 
 
 # -- identity
@@ -131,7 +131,7 @@ def test_a_replay_is_marked_and_has_its_length(status: int, length: str | None) 
     sent = protocol.replay(Response(status, [("etag", "e")], b"ok"), 60_000_000)
     headers = dict(sent.headers)
     assert headers.pop("content-length", None) == length
-    assert headers == {"etag": "e", protocol.RETENTION: "60", protocol.REPLAYED: "true"}
+    assert headers == {"etag": "e", protocol.RETENTION_HEADER: "60", protocol.REPLAYED_HEADER: "true"}
 
 
 # -- problems
@@ -168,8 +168,7 @@ def error_of(kind: type[eo.EffectOnceError], **attributes: Any) -> eo.EffectOnce
 @pytest.mark.parametrize("kind", STATUSES, ids=lambda kind: kind.__name__)
 def test_every_error_has_its_status_and_tells_no_secret(kind: type[eo.EffectOnceError]) -> None:
     error = error_of(kind, retry_after=1.0) if issubclass(kind, eo.Retryable) else error_of(kind)
-    assert protocol.status_of(error) == STATUSES[kind]
-    answer = protocol.problem(error, "https://shop/docs")
+    answer = problem(error, "https://shop/docs")
     assert (answer.status, b"secret" in (answer.body or b"")) == (STATUSES[kind], False)
     headers = dict(answer.headers)
     assert headers["content-type"] == "application/problem+json"
@@ -178,28 +177,28 @@ def test_every_error_has_its_status_and_tells_no_secret(kind: type[eo.EffectOnce
     assert headers["content-length"] == str(len(answer.body or b""))
     retried = STATUSES[kind] == 503 or kind in (eo.InProgress, eo.Reentered, eo.LeaseLost)
     assert ("retry-after" in headers) is retried
-    assert (headers.get(protocol.REPLAYED) == "true") is (kind is eo.ResultNotStored)
+    assert (headers.get(protocol.REPLAYED_HEADER) == "true") is (kind is eo.ResultNotStored)
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.2, "2"), (59.5, "60"), (4000.0, "60")])
 def test_a_pause_is_whole_seconds_between_one_and_sixty(seconds: float, header: str) -> None:
-    answer = protocol.problem(errors.StoreUnavailable("down", seconds))
+    answer = problem(errors.StoreUnavailable("down", seconds))
     assert dict(answer.headers)["retry-after"] == header
 
 
 def test_of_what_is_in_progress_the_pause_is_always_one_second() -> None:
-    assert dict(protocol.problem(error_of(eo.InProgress, retry_after=30.0)).headers)["retry-after"] == "1"
+    assert dict(problem(error_of(eo.InProgress, retry_after=30.0)).headers)["retry-after"] == "1"
 
 
 # -- routes
 
 
 def test_the_defaults_of_a_route() -> None:
-    plan = make_route_plan(Route(), "shop")
-    assert (plan.required, plan.on_error, plan.max_key) == (False, "doubt", 255)
-    assert (plan.max_body, plan.max_response) == (1024 * 1024, 256 * 1024)
-    assert plan.methods == {"POST", "PATCH"}
-    assert plan.transient == {401, 408, 425, 429}
+    route = make_route_plan(Route(), "shop").route
+    assert (route.required, route.on_error, route.max_key) == (False, "doubt", 255)
+    assert (route.max_body, route.max_response) == (1024 * 1024, 256 * 1024)
+    assert route.methods == ("POST", "PATCH")
+    assert route.transient == (401, 408, 425, 429)
 
 
 @pytest.mark.parametrize("option", ["max_key", "max_body", "max_response"])
@@ -221,20 +220,17 @@ def test_the_first_pattern_that_matches_counts() -> None:
     table = RouteTable(
         Route(), {"/files/*": None, "/orders/{id}/pay": Route(required=True), "/orders/*": Route(methods=("PUT",))}, "s"
     )
-    assert table.find("POST", "/files/a/b") is None
-    assert table.find("POST", "/elsewhere") is not None
-    pay = table.find("POST", "/orders/7/pay")
+    assert table.find("POST", "/files/a/b", True) is None
+    assert table.find("POST", "/elsewhere", True) is not None
+    assert table.find("POST", "/elsewhere", False) is None, "a key is not required there"
+    pay = table.find("POST", "/orders/7/pay", False)
     assert pay is not None
-    assert pay.required
-    assert table.find("POST", "/orders/7/8/pay") is None, "one segment; and the next pattern guards PUT only"
-    assert table.find("PUT", "/orders/7/8/pay") is not None
-    assert table.find("POST", "/orders//pay") is None
-    assert table.methods == {"POST", "PATCH", "PUT"}
-    assert table.requires
-    assert not RouteTable(Route(), None, "s").requires
-    assert RouteTable(None, {}, "s").methods == frozenset()
+    assert pay.route.required
+    assert table.find("POST", "/orders/7/8/pay", True) is None, "one segment; and the next pattern guards PUT only"
+    assert table.find("PUT", "/orders/7/8/pay", True) is not None
+    assert table.find("POST", "/orders//pay", True) is None
     asked = RouteTable(None, lambda method, path: Route() if path == "/a" else None, "s")
-    assert (asked.methods, asked.requires) == (None, True)
-    assert asked.find("POST", "/a") is not None
-    assert asked.find("GET", "/a") is None
-    assert asked.find("POST", "/b") is None
+    assert asked.find("POST", "/a", True) is not None
+    assert asked.find("GET", "/a", True) is None
+    assert asked.find("POST", "/b", True) is None
+    assert RouteTable(None, {}, "s").find("POST", "/a", True) is None

@@ -1,4 +1,4 @@
-"""`make prove`: kill it in every way for ten minutes, and print what was lost, what was doubled, and what that shows.
+"""`make prove`: kill processes and servers in every way for ten minutes, and print what was lost and doubled.
 
 ``python -m tests.proof.prove [--seconds 600] [--seed 1] [--only WORD] [--json FILE]``; exit code 1 where a promise of
 DESIGN's table of modes is broken, or where a control arm, which must break it, does not.
@@ -32,9 +32,9 @@ from tests.harness.rabbitmq import rabbitmq
 from tests.harness.sentinel import sentinel
 from tests.proof import explorer, prove_failover, prove_faults, soak
 from tests.proof.soak import Tally
-from tests.proof.soak_victims import CONTROLS, Mode, Order
+from tests.proof.soak_victims import CONTROLS, Mode, SoakPlan
 
-USUAL = 600.0  # seconds: of these the shares below are parts, and some are for starting servers
+USUAL_SECONDS = 600.0  # the shares below are parts of this; the rest is for starting servers
 SOAKS: tuple[tuple[Mode, str, float], ...] = (
     ("L", "sqlite", 30),
     ("L", "redis", 40),
@@ -50,7 +50,7 @@ SOAKS: tuple[tuple[Mode, str, float], ...] = (
     ("I", "postgres", 12),
     ("I", "mariadb", 12),
 )
-EXPLORER = 140.0
+EXPLORER_SECONDS = 140.0
 SERVERS: dict[str, Callable[[], Server]] = {
     "redis": lambda: servers.redis("--appendonly", "yes", "--appendfsync", "always"),
     "postgres": lambda: servers.postgres(durable=True),
@@ -68,12 +68,12 @@ class Row(Struct):
     faults: int
     lost: int
     doubled: int
-    allowed: int | None  # how many doubled the mode allows here; None: it is a control arm, and has to break
+    allowed: int | None  # how many doubled effects the mode allows here; None: a control arm, which must break
     in_doubt: int
     bound: str
     seed: str
     seconds: float
-    wanted: int = 0  # so many messages there would have been, had the time sufficed
+    wanted: int = 0  # how many messages were planned, if the time suffices
     deliveries: int = 0
     kills: int = 0
     stops: int = 0
@@ -83,62 +83,64 @@ class Row(Struct):
 
 
 def bound(lost: int, trials: int) -> str:
-    """What no loss in so many says: at 95 %, fewer than 3 in as many (the rule of three)."""
+    """Return the bound that no loss in so many trials gives: at 95 %, fewer than 3 in as many (the rule of three)."""
     return "-" if lost or trials < 3 else f"< 1 in {trials // 3:,}"
 
 
-def row_of(what: str, mode: str, where: str, report_counts: Tally, seed: str, allowed: int | None) -> Row:
-    broken = list(report_counts.violations)
+def make_row(what: str, mode: str, where: str, tally: Tally, seed: str, allowed: int | None) -> Row:
+    broken = list(tally.violations)
     if allowed is None:
-        if not report_counts.lost and not report_counts.doubled:
-            broken.append("the control arm lost and doubled nothing: what is counted here proves nothing")
+        if not tally.lost and not tally.doubled:
+            broken.append("the control arm lost and doubled nothing, so the count proves nothing")
     else:
-        if report_counts.lost:
-            broken.append(f"{report_counts.lost} lost")
-        if report_counts.doubled > allowed:
-            broken.append(f"{report_counts.doubled} doubled, and at most {allowed} may be")
+        if tally.lost:
+            broken.append(f"{tally.lost} lost")
+        if tally.doubled > allowed:
+            broken.append(f"{tally.doubled} doubled, and at most {allowed} may be")
     return Row(
         what=what,
         mode=mode,
         where=where,
-        messages=report_counts.messages,
-        faults=report_counts.kills + report_counts.stops + report_counts.server_kills + report_counts.faults,
-        lost=report_counts.lost,
-        doubled=report_counts.doubled,
+        messages=tally.messages,
+        faults=tally.kills + tally.stops + tally.server_kills + tally.faults,
+        lost=tally.lost,
+        doubled=tally.doubled,
         allowed=allowed,
-        in_doubt=report_counts.in_doubt,
-        bound=bound(report_counts.lost, report_counts.messages),
+        in_doubt=tally.in_doubt,
+        bound=bound(tally.lost, tally.messages),
         seed=seed,
-        seconds=report_counts.seconds,
-        deliveries=report_counts.deliveries,
-        kills=report_counts.kills,
-        stops=report_counts.stops,
-        server_kills=report_counts.server_kills,
+        seconds=tally.seconds,
+        deliveries=tally.deliveries,
+        kills=tally.kills,
+        stops=tally.stops,
+        server_kills=tally.server_kills,
         broken=broken,
-        detail=report_counts.errors,
+        detail=tally.errors,
     )
 
 
 class Proof:
-    """All rows, one after another, each in its share of the time."""
+    """Runs every part, one after another, each in its share of the time, and collects the rows."""
 
-    def __init__(self, seconds: float, seed: int, only: str = "", told: Callable[[float, str], object] | None = None):
-        self.scale = seconds / USUAL
+    def __init__(
+        self, seconds: float, seed: int, only: str = "", progress: Callable[[float, str], object] | None = None
+    ):
+        self.scale = seconds / USUAL_SECONDS
         self.seed = seed
         self.only = only
-        self.told = told if told is not None else lambda done, text: None
+        self.progress = progress if progress is not None else lambda done, text: None
         self.rows: list[Row] = []
-        self.crash_points: set[str] = set()  # of the explorer: at which a process was killed
+        self.crash_points: set[str] = set()  # at which the explorer killed a process
         self.skipped: list[str] = []
         self.failed: list[str] = []
         parts: list[tuple[str, float, Callable[[], object]]] = [
-            *((f"soak {mode} {store}", share, self._soaking(mode, store, share)) for mode, store, share in SOAKS),
-            *((f"soak control {mode}", 2.0, self._soaking(mode, "files", 2.0)) for mode in CONTROLS),
+            *((f"soak {mode} {store}", share, self._soak_part(mode, store, share)) for mode, store, share in SOAKS),
+            *((f"soak control {mode}", 2.0, self._soak_part(mode, "files", 2.0)) for mode in CONTROLS),
             ("network L redis", 10.0, self._redis_network),
             ("network LT postgres", 25.0, self._postgres_network),
             ("network L rabbitmq", 15.0, self._rabbitmq_network),
             ("failover L redis", 12.0, self._failover),
-            ("explorer", EXPLORER, self._explorer),
+            ("explorer", EXPLORER_SECONDS, self._explorer),
         ]
         self._parts = [part for part in parts if only in part[0]]
         self._total = sum(share for _, share, _ in self._parts) or 1.0
@@ -148,32 +150,32 @@ class Proof:
     def run(self) -> list[Row]:
         for name, share, work in self._parts:
             self._name, self._share = name, share
-            self._tell(0.0)
+            self._report_progress(0.0)
             try:
                 work()
             except servers.Missing as missing:
                 self.skipped.append(f"{name}: {missing}")
-            except Exception as error:  # the others are told all the same
+            except Exception as error:  # the other parts run all the same
                 traceback.print_exc()
                 self.failed.append(f"{name}: {type(error).__name__}: {error}")
             self._before += self._share
         return self.rows
 
-    def _tell(self, done: float) -> None:
-        self.told((self._before + self._share * min(done, 1.0)) / self._total, self._name)
+    def _report_progress(self, done: float) -> None:
+        self.progress((self._before + self._share * min(done, 1.0)) / self._total, self._name)
 
     def _seed(self, *words: str) -> str:
         return "-".join((*words, str(self.seed)))
 
     # -- processes and servers, killed
 
-    def _soaking(self, mode: Mode, store: str, share: float) -> Callable[[], object]:
+    def _soak_part(self, mode: Mode, store: str, share: float) -> Callable[[], object]:
         return lambda: self.soak(mode, store, share)
 
     def soak(self, mode: Mode, store: str, share: float) -> None:
         messages = max(60, round(10_000 * self.scale))
         kills, seconds = max(6, messages // 9), max(2.0, share * self.scale)
-        if mode in CONTROLS:  # which must be seen to break, however slow the machine: more kills, and all the time
+        if mode in CONTROLS:  # it must break, however slow the machine: more kills, and no time limit
             messages = max(60, messages // 10)
             kills, seconds = messages // 2, 3600.0
         seed = self._seed(mode.replace(" ", "-"), store)
@@ -181,7 +183,7 @@ class Proof:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="eo-soak-"))
             server = stack.enter_context(SERVERS[store]()) if store in SERVERS else None
             provider = stack.enter_context(Provider()) if mode in ("K", "I") else None
-            order = Order(
+            plan = SoakPlan(
                 mode=mode,
                 url=server.url if server is not None else f"sqlite:///{folder}/soak.db",
                 folder=folder,
@@ -192,14 +194,14 @@ class Proof:
                 provider=provider.url if provider is not None else "",
             )
             server_kills = 0 if server is None else 3 if self.scale >= 1 else 1
-            report_counts = soak.run(order, server, server_kills, self._tell)
+            tally = soak.run(plan, server, server_kills, self._report_progress)
             if provider is not None:
                 charged = Counter(charge["order"] for charge in provider.charges)
-                report_counts.effects = charged.total()
-                report_counts.lost = report_counts.messages - len(charged.keys() | set(report_counts.doubts))
-                report_counts.doubled = report_counts.effects - len(charged)
-        allowed = {"L": report_counts.unrecorded}.get(mode, None if mode in CONTROLS else 0)
-        row = row_of("kill -9", f"naive: {mode}" if mode in CONTROLS else mode, store, report_counts, seed, allowed)
+                tally.effects = charged.total()
+                tally.lost = tally.messages - len(charged.keys() | set(tally.doubts))
+                tally.doubled = tally.effects - len(charged)
+        allowed = {"L": tally.unrecorded}.get(mode, None if mode in CONTROLS else 0)
+        row = make_row("kill -9", f"naive: {mode}" if mode in CONTROLS else mode, store, tally, seed, allowed)
         row.wanted = messages
         self.rows.append(row)
 
@@ -207,89 +209,91 @@ class Proof:
 
     def _redis_network(self) -> None:
         with servers.redis() as server:
-            self._network("L", "redis", prove_faults.leased(server, self._seed("redis"), self._faults(100)))
+            self._network("L", "redis", prove_faults.run_leased(server, self._seed("redis"), self._scale_faults(100)))
 
     def _postgres_network(self) -> None:
         with servers.postgres(durable=True) as server:
-            self._network("L", "postgres", prove_faults.leased(server, self._seed("pg", "l"), self._faults(100)))
-            report_counts = prove_faults.transactional(server, self._seed("pg", "t"), self._faults(100))
-            self._network("T", "postgres", report_counts)
-            cut = prove_faults.commits_cut(server, self._seed("pg", "c"), self._faults(300))
-            self.rows.append(row_of("COMMIT cut", "T", "postgres", cut, self._seed("pg", "c"), 0))
+            self._network(
+                "L", "postgres", prove_faults.run_leased(server, self._seed("pg", "l"), self._scale_faults(100))
+            )
+            tally = prove_faults.run_transactional(server, self._seed("pg", "t"), self._scale_faults(100))
+            self._network("T", "postgres", tally)
+            cut = prove_faults.run_with_cut_commits(server, self._seed("pg", "c"), self._scale_faults(300))
+            self.rows.append(make_row("COMMIT cut", "T", "postgres", cut, self._seed("pg", "c"), 0))
 
     def _rabbitmq_network(self) -> None:
         with rabbitmq() as server, tempfile.TemporaryDirectory(prefix="eo-prove-") as folder:
             store = f"sqlite:///{folder}/store.db"
-            report_counts = prove_faults.brokered(server, store, self._seed("amqp"), self._faults(60))
-            self._network("L", "rabbitmq", report_counts)
+            tally = prove_faults.run_worker(server, store, self._seed("amqp"), self._scale_faults(60))
+            self._network("L", "rabbitmq", tally)
 
-    def _faults(self, usual: int) -> int:
+    def _scale_faults(self, usual: int) -> int:
         return max(14, round(usual * self.scale))
 
-    def _network(self, mode: str, where: str, report_counts: Tally) -> None:
-        allowed = report_counts.unrecorded if mode == "L" else 0
-        self.rows.append(row_of("bad network", mode, where, report_counts, str(self.seed), allowed))
+    def _network(self, mode: str, where: str, tally: Tally) -> None:
+        allowed = tally.unrecorded if mode == "L" else 0
+        self.rows.append(make_row("bad network", mode, where, tally, str(self.seed), allowed))
 
     def _failover(self) -> None:
         with sentinel() as shop:
-            report_counts = prove_failover.stale(shop, max(20, round(1000 * min(self.scale, 1.0))))
-        self.rows.append(row_of("failover", "L", "redis", report_counts, "-", report_counts.unrecorded))
+            tally = prove_failover.run_stale_failover(shop, max(20, round(1000 * min(self.scale, 1.0))))
+        self.rows.append(make_row("failover", "L", "redis", tally, "-", tally.unrecorded))
 
     # -- the model
 
     def _explorer(self) -> None:
-        began, seconds = time.monotonic(), EXPLORER * self.scale
+        began, seconds = time.monotonic(), EXPLORER_SECONDS * self.scale
 
-        def told(_: object) -> None:
-            self._tell(min((time.monotonic() - began) / seconds, 0.95))
+        def report_progress(_: object) -> None:
+            self._report_progress(min((time.monotonic() - began) / seconds, 0.95))
 
-        for found in explorer.explore_all(
+        for search in explorer.explore_all(
             "full" if self.scale >= 0.5 else "short",
             seconds=seconds,
             schedules=round(20_000 * max(self.scale, 0.05)),
             seed=self.seed,
-            progress=told,
+            progress=report_progress,
         ):
-            self.crash_points |= found.crash_points
-            control = found.mode == "naive"
-            broken = [found.broken] if found.broken and not control else []
-            if control and not found.broken:
-                broken = ["the control arm lost and doubled nothing: what is counted here proves nothing"]
+            self.crash_points |= search.crash_points
+            control = search.mode == "naive"
+            broken = [search.broken] if search.broken and not control else []
+            if control and not search.broken:
+                broken = ["the control arm lost and doubled nothing, so the count proves nothing"]
             self.rows.append(
                 Row(
                     what="explorer",
-                    mode=found.mode,
-                    where=found.scenario,
-                    messages=found.schedules,
-                    faults=found.faults,
-                    lost=found.lost,
-                    doubled=found.doubled,
-                    allowed=None if control else found.doubled if found.mode in ("L", "S") else 0,
-                    in_doubt=found.in_doubt,
-                    bound=_covered(found),
-                    seed="-" if found.seed is None else str(found.seed),
-                    seconds=found.seconds,
+                    mode=search.mode,
+                    where=search.scenario,
+                    messages=search.schedules,
+                    faults=search.faults,
+                    lost=search.lost,
+                    doubled=search.doubled,
+                    allowed=None if control else search.doubled if search.mode in ("L", "S") else 0,
+                    in_doubt=search.in_doubt,
+                    bound=_describe_coverage(search),
+                    seed="-" if search.seed is None else str(search.seed),
+                    seconds=search.seconds,
                     broken=broken,
                 )
             )
 
 
-def _covered(found: explorer.SearchRow) -> str:
-    """What a search of the model says: an exhaustive one is no sample."""
-    tried = "all" if found.complete else "cut short"
-    return f"{bound(found.lost, found.schedules) if found.seed is not None else tried}; faults ≤ {found.most}"
+def _describe_coverage(search: explorer.SearchRow) -> str:
+    """Describe the coverage of a search of the model: an exhaustive one is not a sample."""
+    tried = "all" if search.complete else "cut short"
+    return f"{bound(search.lost, search.schedules) if search.seed is not None else tried}; faults ≤ {search.max_faults}"
 
 
-# -- what people see
+# -- the output
 
 
-HEADS = ("how", "mode", "where", "messages", "faults", "lost", "doubled", "in doubt", "lost, at 95 %", "seed", "s")
+COLUMNS = ("how", "mode", "where", "messages", "faults", "lost", "doubled", "in doubt", "lost, at 95 %", "seed", "s")
 
 
-def shown(rows: Sequence[Row]) -> list[str]:
-    """The table, in Markdown: it goes into the documentation as it is."""
-    lines = [HEADS, *map(_cells, rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(HEADS))]
+def format_table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of the table, in Markdown, as the documentation has it."""
+    lines = [COLUMNS, *map(_cells, rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
     padded = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     rule = "-|-".join("-" * width for width in widths)
     return [f"| {line} |" for line in (padded[0], rule, *padded[1:])]
@@ -305,14 +309,14 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.lost:,}",
         f"{row.doubled:,}{f' of {row.allowed:,}' if row.allowed else ''}",
         f"{row.in_doubt:,}",
-        "it has to break" if row.allowed is None else row.bound,
+        "must break" if row.allowed is None else row.bound,
         row.seed,
         f"{row.seconds:.0f}",
     )
 
 
 class Bar:
-    """How far the proof is: a bar in a terminal; in a pipe, a line for every part."""
+    """Shows the progress of the proof: a bar in a terminal; in a pipe, a line for every part."""
 
     def __init__(self) -> None:
         self._screen = Screen(sys.stderr)
@@ -333,20 +337,22 @@ class Bar:
 
 @contextmanager
 def files_in_memory() -> Iterator[str]:
-    """Servers and ledgers keep their files in memory where there is room: see `soak` on what kill -9 can lose."""
-    place, before = Path("/dev/shm"), tempfile.tempdir
-    roomy = place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free > 2 << 30
-    if roomy:
-        tempfile.tempdir = str(place)
+    """Let servers and ledgers keep their files in memory where there is room: `soak` says what kill -9 can lose."""
+    memory, before = Path("/dev/shm"), tempfile.tempdir
+    has_room = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 << 30
+    if has_room:
+        tempfile.tempdir = str(memory)
     try:
-        yield "in memory" if roomy else f"in {tempfile.gettempdir()}"
+        yield "in memory" if has_room else f"in {tempfile.gettempdir()}"
     finally:
         tempfile.tempdir = before
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="make prove", description="Kill it in every way, and count.")
-    parser.add_argument("--seconds", type=float, default=USUAL, help="about how long (default 600)")
+    parser = argparse.ArgumentParser(
+        prog="make prove", description="Kill processes and servers in every way, and count the effects."
+    )
+    parser.add_argument("--seconds", type=float, default=USUAL_SECONDS, help="about how long (default 600)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--only", default="", metavar="WORD", help="parts whose name contains this: 'soak T', 'explorer'"
@@ -357,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bar = Bar()
     with files_in_memory() as where:
         proof = Proof(options.seconds, options.seed, options.only, bar.show)
-        logging.disable()  # faults are what this is about
+        logging.disable()  # faults are expected here
         try:
             rows = proof.run()
         finally:
@@ -365,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bar.wipe()
     took = time.monotonic() - began
     screen = Screen()
-    print("\n".join(shown(rows)))
+    print("\n".join(format_table(rows)))
     broken = [(row, why) for row in rows for why in row.broken]
     for row, why in broken:
         screen.print_tagged("broken", f"{row.what}, {row.mode}, {row.where}: {why}", "red")

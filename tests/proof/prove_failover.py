@@ -1,4 +1,4 @@
-"""A Redis failover to a stale replica, and what mode L says of it: what was lost from the store may happen again."""
+"""A Redis failover to a stale replica. In mode L, effects whose records the store has lost may happen again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.harness.sentinel import Failover
 from tests.proof.soak import Tally
 
 
-def stale(shop: Failover, messages: int) -> Tally:
+def run_stale_failover(shop: Failover, messages: int) -> Tally:
     """Half of the messages reach the replica, half do not; the master dies, and all are delivered again (F28)."""
     tally = Tally(messages, faults=1)
     began = time.monotonic()
@@ -34,12 +34,12 @@ def stale(shop: Failover, messages: int) -> Tally:
                     time.sleep(0.05)
 
         keys = [f"m{number}" for number in range(messages)]
-        replicated, unheard = keys[: messages // 2], keys[messages // 2 :]
+        replicated, unreplicated = keys[: messages // 2], keys[messages // 2 :]
         for key in replicated:
             deliver(key)
         shop.replicated()
         shop.cut_off()
-        for key in unheard:
+        for key in unreplicated:
             deliver(key)
         shop.fail_over()
         for key in keys:
@@ -47,8 +47,8 @@ def stale(shop: Failover, messages: int) -> Tally:
     tally.effects = effects.total()
     tally.lost = messages - len(effects)
     tally.doubled = tally.effects - len(effects)
-    tally.unrecorded = len(unheard)
-    wrong = [key for key in keys if effects[key] != (1 if key in replicated else 2)]
-    tally.violations += [f"{key} happened {effects[key]} times" for key in wrong]
+    tally.unrecorded = len(unreplicated)
+    unexpected = [key for key in keys if effects[key] != (1 if key in replicated else 2)]
+    tally.violations += [f"{key} happened {effects[key]} times" for key in unexpected]
     tally.seconds = time.monotonic() - began
     return tally

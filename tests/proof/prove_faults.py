@@ -1,7 +1,7 @@
-"""A network that misbehaves between us and Redis, PostgreSQL and RabbitMQ, and the count of what came through it.
+"""A network that fails between us and Redis, PostgreSQL and RabbitMQ, and the count of effects that happened.
 
 All faults come in turn, in an order from the seed: latency, a few bytes at a time, resets, half-closed and silent
-connections, lost and halved replies. In mode T every first COMMIT is executed and never heard of (F30).
+connections, lost and halved replies. In mode T the reply to every first COMMIT is cut (F30, a lost COMMIT reply).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.inbox.kinds import Place, run_sync
 from tests.proof.soak import Tally
 
 FAULTS = ("latency", "slice", "reset", "half-close", "blackhole", "lost reply", "half a reply")
-PATIENCE = 120.0
+SETTLE_TIMEOUT_S = 120.0
 
 
 class Reachable(Protocol):
@@ -37,7 +37,7 @@ class Reachable(Protocol):
     def port(self) -> int: ...
 
 
-class Trouble:
+class FaultSequence:
     """Makes one fault after another while the ``with`` lasts, with a moment of health between them."""
 
     def __init__(self, proxy: FaultProxy, seed: str) -> None:
@@ -47,7 +47,7 @@ class Trouble:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Trouble:
+    def __enter__(self) -> FaultSequence:
         self._thread.start()
         return self
 
@@ -85,22 +85,22 @@ class Trouble:
             proxy.cut_reply_after(self._random.randint(0, 200))
         self._over.wait(self._random.uniform(0.02, 0.15))
         if fault == "blackhole":
-            proxy.reset()  # what was swallowed is lost to the connection, as after the end of all retransmissions
-        if fault not in ("lost reply", "half a reply"):  # those end by happening
+            proxy.reset()  # the swallowed bytes are lost to the connection, as after the last retransmission
+        if fault not in ("lost reply", "half a reply"):  # those are over when they have happened
             proxy.heal()
 
 
 @contextmanager
-def trouble(server: Reachable, seed: str) -> Iterator[Trouble]:
-    with FaultProxy(server.port) as proxy, Trouble(proxy, seed) as made:
+def faulty_network(server: Reachable, seed: str) -> Iterator[FaultSequence]:
+    with FaultProxy(server.port) as proxy, FaultSequence(proxy, seed) as made:
         yield made
 
 
-def leased(server: Reachable, seed: str, faults: int) -> Tally:
+def run_leased(server: Reachable, seed: str, faults: int) -> Tally:
     """Mode L through a bad network: an effect repeats only where its call ended without a recorded success."""
     effects: list[tuple[str, int]] = []
-    ended: Counter[str] = Counter()  # runs with an effect whose call raised
-    with trouble(server, seed) as network:
+    unrecorded: Counter[str] = Counter()  # runs with an effect whose call raised
+    with faulty_network(server, seed) as network:
         url = f"{network.proxy.through(server.url)}?timeout=500ms&connect_timeout=500ms"
         with eo.connect(server.url, sweep_every=None) as store:
             store.migrate()
@@ -115,28 +115,30 @@ def leased(server: Reachable, seed: str, faults: int) -> Tally:
                 try:
                     effect(key)
                 except Exception:
-                    ended[key] += (key, threading.get_ident()) in effects[before:]
+                    unrecorded[key] += (key, threading.get_ident()) in effects[before:]
                     raise
 
-            tally = _through(network, deliver, faults)
+            tally = _deliver_until(network, deliver, faults)
     counted = Counter(key for key, _ in effects)
     tally.effects = len(effects)
     tally.lost = tally.messages - len(counted)
     tally.doubled = len(effects) - len(counted)
-    tally.unrecorded = ended.total()
+    tally.unrecorded = unrecorded.total()
     for key, times in counted.items():
-        if times > 1 + ended[key]:
-            tally.violations.append(f"{key} happened {times} times, and {ended[key]} ended without a recorded success")
+        if times > 1 + unrecorded[key]:
+            tally.violations.append(
+                f"{key} happened {times} times, and {unrecorded[key]} runs ended without a recorded success"
+            )
     return tally
 
 
-def transactional(server: Reachable, seed: str, faults: int) -> Tally:
+def run_transactional(server: Reachable, seed: str, faults: int) -> Tally:
     """Mode T on PostgreSQL through a bad network: one row each."""
-    with _inbox(server, seed) as (proxy, deliver, rows), Trouble(proxy, seed) as network:
-        return _counted(_through(network, deliver, faults), rows())
+    with _inbox(server, seed) as (proxy, deliver, rows), FaultSequence(proxy, seed) as network:
+        return _count_effects(_deliver_until(network, deliver, faults), rows())
 
 
-def commits_cut(server: Reachable, seed: str, messages: int) -> Tally:
+def run_with_cut_commits(server: Reachable, seed: str, messages: int) -> Tally:
     """Mode T on PostgreSQL: the first COMMIT of every message is executed, and its reply cut; one row each (F30)."""
     tally = Tally(messages)
     began = time.monotonic()
@@ -149,12 +151,12 @@ def commits_cut(server: Reachable, seed: str, messages: int) -> Tally:
         if tally.faults < messages:
             tally.violations.append(f"only {tally.faults} of {messages} COMMIT replies were cut")
         tally.seconds = time.monotonic() - began
-        return _counted(tally, rows())
+        return _count_effects(tally, rows())
 
 
 @contextmanager
 def _inbox(server: Reachable, seed: str) -> Iterator[tuple[FaultProxy, Callable[[str], None], Callable[[], list[str]]]]:
-    """An inbox behind a proxy: the proxy, what delivers one message, and what gives the effects that are there."""
+    """Yield a proxy, a function that delivers one message to an inbox behind it, and one that returns the effects."""
     database = f"faults_{seed.replace('-', '_')}"
     url = urlsplit(server.url)._replace(path=f"/{database}", query="").geturl()
     with psycopg.connect(server.url, autocommit=True) as connection:
@@ -179,13 +181,13 @@ def _inbox(server: Reachable, seed: str) -> Iterator[tuple[FaultProxy, Callable[
             connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
 
 
-def brokered(server: Reachable, store_url: str, seed: str, faults: int) -> Tally:
+def run_worker(server: Reachable, store_url: str, seed: str, faults: int) -> Tally:
     """A worker whose broker is behind a bad network, and its store is not: one effect each (F59)."""
     queue = f"faults-{seed}"
     effects: list[str] = []
     began = time.monotonic()
 
-    async def serve(network: Trouble) -> Tally:
+    async def serve(network: FaultSequence) -> Tally:
         tally = Tally(0)
         async with eo.connect_broker(server.url) as direct:
             await direct.backend.declare(queue, group="worker")
@@ -207,7 +209,7 @@ def brokered(server: Reachable, store_url: str, seed: str, faults: int) -> Tally
                 await asyncio.sleep(0.05)
             tally.faults = network.made.total()
             network.stop()
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + SETTLE_TIMEOUT_S
             while len(set(effects)) < tally.messages and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             worker.stop()
@@ -216,36 +218,36 @@ def brokered(server: Reachable, store_url: str, seed: str, faults: int) -> Tally
             await store.aclose()
         return tally
 
-    with trouble(server, seed) as network:
-        tally = _counted(asyncio.run(serve(network)), effects)
+    with faulty_network(server, seed) as network:
+        tally = _count_effects(asyncio.run(serve(network)), effects)
     if tally.doubled:
-        tally.violations.append(f"{tally.doubled} happened twice, and the store was never away")
+        tally.violations.append(f"{tally.doubled} happened twice, and the store was never unavailable")
     tally.seconds = time.monotonic() - began
     return tally
 
 
-def _counted(tally: Tally, effects: list[str]) -> Tally:
+def _count_effects(tally: Tally, effects: list[str]) -> Tally:
     tally.effects = len(effects)
     tally.lost = tally.messages - len(set(effects))
     tally.doubled = len(effects) - len(set(effects))
     return tally
 
 
-def _through(network: Trouble, deliver: Callable[[str], None], faults: int, threads: int = 4) -> Tally:
-    """Messages, every fifth of them three times, from several threads, each until it is handled; until so many faults
-    were made."""
+def _deliver_until(network: FaultSequence, deliver: Callable[[str], None], faults: int, threads: int = 4) -> Tally:
+    """Deliver messages, every fifth of them three times, from several threads, each until it is handled, until so many
+    faults were made."""
     tally = Tally(0)
     began = time.monotonic()
     lock = threading.Lock()
 
-    def flow() -> Iterator[str]:
+    def make_keys() -> Iterator[str]:
         for number in count():
             if network.made.total() >= faults:
                 return
             tally.messages += 1
             yield from [f"m{number}"] * (1 if number % 5 else 3)
 
-    keys = flow()
+    keys = make_keys()
 
     def work() -> None:
         while True:
@@ -253,7 +255,7 @@ def _through(network: Trouble, deliver: Callable[[str], None], faults: int, thre
                 key = next(keys, None)
             if key is None:
                 return
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + SETTLE_TIMEOUT_S
             while time.monotonic() < deadline:
                 try:
                     with lock:

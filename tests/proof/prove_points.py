@@ -1,8 +1,8 @@
-"""Deliveries that end at a named crash point: ``python -m tests.proof.prove_points``, then one order a line.
+"""Deliveries that end at a named crash point: ``python -m tests.proof.prove_points``, then one request a line.
 
-An order is a store and a file for its effects; the answer is what came of each of its cells: 12 points, 3 ways to end,
-a first delivery or a redelivery. Everything is imported once, and lives are forked from that. Exceptions and
-cancellations share one process, in which they run at once; whoever is to be killed has one of its own.
+A request is a store and a file for its effects; the answer has the effects of each cell: 12 points, 3 ways to end, a
+first delivery or a redelivery. Everything is imported once, and processes are forked from that. Exceptions and
+cancellations share one process, in which they run at once; a delivery that is to be killed has one of its own.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ import effectonce as eo
 import effectonce.public
 from effectonce.record import Claim, Renewal, Settlement
 from effectonce.store import Store, open_backend
+from effectonce.testing.wrapper import Wrapper
 
 Ending = Literal["exception", "cancel", "SIGKILL"]
 
 POINTS = (
-    "delivered",  # nothing is said to the store yet
+    "delivered",  # nothing is output to the store yet
     "claim.before",
     "claim.after",  # executed, and its reply is on its way; so with the others
     "handler",  # in the handler, before the effect
@@ -41,15 +42,15 @@ POINTS = (
     "effect",  # in the handler, after the effect
     "complete.before",
     "complete.after",
-    "returned",  # to whoever acks
-    "release.before",  # the handler failed by itself
+    "returned",  # to the consumer, which acks
+    "release.before",  # the handler has failed
     "release.after",
 )
 ENDINGS: tuple[Ending, ...] = ("exception", "cancel", "SIGKILL")
 TURNS = ("first", "redelivery")
-#: Mode L: ended here, the effect is there and its success is not recorded, so it happens again.
-WINDOW = ("effect", "complete.before")
-LEASE = 2.0
+#: Mode L: a delivery that ends here has had its effect and has not recorded it, so the effect happens again.
+UNRECORDED_POINTS = ("effect", "complete.before")
+LEASE_S = 2.0
 
 
 class Cell(Struct, frozen=True):
@@ -62,41 +63,41 @@ class Cell(Struct, frozen=True):
         return f"{self.point}/{self.ending}/{self.turn}"
 
 
-CELLS = [Cell(*each) for each in product(POINTS, ENDINGS, TURNS)]
+CELLS = [Cell(*combination) for combination in product(POINTS, ENDINGS, TURNS)]
 
 
-class Order(Struct, frozen=True):
+class PointsRequest(Struct, frozen=True):
     url: str
     ledger: str
 
 
 class Outcome(Struct):
-    effects: dict[str, int]  # of each cell
+    effects: dict[str, int]  # by cell
     missed: list[str]  # cells whose point was not reached
 
 
 class Injected(Exception):
-    """What a handler or a consumer raises because the test says so."""
+    """The error that a handler or a consumer raises at its crash point."""
 
 
-class Life:
-    """The deliveries of one process, and where each is to end."""
+class DeliveryProcess:
+    """The deliveries of one process, and the point at which each is to end."""
 
-    def __init__(self, order: Order, cells: Sequence[Cell] = ()) -> None:
+    def __init__(self, request: PointsRequest, cells: Sequence[Cell] = ()) -> None:
         self.ends = {cell.key: cell for cell in cells}
-        self.begun: set[str] = set()
-        self.reached: set[str] = set()  # whose end has come, for the handler to see
+        self.ending: set[str] = set()  # the deliveries whose end has begun
+        self.reached: set[str] = set()  # the deliveries that have ended at their point, for the handler to see
         self.tasks: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = {}
-        ledger = os.open(order.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        store = Store(_Backend(_backend(order.url), self), sweep_every=None)
+        ledger = os.open(request.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        store = Store(_Backend(_backend(request.url), self), sweep_every=None)
         self.store = store
 
-        @eo.once(store, scope="points", key="key", lease=LEASE)
+        @eo.once(store, scope="points", key="key", lease=LEASE_S)
         async def handler(key: str, fails: bool = False) -> str:
             if fails:
                 raise Injected
             cell = self.ends.get(key)
-            self.at(key, "handler")
+            self.reach(key, "handler")
             await asyncio.sleep(0)
             if cell is not None and cell.point.startswith("release"):
                 raise Injected
@@ -104,18 +105,18 @@ class Life:
             while waits and key not in self.reached:  # noqa: ASYNC110  (by the heartbeat's thread)
                 await asyncio.sleep(0.01)
             os.write(ledger, f"{key}\n".encode())
-            self.at(key, "effect")
+            self.reach(key, "effect")
             await asyncio.sleep(0)
             return "receipt"
 
         self.handler = handler
 
-    def at(self, key: str, point: str) -> None:
-        """End the delivery of ``key`` if this is its point. From any thread."""
+    def reach(self, key: str, point: str) -> None:
+        """End the delivery of ``key`` if this is its point. May be called from any thread."""
         cell = self.ends.get(key)
-        if cell is None or cell.point != point or key in self.begun:
+        if cell is None or cell.point != point or key in self.ending:
             return
-        self.begun.add(key)
+        self.ending.add(key)
         if cell.ending == "SIGKILL":
             os.kill(os.getpid(), signal.SIGKILL)
         if cell.ending == "cancel":
@@ -132,21 +133,21 @@ class Life:
         self.tasks[key][1].cancel()
 
     async def deliver(self, key: str, **options: Any) -> None:
-        """Once, as a consumer does; it may end in any way."""
+        """Deliver once, as a consumer does; the delivery may end in any way."""
         task = asyncio.current_task()
         assert task is not None
         self.tasks[key] = (asyncio.get_running_loop(), task)
         try:
-            self.at(key, "delivered")
+            self.reach(key, "delivered")
             await asyncio.sleep(0)
             await self.handler(key, **options)
-            self.at(key, "returned")
+            self.reach(key, "returned")
             await asyncio.sleep(0)
         except (Injected, eo.Retryable, eo.LeaseLost, asyncio.CancelledError):
             pass
 
     async def settle(self, key: str) -> None:
-        """As a queue does: until it is handled."""
+        """Deliver until the message is handled, as a queue does."""
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -158,55 +159,49 @@ class Life:
                 await asyncio.sleep(0.1)
 
     def run(self, deliver: Callable[[str], Awaitable[None]], keys: Sequence[str]) -> None:
-        async def all_of_them() -> None:
+        async def deliver_all() -> None:
             try:
-                await asyncio.gather(*(asyncio.ensure_future(_awaited(deliver(key))) for key in keys))
+                await asyncio.gather(*(asyncio.ensure_future(_await(deliver(key))) for key in keys))
             finally:
                 await self.store.aclose()
 
-        asyncio.run(all_of_them())
+        asyncio.run(deliver_all())
 
 
-async def _awaited(work: Awaitable[None]) -> None:
+async def _await(work: Awaitable[None]) -> None:
     await work
 
 
-class _Backend:
-    """Every claim, renewal and settlement goes alone, and is a crash point before and after."""
+class _Backend(Wrapper):
+    """A store whose claims, renewals and settlements go one by one, each a crash point before and after."""
 
-    def __init__(self, inner: Any, life: Life) -> None:
-        self._inner = inner
-        self._life = life
+    def __init__(self, inner: Any, process: DeliveryProcess) -> None:
+        super().__init__(inner)
+        self._process = process
         self.capabilities = replace(inner.capabilities, lanes=inner.capabilities.lanes or 1, batch=1)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
     def sync_port(self) -> Any:
-        return _Port(self._inner.sync_port(), self._life)
+        return _Port(self._inner.sync_port(), self._process)
 
     def async_port(self) -> Any:
-        return _Port(self._inner.async_port(), self._life)
+        return _Port(self._inner.async_port(), self._process)
 
 
-class _Port:
-    def __init__(self, inner: Any, life: Life) -> None:
-        self._inner = inner
-        self._life = life
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+class _Port(Wrapper):
+    def __init__(self, inner: Any, process: DeliveryProcess) -> None:
+        super().__init__(inner)
+        self._process = process
 
     async def run(self, batch: Sequence[Any]) -> Any:
         (op,) = batch
-        what = _named(op)
-        self._life.at(op.key, f"{what}.before")
+        name = _operation_point(op)
+        self._process.reach(op.key, f"{name}.before")
         replies = await self._inner.run(batch)
-        self._life.at(op.key, f"{what}.after")
+        self._process.reach(op.key, f"{name}.after")
         return replies
 
 
-def _named(op: Any) -> str:
+def _operation_point(op: Any) -> str:
     if isinstance(op, Claim):
         return "claim"
     if isinstance(op, Renewal):
@@ -221,63 +216,63 @@ _memory: dict[str, Any] = {}
 
 
 def _backend(url: str) -> Any:
-    """A store in memory is one for all lives of this process."""
+    """Open the store at ``url``. One in memory is shared by all deliveries of this process."""
     if url != "memory://":
         return open_backend(url)
     return _memory.setdefault(url, open_backend(url))
 
 
-def run(order: Order) -> Outcome:
-    """Every cell: delivered before where it is a redelivery, ended at its point, and delivered until it is handled."""
+def run(request: PointsRequest) -> Outcome:
+    """Deliver every cell: before, where it is a redelivery; then until its point; then until it is handled."""
     missed: list[str] = []
-    open(order.ledger, "w").close()
+    open(request.ledger, "w").close()
     again = [cell.key for cell in CELLS if cell.turn == "redelivery"]
     together = [cell for cell in CELLS if cell.ending != "SIGKILL"]
     alone = [cell for cell in CELLS if cell.ending == "SIGKILL"]
 
     def fail_first() -> list[str]:
-        life = Life(order)
-        life.run(lambda key: life.deliver(key, fails=True), again)
+        process = DeliveryProcess(request)
+        process.run(lambda key: process.deliver(key, fails=True), again)
         return []
 
     def end_together() -> list[str]:
-        life = Life(order, together)
-        life.run(life.deliver, [cell.key for cell in together])
-        return [cell.key for cell in together if cell.key not in life.reached]
+        process = DeliveryProcess(request, together)
+        process.run(process.deliver, [cell.key for cell in together])
+        return [cell.key for cell in together if cell.key not in process.reached]
 
     def settle() -> list[str]:
-        life = Life(order)
-        life.run(life.settle, [cell.key for cell in CELLS])
+        process = DeliveryProcess(request)
+        process.run(process.settle, [cell.key for cell in CELLS])
         return []
 
     def end_alone(cell: Cell) -> list[str]:
-        life = Life(order, [cell])
-        life.run(life.deliver, [cell.key])
+        process = DeliveryProcess(request, [cell])
+        process.run(process.deliver, [cell.key])
         return [cell.key]
 
-    own = _here if order.url == "memory://" else _forked
-    own(fail_first)
-    missed += own(end_together)
+    run_in_process = _run_here if request.url == "memory://" else _run_forked
+    run_in_process(fail_first)
+    missed += run_in_process(end_together)
     children = [(cell, _fork(lambda cell=cell: end_alone(cell))) for cell in alone]  # type: ignore[misc]
     for cell, child in children:
-        if _ended(*child)[0] != -signal.SIGKILL:
+        if _wait_for_exit(*child)[0] != -signal.SIGKILL:
             missed.append(cell.key)
-    own(settle)
-    with open(order.ledger) as lines:
+    run_in_process(settle)
+    with open(request.ledger) as lines:
         effects = [line.rstrip("\n") for line in lines]
     _memory.clear()
     return Outcome({cell.key: effects.count(cell.key) for cell in CELLS}, missed)
 
 
-def _here(work: Callable[[], list[str]]) -> list[str]:
+def _run_here(work: Callable[[], list[str]]) -> list[str]:
     return work()
 
 
-def _forked(work: Callable[[], list[str]]) -> list[str]:
-    status, said = _ended(*_fork(work))
+def _run_forked(work: Callable[[], list[str]]) -> list[str]:
+    status, output = _wait_for_exit(*_fork(work))
     if status:
-        raise RuntimeError(f"a process that was to live ended with {status}")
-    return said
+        raise RuntimeError(f"a process ended with {status}")
+    return output
 
 
 def _fork(work: Callable[[], list[str]]) -> tuple[int, int]:
@@ -296,16 +291,16 @@ def _fork(work: Callable[[], list[str]]) -> tuple[int, int]:
     return pid, reader
 
 
-def _ended(pid: int, reader: int) -> tuple[int, list[str]]:
+def _wait_for_exit(pid: int, reader: int) -> tuple[int, list[str]]:
     with os.fdopen(reader, "rb") as words:
-        said = words.read()
+        output = words.read()
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), msgspec.json.decode(said, type=list[str]) if said else []
+    return os.waitstatus_to_exitcode(status), msgspec.json.decode(output, type=list[str]) if output else []
 
 
 def main() -> NoReturn:
     for line in sys.stdin:
-        print(msgspec.json.encode(run(msgspec.json.decode(line, type=Order))).decode(), flush=True)
+        print(msgspec.json.encode(run(msgspec.json.decode(line, type=PointsRequest))).decode(), flush=True)
     sys.exit()
 
 

@@ -1,4 +1,4 @@
-"""What a process of a soak does with the messages it is given, per mode; any of it may be its last.
+"""The handlers of a soak, per mode, whose process may be killed at any moment.
 
 The effect is written where no store of ours can lose or double it: mode L appends a line to a file, in one ``write``;
 mode T inserts a row in the transaction of the message; modes K and I charge at a provider over HTTP. The control arms
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import httpx  # noqa: F401  (before the fork, as all that a life needs)
+import httpx  # noqa: F401  (before the fork, as all that a victim needs)
 import psycopg  # noqa: F401
 import pymysql  # noqa: F401
 import redis  # noqa: F401
@@ -31,14 +31,14 @@ from tests.inbox.test_inputs import opened
 
 Mode = Literal["L", "T", "K", "I", "act first", "mark first"]
 CONTROLS: tuple[Mode, ...] = ("act first", "mark first")
-Said = Literal["done", "later", "doubt"]
+Reply = Literal["done", "later", "doubt"]
 
 SCOPE = "soak"
-LEASE = 0.4  # seconds: short, since a killed owner's messages wait for its end
+LEASE_S = 0.4  # short, since a killed owner's messages wait for its end
 
 
-class Order(Struct, frozen=True):
-    """One soak, as it is told to the process that runs it."""
+class SoakPlan(Struct, frozen=True):
+    """The plan of one soak, which its process gets as JSON."""
 
     mode: Mode
     url: str
@@ -46,7 +46,7 @@ class Order(Struct, frozen=True):
     seed: str
     messages: int
     kills: int
-    seconds: float = 3600.0  # after so long, messages that were never delivered are withdrawn
+    seconds: float = 3600.0  # after that, messages that were never delivered are withdrawn
     workers: int = 4
     provider: str = ""
 
@@ -60,29 +60,29 @@ class Order(Struct, frozen=True):
         return Place("mysql" if scheme == "mariadb" else scheme, self.url, "soak_inbox")  # type: ignore[arg-type]
 
 
-def connect(order: Order) -> eo.Store:
-    return eo.connect(order.url, sweep_every=None)
+def connect(plan: SoakPlan) -> eo.Store:
+    return eo.connect(plan.url, sweep_every=None)
 
 
-def set_up(order: Order) -> None:
-    """Once, before the first life."""
-    if order.mode in CONTROLS:
-        os.mkdir(f"{order.folder}/marks")
+def set_up(plan: SoakPlan) -> None:
+    """Prepare stores and tables, once, before the first victim."""
+    if plan.mode in CONTROLS:
+        os.mkdir(f"{plan.folder}/marks")
         return
-    if order.mode == "T":
-        place = order.place
+    if plan.mode == "T":
+        place = plan.place
         if place.dialect == "sqlite":
             with place.connected() as run:
                 run("PRAGMA journal_mode = WAL")
         prepare(place)
         return
-    with connect(order) as store:
+    with connect(plan) as store:
         store.migrate()
         store.check()
 
 
-class Refused(Exception):
-    """The provider's answer where it is no success; `providers.classify` reads its status."""
+class ChargeRefused(Exception):
+    """The provider's answer where it is not a success; `providers.classify` reads its status."""
 
     def __init__(self, status: int, body: Any) -> None:
         super().__init__(f"{status} {body}")
@@ -90,69 +90,69 @@ class Refused(Exception):
         self.body = body
 
 
-def deliverer(order: Order) -> Callable[[str], Said]:
-    """What takes one message, by its key. Raises what a queue would deliver again."""
-    makers = {"L": _leased, "T": _transactional, "K": _called, "I": _called}
-    return makers.get(order.mode, _naive)(order)
+def make_deliver(plan: SoakPlan) -> Callable[[str], Reply]:
+    """Make the function that handles one message, by its key. A queue redelivers a message for which it raises."""
+    makers = {"L": _make_leased, "T": _make_transactional, "K": _make_intents_caller, "I": _make_intents_caller}
+    return makers.get(plan.mode, _make_naive)(plan)
 
 
-def _naive(order: Order) -> Callable[[str], Said]:
+def _make_naive(plan: SoakPlan) -> Callable[[str], Reply]:
     """Look whether it is marked; if not, act and mark it, or mark it and act."""
-    ledger = os.open(order.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    ledger = os.open(plan.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def act(key: str) -> None:
-        time.sleep(0.001)  # as everything that has an effect takes its time
+        time.sleep(0.001)  # an effect takes time
         os.write(ledger, f"{key} 0 {os.getpid()}\n".encode())
         time.sleep(0.001)
 
-    def deliver(key: str) -> Said:
-        mark = f"{order.folder}/marks/{key}"
+    def deliver(key: str) -> Reply:
+        mark = f"{plan.folder}/marks/{key}"
         if os.path.exists(mark):
             return "done"
-        if order.mode == "act first":
+        if plan.mode == "act first":
             act(key)
         os.close(os.open(mark, os.O_CREAT))
-        if order.mode == "mark first":
+        if plan.mode == "mark first":
             act(key)
         return "done"
 
     return deliver
 
 
-def _leased(order: Order) -> Callable[[str], Said]:
-    ledger = os.open(order.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def _make_leased(plan: SoakPlan) -> Callable[[str], Reply]:
+    ledger = os.open(plan.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    @eo.once(connect(order), scope=SCOPE, key="key", lease=LEASE)
+    @eo.once(connect(plan), scope=SCOPE, key="key", lease=LEASE_S)
     def effect(key: str) -> None:
         os.write(ledger, f"{key} {eo.current().token} {os.getpid()}\n".encode())
 
-    def deliver(key: str) -> Said:
+    def deliver(key: str) -> Reply:
         effect(key)
         return "done"
 
     return deliver
 
 
-def _transactional(order: Order) -> Callable[[str], Said]:
-    inbox = eo.Inbox(scope=SCOPE, table=order.place.table)
-    kept: list[Any] = []
+def _make_transactional(plan: SoakPlan) -> Callable[[str], Reply]:
+    inbox = eo.Inbox(scope=SCOPE, table=plan.place.table)
+    idle_connections: list[Any] = []
 
     @contextmanager
     def connection() -> Iterator[Any]:
-        """One for the whole life, as a pool would give it; what was left in an error is not used again."""
-        conn = kept.pop() if kept else _connection(order.place)
+        """Yield the connection of the whole victim, as a pool would; one that had an error is not used again."""
+        conn = idle_connections.pop() if idle_connections else _connection(plan.place)
         try:
             yield conn
         except BaseException:
             conn.close()
             raise
-        kept.append(conn)
+        idle_connections.append(conn)
 
     @inbox.handler(connect=connection)
     def effect(conn: Any, message: eo.Message[int]) -> None:
         run_sync(conn, f"INSERT INTO effects (scope, name) VALUES ('{SCOPE}', '{message.key}')")
 
-    def deliver(key: str) -> Said:
+    def deliver(key: str) -> Reply:
         effect(eo.Message(data=1, id=key))
         return "done"
 
@@ -160,61 +160,61 @@ def _transactional(order: Order) -> Callable[[str], Said]:
 
 
 def _connection(place: Place) -> Any:
-    """A plain one, in a transaction. PyMySQL would read every certificate of the machine first."""
+    """Open a plain connection, in a transaction. With TLS, PyMySQL would read every certificate of the machine."""
     return pymysql_conn(place, ssl_disabled=True) if place.dialect == "mysql" else opened(place)
 
 
-def _intents(order: Order) -> tuple[eo.Intents, Any]:
-    intents = eo.Intents(connect(order), scope=SCOPE)
-    keyed = order.mode == "K"
+def _intents(plan: SoakPlan) -> tuple[eo.Intents, Any]:
+    intents = eo.Intents(connect(plan), scope=SCOPE)
+    keyed = plan.mode == "K"
     options: dict[str, Any] = {} if keyed else {"without_key": "at-most-once"}
-    line = http.client.HTTPConnection(order.provider.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(plan.provider.removeprefix("http://"), timeout=10)
 
-    @intents.operation("stripe" if keyed else "ses", "charge", lease=LEASE, returns=dict[str, Any], **options)
+    @intents.operation("stripe" if keyed else "ses", "charge", lease=LEASE_S, returns=dict[str, Any], **options)
     def charge(intent: eo.Intent[dict[str, Any]]) -> Any:
         try:
-            line.request("POST", "/charges", json.dumps(intent.request), intent.headers)
-            answer = line.getresponse()
+            connection.request("POST", "/charges", json.dumps(intent.request), intent.headers)
+            answer = connection.getresponse()
             body = json.loads(answer.read())
         except BaseException:
-            line.close()  # half an answer is not the next one's
+            connection.close()  # the rest of half an answer must not answer the next request
             raise
         if answer.status != 200:
-            raise Refused(answer.status, body)
+            raise ChargeRefused(answer.status, body)
         return body
 
     return intents, charge
 
 
-def _called(order: Order) -> Callable[[str], Said]:
-    _, charge = _intents(order)
+def _make_intents_caller(plan: SoakPlan) -> Callable[[str], Reply]:
+    _, charge = _intents(plan)
 
-    def deliver(key: str) -> Said:
+    def deliver(key: str) -> Reply:
         try:
             charge({"order": key, "amount": 4200}, key=key)
         except eo.InDoubt:
-            return "doubt"  # it is in the operator's queue, where it is found: the queue need not keep it
+            return "doubt"  # the operator finds it on the list: the queue need not keep it
         return "done"
 
     return deliver
 
 
-# -- what came of it
+# -- the effects
 
 
-def effects_of(order: Order) -> list[tuple[str, int]]:
-    """Every effect of modes L and T that is there: its key, and in mode L the token that it ran under."""
-    if order.mode == "T":
-        with order.place.connected() as run:
+def list_effects(plan: SoakPlan) -> list[tuple[str, int]]:
+    """Return every effect of modes L and T: its key, and in mode L the token that it ran under."""
+    if plan.mode == "T":
+        with plan.place.connected() as run:
             return [(name, 0) for (name,) in run("SELECT name FROM effects")]
-    with open(order.ledger) as lines:
+    with open(plan.ledger) as lines:
         return [(key, int(token)) for key, token, _ in map(str.split, lines)]
 
 
-def in_doubt(order: Order) -> set[str]:
-    """The keys that an operator has to decide."""
-    if order.mode not in ("K", "I"):
+def list_in_doubt(plan: SoakPlan) -> set[str]:
+    """Return the keys that an operator has to decide."""
+    if plan.mode not in ("K", "I"):
         return set()
-    intents, _ = _intents(order)
+    intents, _ = _intents(plan)
     with intents.store:
-        return {intents.log(record).key for record in intents.in_doubt(limit=order.messages)}
+        return {intents.log(record).key for record in intents.in_doubt(limit=plan.messages)}

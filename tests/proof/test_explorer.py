@@ -28,13 +28,13 @@ from tests.proof.explorer import (
 )
 from tests.proof.explorer.__main__ import main
 from tests.proof.explorer.catalogue import LARGE, NAIVE
-from tests.proof.explorer.scenario import CRASHES
+from tests.proof.explorer.scenario import MAX_CRASHES
 from tests.proof.explorer.table import FULL, SHORT
 from tests.proof.explorer.tools import worker
 
 from .mutants import MUTANTS, Mutant
 
-#: An exhaustive search takes its time on a busy machine.
+#: An exhaustive search takes longer on a busy machine.
 pytestmark = pytest.mark.timeout(600)
 
 #: The crash points of each scenario: before and after each of these.
@@ -63,23 +63,24 @@ POINTS = {
 
 
 def points(words: str) -> set[str]:
+    """Return the crash points before and after each of these operations."""
     names = words.split()
     waiting = {"wait"} & set(names)
     return waiting | {f"{name}.{when}" for name in names if name != "wait" for when in ("before", "after")}
 
 
-#: Of these, what takes two faults to come to: see `test_a_process_is_killed_at_every_point`.
-LATER = {
+#: Those that take two faults to reach: see `test_a_process_is_killed_at_every_point`.
+NEEDS_TWO_FAULTS = {
     "guard-L": points("release refund"),
     "guard-D": points("doubt park"),
     "guard-A": points("release fail dead"),
 }
-#: Only where everything stops after what it has done: in the large scenarios.
+#: Those that only the large scenarios have, which stop after every execution.
 STEPWISE = {"guard-L-3x3": {"handler.after", "effect.after"}, "guard-S-3x3": {"look.after"}}
 
 
-def kept(report: SearchReport) -> None:
-    """No rule was broken; shows the figures under ``pytest -s`` and the timeline where one was."""
+def assert_promise_kept(report: SearchReport) -> None:
+    """Require that no rule was broken. Shows the figures under ``pytest -s``, and the timeline of a violation."""
     print(f"\n{report}")
     assert report.finding is None, f"\n{report.finding}"
     assert report.lost == 0
@@ -101,8 +102,8 @@ def kept(report: SearchReport) -> None:
     "intents-R",
     "saga-S",
     "saga-T",
-    "line-L",
-    "line-T",
+    "worker-L",
+    "worker-T",
 )
 @pytest.mark.parametrize("name", SHORT)
 def test_every_schedule_keeps_the_promise(name: str) -> None:
@@ -114,11 +115,11 @@ def test_every_schedule_keeps_the_promise(name: str) -> None:
     """
     faults = SHORT[name]
     report = explore(name, faults)
-    kept(report)
+    assert_promise_kept(report)
     assert report.complete
-    elsewhere = set().union(LATER.get(name, ()), *STEPWISE.values())
+    reached_elsewhere = set().union(NEEDS_TWO_FAULTS.get(name, ()), *STEPWISE.values())
     base = name.partition("+")[0]
-    assert points(POINTS.get(base, "")) - elsewhere <= report.crash_points
+    assert points(POINTS.get(base, "")) - reached_elsewhere <= report.crash_points
     if SCENARIOS[base].at_most_once or base in ("intents-K", "intents-I", "intents-I-joined"):
         assert report.in_doubt > 0, "nothing was ever in doubt, so nothing was tried"
     elif name.startswith("guard-") and faults:
@@ -126,41 +127,41 @@ def test_every_schedule_keeps_the_promise(name: str) -> None:
 
 
 @pytest.mark.quick_once
-@pytest.mark.parametrize("name", [each.name for each in LARGE])
+@pytest.mark.parametrize("name", [large.name for large in LARGE])
 def test_random_schedules_keep_the_promise(name: str) -> None:
     """Three workers on three keys, two copies of each, step by step, with up to six faults.
 
     F10 to F12, F26, F42, F43, F48, F49, F51, F69, F70.
     """
     report = sample(name, 120, seed=2026)
-    kept(report)
+    assert_promise_kept(report)
     assert report.schedules == 120
     assert report.crash_points >= STEPWISE.get(name, set())
 
 
-def test_nothing_goes_wrong_where_nothing_goes_wrong() -> None:
-    """Without a fault there is exactly one effect, in whatever order two workers get their turns."""
+def test_without_faults_there_is_exactly_one_effect() -> None:
+    """In whatever order two workers run."""
     for name in SHORT:
         report = explore(name, 0)
-        kept(report)
+        assert_promise_kept(report)
         assert report.doubled == 0 or scenario(name).seen
 
 
 def test_the_table_has_every_mode() -> None:
-    """What `make prove` prints, with hardly any time for it: rows say themselves that they are not complete."""
-    told: list[SearchRow] = []
-    rows = explore_all("short", seconds=0.0, schedules=len(LARGE), seed=7, progress=told.append)
-    assert told == rows
+    """`make prove` prints it; without enough time its rows say that they are not complete."""
+    reported: list[SearchRow] = []
+    rows = explore_all("short", seconds=0.0, schedules=len(LARGE), seed=7, progress=reported.append)
+    assert reported == rows
     assert {row.mode for row in rows} == {"L", "S", "T", "K", "I", "outbox", "saga", "redrive", "naive"}
-    assert {row.scenario for row in rows} >= {*SHORT, *(each.name for each in LARGE)}
-    assert {row.most for row in rows if row.seed == 7} == {6}
+    assert {row.scenario for row in rows} >= {*SHORT, *(large.name for large in LARGE)}
+    assert {row.max_faults for row in rows if row.seed == 7} == {6}
     assert all(bool(row.broken) == (row.mode == "naive") for row in rows)
     assert {row.seed for row in rows} == {None, 7}
     assert all(FULL[name.partition("+")[0]] >= faults for name, faults in SHORT.items())
 
 
 def test_time_is_divided_between_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has its share, however long the one before could go on; what one leaves is for those that follow."""
+    """Each has its share, however long the one before could run; the time that one leaves is for the next."""
     now, limits = [0.0], list[float]()
 
     def search(name: str, *bounds: int, limit: float, **options: object) -> SearchReport:
@@ -175,7 +176,7 @@ def test_time_is_divided_between_the_rows(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(rows) == len(limits) == len(NAIVE) + len(FULL) + len(LARGE)
     assert limits[0] == pytest.approx(60.0 / len(rows))
     assert limits[1:] == pytest.approx([60.0 / (len(rows) - 1)] * (len(rows) - 1))
-    assert {row.most for row in rows if row.scenario == "guard-L"} == {2}
+    assert {row.max_faults for row in rows if row.scenario == "guard-L"} == {2}
 
 
 # -- the oracle has teeth
@@ -209,13 +210,13 @@ def test_a_control_arm_loses_or_doubles(name: str) -> None:
 
 
 def test_every_control_arm_is_tried() -> None:
-    assert {each.name for each in NAIVE} == CONTROLS.keys()
+    assert {control.name for control in NAIVE} == CONTROLS.keys()
 
 
 @pytest.mark.quick_once
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
-    """By what is lost, doubled or told wrongly alone, where users can tell; else also by what the store answers."""
+    """By the promises alone, where users notice it; else also by the store's contract."""
     rules = PROMISES if mutant.promise else PROMISES | CONTRACT
     report = mutant.search(rules)
     assert report.finding is not None, f"{mutant} ({mutant.failure}) has survived {report.schedules} schedules"
@@ -227,7 +228,7 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
     assert replay(system_for(scenario(report.finding.scenario)), report.finding.schedule).violation is None
 
 
-def test_there_are_mutants_enough() -> None:
+def test_there_are_a_hundred_mutants_with_names_of_their_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 100
     assert all(mutant.about for mutant in MUTANTS)
 
@@ -250,20 +251,20 @@ def test_there_are_mutants_enough() -> None:
     ],
 )
 def test_a_process_is_killed_at_every_point(name: str, count: int, words: str) -> None:
-    """What only a failure calls, too: a release, a doubt, a dead letter, a start that is counted."""
+    """Also at operations that only a failure needs: a release, a doubt, a dead letter, a counted start."""
     report = sample(name, count) if scenario(name).fine else explore(name, count)
     assert points(words) <= report.crash_points
 
 
-def test_there_are_crash_points_enough() -> None:
+def test_there_are_at_least_forty_crash_points() -> None:
     assert len(set().union(*map(points, POINTS.values()))) >= 40
 
 
 def test_every_kind_of_fault_is_used_by_a_scenario() -> None:
-    assert set().union(*(each.faults for each in SCENARIOS.values())) == set(FAULTS)
+    assert set().union(*(listed.faults for listed in SCENARIOS.values())) == set(FAULTS)
 
 
-# -- the search is sound, steady and short
+# -- the search is sound and deterministic, and its counterexamples are short
 
 
 @pytest.mark.quick_on("guard-B")
@@ -271,8 +272,8 @@ def test_every_kind_of_fault_is_used_by_a_scenario() -> None:
     ("name", "faults"),
     [("guard-B", 1), ("guard-L+crash+lapse", 1), ("guard-S+crash", 1), ("worker-L", 0), ("worker-T", 0)],
 )
-def test_what_is_pruned_had_been_seen(name: str, faults: int) -> None:
-    """Without pruning there are more schedules and no other outcomes."""
+def test_pruned_schedules_have_no_other_outcomes(name: str, faults: int) -> None:
+    """Without pruning there are more schedules, with the same outcomes."""
     pruned, full = explore(name, faults), explore(name, faults, prune=False)
     assert full.schedules > pruned.schedules
     assert full.outcomes == pruned.outcomes
@@ -280,7 +281,7 @@ def test_what_is_pruned_had_been_seen(name: str, faults: int) -> None:
 
 @pytest.mark.quick_on("saga-S")
 @pytest.mark.parametrize("name", ["guard-L+lapse", "guard-D+crash", "guard-S+mute", "inbox-T+crash", "saga-S+crash"])
-def test_what_is_not_interleaved_commutes(name: str) -> None:
+def test_moves_that_are_not_interleaved_commute(name: str) -> None:
     """Stopping at every point, between execution and reply too, leads to no other outcomes."""
     coarse, fine = explore(name, 1), explore(f"{name}+fine", 1)
     assert fine.schedules > coarse.schedules
@@ -288,7 +289,7 @@ def test_what_is_not_interleaved_commutes(name: str) -> None:
     assert fine.outcomes == coarse.outcomes
 
 
-def test_a_schedule_says_all_there_is_to_say() -> None:
+def test_a_schedule_determines_the_run() -> None:
     """The same numbers give the same story, and the same seed the same numbers; no thread, no clock is involved."""
     threads = threading.active_count()
     stories: list[list[str]] = [[], []]
@@ -297,37 +298,37 @@ def test_a_schedule_says_all_there_is_to_say() -> None:
     assert stories[0] == stories[1]
     assert any("killed" in line or "cancelled" in line or "lost" in line for line in stories[0])
     one, two = (sample("guard-A-3x3", 20, seed=5) for _ in range(2))
-    kept(one)
+    assert_promise_kept(one)
     assert (one.steps, one.faults, one.outcomes) == (two.steps, two.faults, two.outcomes)
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize("patience", [CRASHES, 3])
-def test_f20_a_message_is_parked_after_so_many_attempts_without_a_word_and_not_before(
-    patience: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("max_crashes", [MAX_CRASHES, 3])
+def test_f20_a_message_is_parked_after_that_many_crashes_and_not_before(
+    max_crashes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two workers whose leases nobody keeps, and handlers that outlast them: each takes the other's claim."""
-    monkeypatch.setattr(worker, "CRASHES", patience)
+    """Two workers whose leases are never renewed, and handlers that outlast them: each takes the other's claim."""
+    monkeypatch.setattr(worker, "MAX_CRASHES", max_crashes)
     takes_over = {3, 14, 20, 21, *range(56, 345, 36)}
     story: list[str] = []
-    world = replay(system_for(scenario("worker-E")), [int(at in takes_over) for at in range(345)], story=story)
-    assert any(f"claimed, attempt {patience + 1}," in told for told in story)
-    if patience == CRASHES:
-        assert world.violation is None
-        assert sum("is dead" in told for told in story) == 3
+    simulation = replay(system_for(scenario("worker-E")), [int(at in takes_over) for at in range(345)], story=story)
+    assert any(f"claimed, attempt {max_crashes + 1}," in line for line in story)
+    if max_crashes == MAX_CRASHES:
+        assert simulation.violation is None
+        assert sum("is dead" in line for line in story) == 3
     else:
-        assert world.violation is not None
-        assert world.violation[0] == "lost"
+        assert simulation.violation is not None
+        assert simulation.violation[0] == "lost"
 
 
-def test_a_violation_is_made_short_and_replayed_by_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_violation_is_shortened_and_replayed_by_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """From a random schedule on three keys to the few choices that matter."""
-    stage = system_for(replace(scenario("naive-mark-first"), workers=3, keys=3))
+    system = system_for(replace(scenario("naive-mark-first"), workers=3, keys=3))
     noisy = [1, 0, 2, 0, 1, 1, 0, 3, 1, 0, 2, 2, 1, 0, 0, 1, 1, 2]
-    before = replay(stage, noisy)
+    before = replay(system, noisy)
     assert before.violation is not None
-    short = shrink(stage, noisy)
-    after = replay(stage, short)
+    short = shrink(system, noisy)
+    after = replay(system, short)
     assert after.violation is not None
     assert after.violation[0] == before.violation[0]
     assert len(short) < len(noisy)
@@ -341,7 +342,9 @@ def test_a_violation_is_made_short_and_replayed_by_one_line(capsys: pytest.Captu
     assert capsys.readouterr().out.splitlines() == finding.timeline
 
 
-def test_the_shell_explores_and_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_explores_replays_lists_and_refuses_unknown_scenarios(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["guard-S", "--faults", "0"]) == 0
     assert "0 lost" in capsys.readouterr().out
     assert main(["guard-L-3x3", "--random", "5"]) == 0

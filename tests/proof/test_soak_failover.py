@@ -1,4 +1,4 @@
-"""Redis fails over to a replica that had not heard everything: counted as mode L says, and what helps against it."""
+"""Redis fails over to a stale replica: the effects that mode L allows, and the remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import skip_or_fail
 from tests.harness import servers
 from tests.harness.sentinel import Failover, sentinel
 
-from .prove_failover import stale
+from .prove_failover import run_stale_failover
 
 pytestmark = pytest.mark.chaos
 
@@ -28,16 +28,16 @@ def shop(request: pytest.FixtureRequest) -> Iterator[Failover]:
         yield started
 
 
-def test_what_the_replica_had_not_heard_of_happens_again_and_nothing_else(shop: Failover) -> None:
+def test_only_unreplicated_effects_happen_again(shop: Failover) -> None:
     """F28: the store lost those records, so their effects are doubled, exactly; nothing is lost."""
-    tally = stale(shop, 60)
+    tally = run_stale_failover(shop, 60)
     assert tally.violations == []
     assert (tally.lost, tally.doubled) == (0, 30)
 
 
 @pytest.mark.long
 def test_a_claim_that_the_failover_lost_cannot_complete_over_its_successor(shop: Failover) -> None:
-    """F28, F69: tokens are of the store's time, so the successor's is higher though the record began anew."""
+    """F28, F69: tokens are of the store's time, so the successor's is higher though its record is a new one."""
     shop.cut_off()
     with eo.RedisStore(client=shop.client(), sweep_every=None) as store:
         successor = eo.once(store, scope=eo.GLOBAL, key="key")(lambda key: "successor")

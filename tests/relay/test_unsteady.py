@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention, Event
 from effectonce.contracts.outbox import OutboxRow
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
-from effectonce.relay.pump import ask_again
 from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, Refused, message
 
@@ -21,37 +19,6 @@ pytestmark = pytest.mark.quick_on("sqlite")
 
 
 # -- asking again
-
-
-class Answers:
-    """Raises the errors one after the other, then answers."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-        self.calls = 0
-
-    async def __call__(self) -> str:
-        self.calls += 1
-        if self.errors:
-            raise self.errors.pop(0)
-        return "answer"
-
-
-@pytest.mark.parametrize("error", [ConnectionLost("it broke"), Contention("another was quicker")])
-async def test_a_broken_connection_or_a_lost_race_is_tried_four_times(error: Exception) -> None:
-    ask = Answers(error, error, error)
-    assert await ask_again(ask) == "answer"
-    ask = Answers(error, error, error, error)
-    with pytest.raises(type(error)):
-        await ask_again(ask)
-    assert ask.calls == 4
-
-
-async def test_a_database_that_is_away_is_asked_once() -> None:
-    ask = Answers(StoreUnavailable("nobody is there"))
-    with pytest.raises(StoreUnavailable):
-        await ask_again(ask)
-    assert ask.calls == 1
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, port: Any, method: str, *errors: Exception) -> list[Exception]:
@@ -66,6 +33,28 @@ def fail(monkeypatch: pytest.MonkeyPatch, port: Any, method: str, *errors: Excep
 
     monkeypatch.setattr(type(port), method, failing)
     return left
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("it broke"), Contention("another was quicker")])
+async def test_a_broken_connection_or_a_lost_race_is_tried_four_times(
+    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    database.send_numbers([1])
+    left = fail(monkeypatch, database.port(), "lease", *[error] * 3)
+    assert await database.relay(broker).drain() == 1
+    left += [error] * 5
+    with pytest.raises(type(error)):
+        await database.relay(broker).drain()
+    assert len(left) == 1
+
+
+async def test_a_database_that_is_away_is_asked_once(
+    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = fail(monkeypatch, database.port(), "lease", *[StoreUnavailable("nobody is there")] * 2)
+    with pytest.raises(StoreUnavailable):
+        await database.relay(broker).drain()
+    assert len(left) == 1
 
 
 def test_people_who_lose_every_race_hear_that_the_store_did_not_answer(
@@ -186,7 +175,7 @@ class Tracer:
     def __init__(self) -> None:
         self.relayed_rows: list[tuple[str, str, bool, str | None]] = []
 
-    def relayed(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
+    def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         self.relayed_rows.append((system, row.message_id, 0 < seconds < 60, error and str(error)))
 
 
@@ -297,9 +286,3 @@ async def test_people_free_thousands_at_once(
     assert len(relay.list(limit=100, cursor=page.cursor).entries) == 4
     assert relay.unpark() == 5
     assert database.states() == {"pending": 5}
-
-
-def test_a_relay_says_what_it_connects(database: Database, broker: FakeBroker) -> None:
-    relay = database.relay(broker)
-    assert repr(relay) == f"<relay from {relay.store!r} to {broker!r}>"
-    assert isinstance(relay, eo.Relay)

@@ -152,6 +152,15 @@ class BabelQueue:
         return names.other_headers(names.contract_headers(packet))
 
 
+def identity_of(body: bytes) -> tuple[str, str | None]:
+    """The id and the ordering key that an envelope brings with it; none where ``body`` is not an envelope."""
+    try:
+        meta = _object(_members.decode(body), "meta")
+        return _text(meta, "id") or "", _text(_object(_object(meta, "ext"), "effectonce"), "ordering_key")
+    except (msgspec.DecodeError, Undecodable, RecursionError):
+        return "", None
+
+
 # -- members that are kept for sending on
 
 
@@ -180,11 +189,11 @@ def _members_read_before(message: Message[Any]) -> dict[str, Raw]:
 
 
 def _message_headers(headers: Mapping[str, str], members: dict[str, Raw], meta: dict[str, Raw]) -> dict[str, str]:
-    kept = names.other_headers(headers)
-    if kept.pop(REPLAY, ""):
-        kept[REDRIVEN] = BYPASS
-    kept[ENVELOPE] = _to_json({**members, "data": None, "meta": meta}).decode()
-    return kept
+    message_headers = names.other_headers(headers)
+    if message_headers.pop(REPLAY, ""):
+        message_headers[REDRIVEN] = BYPASS
+    message_headers[ENVELOPE] = _to_json({**members, "data": None, "meta": meta}).decode()
+    return message_headers
 
 
 def _take_urn(known: KnownMembers, members: dict[str, Raw]) -> str:

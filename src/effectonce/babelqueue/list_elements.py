@@ -13,6 +13,7 @@ import msgspec
 from effectonce.contracts import DeadLetter, Packet
 
 from .dead_letters import dead_letter_record, original_body
+from .envelope import identity_of
 from .headers import is_babelqueue, other_headers
 
 to_json = msgspec.json.Encoder().encode
@@ -27,30 +28,12 @@ CAUSE: Final = "eo-dead"
 REASONS: Final = {"unknown-type": "unknown_urn", "undecodable": "poison", "forged-message": "poison"}
 
 
-class _OwnBlock(msgspec.Struct):
-    ordering_key: str | None = None
-
-
-class _Ext(msgspec.Struct):
-    effectonce: _OwnBlock | None = None
-
-
-class _Meta(msgspec.Struct):
-    id: str = ""
-    ext: _Ext | None = None
-
-
-class _Envelope(msgspec.Struct):
-    meta: _Meta
-
-
 class _Frame(msgspec.Struct):
     marker: Any = msgspec.field(name=FRAME)
     body: str
     headers: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-_envelope_decoder = msgspec.json.Decoder(_Envelope)
 _frame_decoder = msgspec.json.Decoder(_Frame)
 _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -58,7 +41,7 @@ _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def element_of(packet: Packet) -> bytes:
     """The element that carries ``packet``: an envelope of BabelQueue as it is, any other body in a frame."""
     headers = other_headers(packet.headers) if is_babelqueue(packet.headers) else dict(packet.headers)
-    id, ordering_key = _identity(packet.body)
+    id, ordering_key = identity_of(packet.body)
     if packet.id != id:
         headers[ID] = packet.id
     if packet.ordering_key not in (None, ordering_key):
@@ -90,19 +73,9 @@ def _unframe(element: bytes) -> tuple[bytes, dict[str, str]]:
 
 def packet_of(element: bytes) -> Packet:
     body, headers = _unframe(element)
-    id, ordering_key = _identity(body)
+    id, ordering_key = identity_of(body)
     id, ordering_key = headers.pop(ID, id), headers.pop(ORDERING_KEY, ordering_key)
     return Packet(body=body, headers=headers, id=id, ordering_key=ordering_key)
-
-
-def _identity(body: bytes) -> tuple[str, str | None]:
-    """The id and the ordering key that an envelope brings with it."""
-    try:
-        meta = _envelope_decoder.decode(body).meta
-    except (msgspec.DecodeError, RecursionError):
-        return "", None
-    own = meta.ext.effectonce if meta.ext is not None else None
-    return meta.id, own.ordering_key if own is not None else None
 
 
 def count_attempt(element: bytes) -> bytes:
@@ -122,7 +95,7 @@ def dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) 
         cause = msgspec.json.decode(headers.get(CAUSE, "{}"), type=dict[str, Any])
     except msgspec.DecodeError:
         cause = {}
-    kept = {"headers": {**packet.headers, **headers}, "id": packet.id, "key": packet.ordering_key}
+    own = {"headers": {**packet.headers, **headers}, "id": packet.id, "key": packet.ordering_key}
     block = {
         "reason": REASONS.get(str(cause.get("why")), "failed"),
         "error": cause.get("text"),
@@ -131,7 +104,7 @@ def dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) 
         "original_queue": queue,
         "attempts": cause.get("attempts", 0),
         "lang": "python",
-        "effectonce": kept,
+        "effectonce": own,
     }
     return dead_letter_record(packet.body, block)
 
@@ -140,11 +113,11 @@ def dead_letter_of(element: bytes, queue: str) -> DeadLetter:
     """The dead letter in an element, which may be one that another SDK has written."""
     record, frame_headers = _unframe(element)
     body, block = original_body(record)
-    kept = block.pop("effectonce", None)
-    if isinstance(kept, dict):
-        packet = Packet(body=body, headers=kept["headers"], id=kept["id"], ordering_key=kept["key"])
+    own = block.pop("effectonce", None)
+    if isinstance(own, dict):
+        packet = Packet(body=body, headers=own["headers"], id=own["id"], ordering_key=own["key"])
     else:
-        id, ordering_key = _identity(body)
+        id, ordering_key = identity_of(body)
         cause = {"why": block.get("reason"), "text": block.get("error"), "error": block.get("exception")}
         cause = {name: value for name, value in cause.items() if value} | {"attempts": block.get("attempts", 0)}
         headers = {**frame_headers, CAUSE: to_json(cause).decode()} if block else frame_headers

@@ -45,9 +45,6 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     """How a broker differs from the others, as data. Times are in seconds. The suite and the worker read this."""
 
     name: str
-    #: `Consumer.nack` with a delay is kept by the broker itself; elsewhere the adapter builds it from queues.
-    native_delay: bool = False
-    native_dead_letters: bool = False
     #: ``queue``: packets come in the order in which they were published, except redelivered ones. ``key``: packets of
     #: one ordering key come in order, redeliveries included: while one of them is unsettled or delayed, those behind it
     #: go to no other consumer, and a nacked one comes again before those that were not delivered.

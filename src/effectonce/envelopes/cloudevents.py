@@ -9,11 +9,11 @@ travel beside the body in both modes.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from effectonce.contracts import Packet
 from effectonce.errors import ConfigurationError, InvalidOption, Undecodable, show
@@ -123,21 +123,19 @@ class CloudEvents:
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
         if len(packet.body) > self.max_body:
             raise body_too_large(packet, self.max_body)
-        headers = packet.headers
-        content_type = headers.get("content-type", "")
-        if content_type.startswith(STRUCTURED_CONTENT) or not headers:
-            return _read_own(packet, data_type) or _read_structured(packet, data_type)
-        if "ce-specversion" in headers:
-            return _read_binary(packet, content_type, data_type)
-        renamed = {_PREFIX.sub("ce-", name): value for name, value in headers.items()}
-        if renamed != headers:
-            return self.decode(replace(packet, headers=renamed), data_type)
-        if not content_type:
-            return _read_own(packet, data_type) or _read_structured(packet, data_type)
-        raise Undecodable(
-            f"this is not a CloudEvent: its content-type is {show(content_type)!r}, and it has no header "
-            "ce-specversion; read the queue with the envelope of its producers"
-        )
+        content_type = packet.headers.get("content-type", "")
+        if not content_type.startswith(STRUCTURED_CONTENT):
+            headers = packet.headers
+            if "ce-specversion" not in headers:
+                headers = {_PREFIX.sub("ce-", name): value for name, value in headers.items()}
+            if "ce-specversion" in headers:
+                return _read_binary(packet.body, headers, content_type, data_type)
+            if content_type:
+                raise Undecodable(
+                    f"this is not a CloudEvent: its content-type is {show(content_type)!r}, and it has no header "
+                    "ce-specversion; read the queue with the envelope of its producers"
+                )
+        return _read_own(packet, data_type) or _read_structured(packet, data_type)
 
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
@@ -213,16 +211,15 @@ def _read_structured(packet: Packet, data_type: Any) -> Message[Any]:
     return _make_message(attributes, content_type, headers, data)
 
 
-def _read_binary(packet: Packet, content_type: str, data_type: Any) -> Message[Any]:
+def _read_binary(body: bytes, headers: Mapping[str, str], content_type: str, data_type: Any) -> Message[Any]:
     attributes: dict[str, str] = {}
-    headers: dict[str, str] = {}
-    for name, value in packet.headers.items():
+    others: dict[str, str] = {}
+    for name, value in headers.items():
         if name.startswith("ce-"):
             attributes[name[3:]] = value
         elif name != "content-type":
-            headers[name] = value
-    data = _decode_data(packet.body, content_type or JSON_CONTENT, data_type)
-    return _make_message(attributes, content_type, headers, data)
+            others[name] = value
+    return _make_message(attributes, content_type, others, _decode_data(body, content_type or JSON_CONTENT, data_type))
 
 
 def _decode_data(body: bytes, content_type: str, data_type: Any) -> Any:

@@ -22,7 +22,7 @@ from effectonce.core.interrupts import is_being_cancelled
 from effectonce.guard.introspection import LAZY, refuse_lazy
 
 from .jobs import Job
-from .routes import Route
+from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
 
@@ -57,7 +57,7 @@ class HandlerPool(Generic[W]):
 
     def __init__(
         self,
-        route: Route,
+        route: HandlerRoute,
         function: Callable[[W], Any],
         *,
         on_success: Callable[[W], None],

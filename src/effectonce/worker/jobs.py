@@ -16,7 +16,7 @@ from effectonce.core.guarded_call.run import Run
 from effectonce.errors import EffectOnceError, show
 from effectonce.message import Message
 
-from .routes import Route
+from .routes import HandlerRoute
 
 CAUSE: Final = "eo-dead"
 """The header of a dead letter that says why it is one, as JSON."""
@@ -33,7 +33,7 @@ class Job(Struct, eq=False, gc=False):
     """One delivery that can be handled, from its receipt to its settlement."""
 
     delivery: Delivery
-    route: Route
+    route: HandlerRoute
     message: Message[Any]
     key: str
     fingerprints: bytes

@@ -34,7 +34,7 @@ from .pause import Pause
 from .quarantine import Quarantine
 from .queue_consumer import QueueConsumer
 from .recorder import UNRECORDED_DELAY_S, Publish, Recorder
-from .routes import Route
+from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
 
@@ -56,7 +56,7 @@ class LeaseExecutor:
     def __init__(
         self,
         consumer: QueueConsumer,
-        routes: Sequence[Route],
+        routes: Sequence[HandlerRoute],
         store: Store,
         batchers: tuple[StoreBatcher, StoreBatcher],
         quarantine: Quarantine,
@@ -71,7 +71,7 @@ class LeaseExecutor:
         self._fail = fail
         self._pause = Pause(f"queue {consumer.queue}, {store!r}", self._resume)
         self._recorder = Recorder(consumer, store, settlements, self._pause, publish, fail, self._make_progress)
-        self._pool_of: dict[Route, HandlerPool[Job]] = {
+        self._pool_of: dict[HandlerRoute, HandlerPool[Job]] = {
             route: HandlerPool(
                 route,
                 forwarding.run_handler if route.to else _run_handler,

@@ -14,7 +14,7 @@ from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import encode_key
 
 from .jobs import ATTEMPTS, Job
-from .routes import Route
+from .routes import HandlerRoute
 
 
 class UnknownType(EffectOnceError):
@@ -26,7 +26,7 @@ class UnknownType(EffectOnceError):
 class MessageReader:
     """Reads the packets of one queue as jobs for its routes."""
 
-    def __init__(self, routes: Sequence[Route], envelope: Envelope) -> None:
+    def __init__(self, routes: Sequence[HandlerRoute], envelope: Envelope) -> None:
         self._envelope = envelope
         self._routes = {route.type: route for route in routes}
         self._default_route = self._routes.get(None)
@@ -67,5 +67,5 @@ class MessageReader:
         return job
 
 
-def _arguments(route: Route, message: Message[Any]) -> tuple[Any, ...]:
+def _arguments(route: HandlerRoute, message: Message[Any]) -> tuple[Any, ...]:
     return (None, message) if route.with_connection else (message,)

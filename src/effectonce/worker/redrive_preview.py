@@ -15,7 +15,7 @@ from effectonce.sessions import DriverAdapter
 from effectonce.store import Store
 
 from .jobs import Job
-from .routes import Route
+from .routes import HandlerRoute
 from .transaction_runner import TransactionRunner
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class StoreRedrivePreview:
 class InboxRedrivePreview:
     """Mode T: asked of the table, in a transaction that is undone."""
 
-    def __init__(self, runners: Mapping[Route, TransactionRunner]) -> None:
+    def __init__(self, runners: Mapping[HandlerRoute, TransactionRunner]) -> None:
         self._runners = runners
 
     async def predict(self, job: Job) -> tuple[Fate, int]:
@@ -109,7 +109,7 @@ class InboxRedrivePreview:
             inbox = transaction.handler.inbox
             key, table = inbox.key_for(job), inbox.table(session)
             await table.forget_many(session, [key])
-            await table.uncount(session, key)
+            await table.forget_attempts(session, key)
             await session.commit()
             return True
 
@@ -120,7 +120,7 @@ class InboxRedrivePreview:
 
         async def uncount(transaction: InboxTransaction, session: DriverAdapter) -> None:
             inbox = transaction.handler.inbox
-            await inbox.table(session).uncount(session, inbox.key_for(job))
+            await inbox.table(session).forget_attempts(session, inbox.key_for(job))
             await session.commit()
 
         await self._within(job, uncount)

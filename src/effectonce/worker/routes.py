@@ -33,7 +33,7 @@ Permanent = tuple[type[BaseException], ...]
 Outgoing = list[Message[Any]]
 
 
-class Route(Struct, kw_only=True, eq=False):
+class HandlerRoute(Struct, kw_only=True, eq=False):
     """Which function gets which messages, and how."""
 
     queue: str
@@ -93,7 +93,7 @@ def make_route(
     consumer: str,
     transactional: bool,
     max_result: int,
-) -> Route:
+) -> HandlerRoute:
     """Make the route of a decorated ``function``; `ConfigurationError` for what cannot work."""
     refuse_unguardable(function)
     require_name(queue)
@@ -112,7 +112,7 @@ def make_route(
         permanent=options.permanent,
     )
     returns = None if options.to is None else Outgoing
-    return Route(
+    return HandlerRoute(
         queue=queue,
         type=type,
         function=function,

@@ -10,17 +10,17 @@ from effectonce.contracts import BrokerCapabilities
 from effectonce.errors import ConfigurationError
 from effectonce.values.durations import readable
 
-from .routes import Route
+from .routes import HandlerRoute
 
 
-def fit_lease(route: Route, capabilities: BrokerCapabilities) -> None:
+def fit_lease(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
     """Cut the default lease to half of the broker's ack window, where that is shorter. A lease that was set stays."""
     window = capabilities.ack_window
     if route.fits_lease and window is not None and window < 2e-6 * route.policy.lease:
         route.policy = replace(route.policy, lease=round(window * 0.5e6))
 
 
-def check_spans(route: Route, capabilities: BrokerCapabilities, redrive_within: float) -> None:
+def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within: float) -> None:
     """F25: records outlive every way a duplicate can come; F55: a lease ends before the broker gives it away."""
     policy, retry = route.policy, route.retry
     retries = retry.horizon if math.isfinite(retry.horizon) else retry.cap

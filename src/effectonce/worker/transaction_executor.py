@@ -28,7 +28,7 @@ from .jobs import Job, Poison, cause_of
 from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
-from .routes import Route
+from .routes import HandlerRoute
 from .transaction_runner import FATAL, TransactionRunner, WorkUnit
 
 MAX_BATCH: Final = 50
@@ -50,7 +50,7 @@ class TransactionExecutor:
         self._consumer = consumer
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._pool_of: dict[Route, HandlerPool[WorkUnit]] = {
+        self._pool_of: dict[HandlerRoute, HandlerPool[WorkUnit]] = {
             runner.route: HandlerPool(
                 runner.route,
                 runner.run_async if runner.route.is_async else runner.run_sync,

@@ -31,7 +31,7 @@ from effectonce.sessions import DriverAdapter
 from .handler_pool import is_failure
 from .jobs import Job
 from .route_inbox import RouteInbox
-from .routes import Route
+from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
 
@@ -58,7 +58,7 @@ class WorkUnit(Struct, eq=False):
 class TransactionRunner:
     """Runs the jobs of one handler. Made once per handler, for as long as the worker lives."""
 
-    def __init__(self, route: Route, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
+    def __init__(self, route: HandlerRoute, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
         self.route = route
         handle = _run_async_handler if route.is_async else _run_handler
         self.plain = TransactionalHandler(_handling(inbox, connect, None), handle)
@@ -156,7 +156,7 @@ class TransactionRunner:
         try:
             session = await transaction.open()
             inbox = transaction.handler.inbox
-            await inbox.table(session).uncount(session, inbox.key_for(job))
+            await inbox.table(session).forget_attempts(session, inbox.key_for(job))
             await transaction.commit()
             self._to_uncount.discard(job.key)
             return True
@@ -212,7 +212,7 @@ class Batch(InboxTransaction):
         committed, too, go: else their messages would be lost."""
         table = self.handler.inbox.table(session)
         await session.begin()
-        committed = [key for key in self._keys.values() if await table.ours(session, key)]
+        committed = [key for key in self._keys.values() if await table.is_ours(session, key)]
         await table.forget_many(session, committed)
         await session.commit()
 

@@ -30,7 +30,7 @@ from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, Resumable
 from .redrive_preview import InboxRedrivePreview, RedrivePreview, StoreRedrivePreview
 from .route_inbox import RouteInbox
-from .routes import HandlerOptions, Route, make_route
+from .routes import HandlerOptions, HandlerRoute, make_route
 from .startup_checks import check_spans, fit_lease
 from .transaction_executor import MAX_BATCH, TransactionExecutor
 from .transaction_runner import TransactionRunner
@@ -105,10 +105,10 @@ class Worker:
         self.store = store
         self.inbox = inbox
         self._connect = connect
-        self._runners: dict[Route, TransactionRunner] = {}
+        self._runners: dict[HandlerRoute, TransactionRunner] = {}
         self.name = require_name(name, "worker")
         self.envelope = envelope if envelope is not None else broker.envelope
-        self.routes: list[Route] = []
+        self.routes: list[HandlerRoute] = []
         self._prefetch = prefetch
         self._drain = micros(drain, "drain") / 1e6
         self._unknown: Unknown = unknown
@@ -351,7 +351,7 @@ class Worker:
         """Make a preview, which says what would become of a message."""
         return InboxRedrivePreview(self._runners) if self.store is None else StoreRedrivePreview(self.store)
 
-    def transaction_runner(self, route: Route) -> TransactionRunner | None:
+    def transaction_runner(self, route: HandlerRoute) -> TransactionRunner | None:
         """What runs the transactions of ``route``; None where the worker has ``store=``."""
         return self._runners.get(route)
 

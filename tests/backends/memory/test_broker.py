@@ -153,8 +153,6 @@ def test_an_address_is_a_name_and_options() -> None:
 def test_it_says_what_it_is() -> None:
     capabilities = MemoryBrokerBackend().capabilities
     assert (capabilities.name, capabilities.ordering) == ("memory", "key")
-    assert capabilities.native_delay
-    assert capabilities.native_dead_letters
     assert capabilities.ordered_publish
     assert capabilities.extends
     assert capabilities.counts_attempts

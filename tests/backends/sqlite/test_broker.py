@@ -257,8 +257,6 @@ def test_a_wrong_option_is_refused(url: str, error: type[Exception], hint: str) 
 def test_its_capabilities_follow_its_options(tmp_path: Path) -> None:
     capabilities = backend_at(tmp_path / "queue.db", ack_window="1.5s").capabilities
     assert (capabilities.name, capabilities.ack_window, capabilities.ordering) == ("sqlite", 1.5, "key")
-    assert capabilities.native_delay
-    assert capabilities.native_dead_letters
     assert capabilities.ordered_publish
     assert capabilities.extends
     assert capabilities.counts_attempts

@@ -8,12 +8,12 @@ from the decorator down to group commit), with real tasks on a loop that only th
 store and a modelled queue, database and provider: no thread, no sleep, no clock but the modelled one. Everything that
 a worker does to the world is a request that stops before and after it is executed: those are the crash points
 (``claim.before``, ``commit.after``, ``ack.before``, …). `explore` tries every order and every fault at each of them, up
-to a number of faults; `sample` tries larger scenarios at random; `explore_all` does both for every scenario, and gives
-a table. The oracle counts what was lost and what was doubled, and knows what each mode allows; a violation is made
-short, and told in words.
+to a number of faults; `sample` tries larger scenarios at random; `explore_all` does both for every scenario, and
+returns a table. The oracle counts what was lost and doubled, and knows what each mode allows; a violation is reported
+with its shortest schedule, as a timeline in words.
 
-Read `catalogue` for what is explored, `oracle` for what is promised, `moves` for what may happen next, and `tools` for
-how each tool is used and what it must come to.
+Read `catalogue` for the scenarios, `oracle` for the promises, `moves` for what may happen next, and `tools` for how
+each tool is used and how its end is judged.
 """
 
 from .catalogue import SCENARIOS, scenario

@@ -15,7 +15,7 @@ from .table import FULL, RANDOM, SHORT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Explore, or replay; 1 where a promise is broken. The control arms (naive-…) are there to be broken."""
+    """Explore, or replay. Returns 1 where a promise is broken, as the control arms (naive-…) must."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.proof.explorer",
         description="Kill, cut off and delay workers at every point of every schedule; see what is lost or doubled.",
@@ -31,13 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         choices=sorted(RULES.keys() - ENFORCED),
-        help="look for this, too, which nothing promises",
+        help="look for this, too, which no page promises",
     )
     parser.add_argument("--list", action="store_true", help="the scenarios")
     options = parser.parse_args(arguments)
     if options.list:
-        for each in SCENARIOS.values():
-            print(f"{each.name:22} {each.about}")
+        for listed in SCENARIOS.values():
+            print(f"{listed.name:22} {listed.about}")
         return 0
     names = [options.replay.partition(":")[0]] if options.replay else options.scenario
     try:
@@ -48,15 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.replay:
         return _replay(options.replay, rules)
     broken = 0
-    for each in chosen:
+    for searched in chosen:
         report: SearchReport
-        if options.random or each.fine:  # a fine one has too many schedules to try them all
+        if options.random or searched.fine:  # a fine one has too many schedules to try them all
             report = sample(
-                each, options.random or 2000, seed=options.seed, faults=options.faults or RANDOM, rules=rules
+                searched, options.random or 2000, seed=options.seed, faults=options.faults or RANDOM, rules=rules
             )
         else:
-            faults = {**FULL, **SHORT}.get(each.name, 1) if options.faults is None else options.faults
-            report = explore(each, faults, limit=options.limit, rules=rules)
+            faults = {**FULL, **SHORT}.get(searched.name, 1) if options.faults is None else options.faults
+            report = explore(searched, faults, limit=options.limit, rules=rules)
         print(report, flush=True)
         if report.finding is not None:
             broken = 1

@@ -122,7 +122,7 @@ SAGA: Final = Scenario(
 RECOVER: Final = replace(
     INTENTS,
     name="intents-K-recover",
-    about="mode K: nobody delivers again, and recoveries go on with what was begun",
+    about="mode K: nothing is delivered again, and recoveries resume unfinished intents",
     part="intents-recovery",
     patient=True,
     copies=1,
@@ -134,7 +134,7 @@ RESUME: Final = replace(
     part="saga-recovery",
     faults=parse_faults("lose mute mute-retry crash crash-after cancel cancel-after lapse age decline"),
 )
-LINE: Final = Scenario(
+WORKER: Final = Scenario(
     "worker-L",
     "the worker, mode L: two workers that fetch one message at a time",
     part="worker",
@@ -142,8 +142,8 @@ LINE: Final = Scenario(
     patient=True,
     faults=parse_faults("lose late mute mute-retry crash crash-late crash-after raise decline lapse redeliver stop"),
 )
-LINE_T: Final = replace(
-    LINE,
+WORKER_T: Final = replace(
+    WORKER,
     name="worker-T",
     about="the worker, mode T: a transaction each",
     part="transactions",
@@ -172,7 +172,7 @@ TOOLS: Final = (
     replace(
         INTENTS,
         name="intents-R",
-        about="mode I with a reconciler, whose word is proof: no request lingers, and nobody is paused",
+        about="mode I with a reconciler, whose verdict is proof: no request lingers, and no process is paused",
         worker="asked",
         faults=parse_faults("lose mute crash crash-after cancel reject"),
     ),
@@ -189,7 +189,7 @@ TOOLS: Final = (
     replace(
         OUTBOX,
         name="outbox-batch",
-        about="two relays, at a broker that keeps the order of what it is sent at once",
+        about="two relays, at a broker that keeps the order within one publish",
         options={"batch": 4, "ordered_publish": True},
     ),
     replace(
@@ -203,16 +203,21 @@ TOOLS: Final = (
     replace(
         SAGA,
         name="saga-T",
-        about="a step that times out, and comes to an end late or never",
+        about="a step that times out, and ends late or never",
         faults=parse_faults("crash crash-after cancel lapse decline slow mute"),
     ),
-    LINE,
+    WORKER,
     replace(
-        LINE, name="worker-B", about="two keys in one fetch and in one block", keys=2, copies=1, options={"batch": 2}
+        WORKER, name="worker-B", about="two keys in one fetch and in one block", keys=2, copies=1, options={"batch": 2}
     ),
-    replace(LINE, name="worker-to", about="what a handler returns is sent on before the ack", options={"to": True}),
     replace(
-        LINE,
+        WORKER,
+        name="worker-to",
+        about="the message that a handler returns is published before the ack",
+        options={"to": True},
+    ),
+    replace(
+        WORKER,
         name="worker-E",
         about="handlers that outlast the ack window, one behind the other",
         workers=2,
@@ -220,7 +225,7 @@ TOOLS: Final = (
         faults=parse_faults("crash raise stop"),
     ),
     replace(
-        LINE,
+        WORKER,
         name="worker-O",
         about="three messages of one ordering key, at a broker that gives them back in the worst order",
         workers=1,
@@ -229,19 +234,19 @@ TOOLS: Final = (
         options={"ordered": True, "batch": 3},
         faults=parse_faults("raise decline"),
     ),
-    LINE_T,
+    WORKER_T,
     replace(
-        LINE_T,
+        WORKER_T,
         name="worker-TB",
         about="mode T, two keys in one fetch and in one transaction",
         worker="batch",
         keys=2,
         copies=1,
         options={"batch": 2},
-        faults=LINE_T.faults | {"redeliver"},
+        faults=WORKER_T.faults | {"redeliver"},
     ),
     replace(
-        LINE_T,
+        WORKER_T,
         name="worker-TO",
         about="mode T, three messages of one ordering key in one transaction, in the worst order again",
         worker="batch",
@@ -258,7 +263,7 @@ TOOLS: Final = (
     replace(
         REDRIVE,
         name="redrive-G",
-        about="the same, with a new generation for what is done or in doubt",
+        about="the same, with a new generation for records that are done or in doubt",
         options={"new_generation": True},
     ),
 )
@@ -291,15 +296,15 @@ LARGE: Final = (
     _large(OUTBOX, "outbox-send-3x3", "handlers and relays, step by step", worker="handler"),
     _large(SAGA, "saga-S-3x3", "three sagas, step by step", beats=True),
     _large(
-        LINE, "worker-3x3", "three workers of ours, step by step", beats=True, options={"batch": 2, "max_attempts": 5}
+        WORKER, "worker-3x3", "three workers of ours, step by step", beats=True, options={"batch": 2, "max_attempts": 5}
     ),
     _large(
-        LINE_T,
+        WORKER_T,
         "worker-T-3x3",
         "three workers of ours, two messages in one transaction, step by step",
         worker="batch",
         options={"batch": 2},
-        faults=LINE_T.faults | {"redeliver"},
+        faults=WORKER_T.faults | {"redeliver"},
     ),
     _large(RECOVER, "intents-K-recover-3x3", "mode K, three recoveries, step by step", beats=True),
     _large(RECOVER, "intents-I-recover-3x3", "mode I, three recoveries, step by step", beats=True, worker="keyless"),
@@ -324,22 +329,22 @@ NAIVE: Final = (
 )
 
 SCENARIOS: Final = {
-    each.name: each
-    for each in (
+    scenario.name: scenario
+    for scenario in (
         *GUARD,
         *TOOLS,
         *LARGE,
-        *(replace(each, faults=each.faults & parse_faults("crash crash-after raise mute")) for each in NAIVE),
+        *(replace(arm, faults=arm.faults & parse_faults("crash crash-after raise mute")) for arm in NAIVE),
     )
 }
 
 
 def scenario(name: str) -> Scenario:
-    """The scenario of that name. ``guard-L+lapse+raise`` is guard-L with these faults and no others, ``guard-L+fine``
-    is guard-L step by step."""
+    """Return the scenario of that name. ``guard-L+lapse+raise`` is guard-L with these faults and no others,
+    ``guard-L+fine`` is guard-L step by step."""
     base, *words = name.split("+")
-    some = frozenset(words) - {"fine"}
+    faults = frozenset(words) - {"fine"}
     known = SCENARIOS.get(base)
-    if known is None or not FAULTS.keys() >= some:
+    if known is None or not FAULTS.keys() >= faults:
         raise LookupError(f"no scenario is called {name!r}; --list shows them")
-    return replace(known, name=name, faults=some or known.faults, fine=known.fine or "fine" in words)
+    return replace(known, name=name, faults=faults or known.faults, fine=known.fine or "fine" in words)

@@ -1,11 +1,12 @@
 """The modelled database: transactions that commit or do not, rows that are locked, connections that break.
 
-A connection of it is one that `effectonce.sessions` knows, so that the inbox and the outbox run on it as
-they are: what they send is looked up in the statements of their own files, and every statement is a request of its
+`effectonce.sessions` knows its connections, so that the inbox and the outbox run on them as they are: their statements
+are looked up in the inbox's and the outbox's own files, and every statement is a request of its
 process.
-A statement that touches only its own transaction commutes with everything; an insert of a key that another open
-transaction has inserted waits for the end of that, as a unique index makes it, and so does whatever touches a record
-that another has completed. An insert of many keys waits for all of them, and takes them in one step.
+
+A statement that touches only its own transaction commutes with everything. An insert of a key that another open
+transaction has inserted waits for the end of that, as a unique index makes it, and so does a statement on a record that
+another has completed. An insert of many keys waits for all of them, and takes them in one step.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Write = tuple[str, Any]
 
 
 class SimulatedTransaction:
-    """What one transaction has done so far. It holds the keys that it has inserted, and the records that it has
-    completed, until it ends."""
+    """The writes of one transaction. It holds the keys that it has inserted, and the records that it has completed,
+    until it ends."""
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
@@ -47,12 +48,12 @@ class SimulatedTransaction:
 
 
 class SimulatedDatabase:
-    """What is committed: the keys of the inbox, its counted starts, effects, and the rows of the outbox."""
+    """The committed state: the keys of the inbox, its counted starts, effects, and the rows of the outbox."""
 
     def __init__(self) -> None:
         self.inbox: dict[str, bytes | None] = {}
-        self.marks: dict[str, int] = {}  # of each row, which insert has made it
-        self.inserts: dict[str, int] = {}  # of each key, committed or not
+        self.marks: dict[str, int] = {}  # by row: the number of the insert that has made it
+        self.inserts: dict[str, int] = {}  # by key: how many inserts there were, committed or not
         self.starts: dict[str, int] = {}
         self.effects: list[str] = []
         self.on_send: Callable[[int, NewOutboxRow], None] | None = None
@@ -62,51 +63,54 @@ class SimulatedDatabase:
         self.sequence = 0
 
     def drop_connections_of(self, process: Process) -> None:
-        """``process`` was killed, and its connections with it."""
+        """Cut the connections of ``process``, which was killed."""
         for connection in self.connections:
             if connection.process is process:
                 connection.cut()
 
     def begin(self) -> SimulatedTransaction:
-        self.transactions = [each for each in self.transactions if each.open]
+        self.transactions = self._open_transactions()
         transaction = SimulatedTransaction()
         self.transactions.append(transaction)
         return transaction
 
-    def holder(self, key: str, asking: SimulatedTransaction) -> SimulatedTransaction | None:
-        """The open transaction that has inserted ``key``, where that is another."""
-        return next((each for each in self.transactions if each is not asking and each.inserts(key)), None)
+    def _open_transactions(self) -> list[SimulatedTransaction]:
+        return [transaction for transaction in self.transactions if transaction.open]
 
-    def completing(self, key: str, asking: SimulatedTransaction | None = None) -> bool:
+    def holder(self, key: str, asking: SimulatedTransaction) -> SimulatedTransaction | None:
+        """Return the open transaction that has inserted ``key``, where that is another than ``asking``."""
+        return next((other for other in self.transactions if other is not asking and other.inserts(key)), None)
+
+    def is_completing(self, key: str, asking: SimulatedTransaction | None = None) -> bool:
         """Whether an open transaction, another than the one that is ``asking``, has completed the record ``key``."""
-        others = (each for each in self.transactions if each.open and each is not asking)
-        return any(kind == "join" and what.key == key for each in others for kind, what in each.writes)
+        others = [transaction for transaction in self._open_transactions() if transaction is not asking]
+        return any(kind == "join" and value.key == key for other in others for kind, value in other.writes)
 
     def commit(self, transaction: SimulatedTransaction) -> None:
         if not transaction.open:
             return
         transaction.open = False
-        for kind, what in transaction.writes:
+        for kind, value in transaction.writes:
             if kind == "inbox":
-                self.inbox.setdefault(what)
+                self.inbox.setdefault(value)
             elif kind == "mark":
-                self.marks[what[0]] = what[1]
+                self.marks[value[0]] = value[1]
             elif kind == "result":
-                self.inbox[what[0]] = what[1]
+                self.inbox[value[0]] = value[1]
             elif kind == "start":
-                self.starts[what] = self.starts.get(what, 0) + 1
+                self.starts[value] = self.starts.get(value, 0) + 1
             elif kind == "refund":
-                self.starts[what] = max(0, self.starts.get(what, 0) - 1)
+                self.starts[value] = max(0, self.starts.get(value, 0) - 1)
             elif kind == "unstart":
-                self.starts.pop(what, None)
+                self.starts.pop(value, None)
             elif kind == "forget":
-                self.inbox.pop(what, None)
+                self.inbox.pop(value, None)
             elif kind == "effect":
-                self.effects.append(what)
+                self.effects.append(value)
             elif kind == "send" and self.on_send is not None:
-                self.on_send(*what)
+                self.on_send(*value)
             elif kind == "join" and self.on_settle is not None:
-                self.on_settle(what)
+                self.on_settle(value)
 
     def state_key(self) -> object:
         return (
@@ -114,18 +118,18 @@ class SimulatedDatabase:
             tuple(sorted(self.marks.items())),
             tuple(sorted(self.starts.items())),
             tuple(sorted(self.effects)),
-            tuple(tuple(map(_describe_write, each.writes)) for each in self.transactions if each.open),
+            tuple(tuple(map(_describe_write, transaction.writes)) for transaction in self._open_transactions()),
         )
 
 
 def _describe_write(write: Write) -> str:
-    kind, what = write
-    return repr((kind, what.key) if kind == "join" else write)  # its owner is the holder of the record
+    kind, value = write
+    return repr((kind, value.key) if kind == "join" else write)  # its owner is the holder of the record
 
 
 class SimulatedConnection:
-    """One connection of one process. ``of``: the delivery that it is used for. ``at_once``: its statements are no
-    part of the schedule."""
+    """One connection of one process. ``of``: the number of the delivery that it is used for. ``at_once``: its
+    statements are not a part of the schedule."""
 
     def __init__(
         self, simulation: Simulation, process: Process, database: SimulatedDatabase, of: int, *, at_once: bool = False
@@ -151,33 +155,33 @@ class SimulatedConnection:
             raise
 
     async def run(self, name: str, apply: Callable[[], Any]) -> Any:
-        """A statement that nobody else can notice before the commit."""
+        """Run a statement that no other connection can notice before the commit."""
         return await self.ask(name, apply, _LocalTransport(self))
 
     async def effect(self, key: str) -> None:
-        """The handler's own write."""
+        """Write the handler's effect."""
         await self.run("effect", lambda: self.write("effect", key))
 
-    def write(self, kind: str, what: Any) -> None:
+    def write(self, kind: str, value: Any) -> None:
         assert self.transaction is not None
-        self.transaction.writes.append((kind, what))
+        self.transaction.writes.append((kind, value))
 
     def cut(self) -> None:
-        """The connection is gone, and with it what it had not committed."""
+        """Break the connection, which rolls its open transaction back."""
         self.alive = False
         if self.transaction is not None:
             self.transaction.open = False
 
 
 class _StatementTransport(Transport):
-    """A statement: when it is lost, so is its connection."""
+    """Carries a statement: when it is lost, so is its connection."""
 
     lingers = False
 
     def __init__(self, connection: SimulatedConnection) -> None:
         self.connection = connection
 
-    def broken(self, retry: bool) -> Exception:
+    def error_when_lost(self, retry: bool) -> Exception:
         self.connection.cut()
         return ConnectionLost("the connection broke")
 
@@ -191,7 +195,7 @@ class _InsertTransport(_StatementTransport):
         super().__init__(connection)
         self._keys = keys
 
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         transaction, database = self.connection.transaction, self.connection.database
         return transaction is not None and any(database.holder(key, transaction) is not None for key in self._keys)
 
@@ -201,21 +205,22 @@ class _JoinTransport(_StatementTransport):
         super().__init__(connection)
         self._op = op
 
-    def blocked(self) -> bool:
-        return self.connection.database.completing(self._op.key, self.connection.transaction)
+    def is_blocked(self) -> bool:
+        return self.connection.database.is_completing(self._op.key, self.connection.transaction)
 
 
 class _CommitTransport(_StatementTransport):
-    """Given up, it may still be executed (F30): until then its transaction is open, and holds its rows."""
+    """Carries a COMMIT. Given up, it may still be executed (F30, a lost COMMIT reply): until then its transaction is
+    open, and holds its rows."""
 
     lingers = True
 
-    def late(self) -> None:
+    def give_up(self) -> None:
         self.connection.alive, self.connection.transaction = False, None
 
 
 class NoSavepoint(Exception):
-    """What the database says of a savepoint that is not there."""
+    """The database's error about a missing savepoint."""
 
 
 class SimulatedSession(DriverAdapter):
@@ -261,7 +266,7 @@ class SimulatedSession(DriverAdapter):
     async def close(self) -> None:
         self.connection.cut()
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         connection: SimulatedConnection = self.connection
         savepoint = _SAVEPOINT.fullmatch(sql)
         if savepoint is not None:
@@ -286,17 +291,17 @@ class SimulatedSession(DriverAdapter):
         return (), await connection.run(name, lambda: _STATEMENTS[name](connection, key, params))
 
     def _savepoint(self, word: str, name: str) -> bool:
-        """Whether there is one of that name."""
+        """Make, release or roll back to a savepoint. False: there is none of that name."""
         transaction = self.connection.transaction
         if word == "SAVEPOINT":
             transaction.savepoints.append((name, len(transaction.writes)))
             return True
         while transaction.savepoints:
-            found, at = transaction.savepoints.pop()
-            if found == name:
+            newest, position = transaction.savepoints.pop()
+            if newest == name:
                 if word.startswith("ROLLBACK"):
-                    del transaction.writes[at:]
-                    transaction.savepoints.append((found, at))
+                    del transaction.writes[position:]
+                    transaction.savepoints.append((newest, position))
                 return True
         return False
 

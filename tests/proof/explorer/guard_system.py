@@ -1,4 +1,4 @@
-"""The consumers: one that is guarded by `once`, and naive ones that show what the explorer sees without it."""
+"""The guard: a handler under `once` or `block`, and naive handlers, which show that the explorer has teeth."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .oracle import GuardOracle
 from .scenario import LEASE, RETENTION, Scenario
 from .simulation import Process, SimulatedDelivery, Simulation
 from .system import SCOPE, PermanentDecline, SystemUnderTest, Transient, Word, word_for
-from .verdict import finish
+from .verdict import judge_end
 
 Work = Callable[[Simulation, Process, SimulatedDelivery], Coroutine[Any, Any, None]]
 
 
 class GuardSystem(SystemUnderTest):
-    """The guarded function, decorated once, on a store handle of its own; or a naive one."""
+    """A guarded function on a store handle of its own; or a naive one."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
@@ -49,7 +49,7 @@ class GuardSystem(SystemUnderTest):
         await self._work(simulation, process, delivery)
 
     def finish(self, simulation: Simulation) -> None:
-        finish(simulation)
+        judge_end(simulation)
 
     def summary(self, simulation: Simulation, key: str) -> tuple[object, ...]:
         history = simulation.oracle.history(key)
@@ -58,27 +58,27 @@ class GuardSystem(SystemUnderTest):
     async def _handler(self, key: str) -> str:
         simulation = self.simulation
         assert simulation is not None
-        call = simulation.enter(key)
+        call = simulation.start_handler(key)
         try:
             if takes := self.scenario.options.get("takes"):
                 await asyncio.sleep(takes)
             if self.scenario.fine:
-                await simulation.point(call)
+                await simulation.pause_handler(call)
             receipt: str = await simulation.effect(call, "charge")
-            await simulation.point(call)
+            await simulation.pause_handler(call)
             return receipt
         finally:
-            simulation.leave(call)
+            simulation.end_handler(call)
 
     async def _call(self, key: str) -> tuple[Any, bool]:
-        """The result of ``key``, and whether it was replayed."""
+        """Return the result of ``key``, and whether it was replayed."""
         if self.scenario.worker != "block":
             outcome = await self.charge.call(key)
             return outcome.value, outcome.replayed
-        async with block(self.store, scope=SCOPE, key=key, **self.options) as b:
-            if b.first:
-                b.result = await self._handler(key)
-        return b.result, not b.first
+        async with block(self.store, scope=SCOPE, key=key, **self.options) as guarded:
+            if guarded.first:
+                guarded.result = await self._handler(key)
+        return guarded.result, not guarded.first
 
     async def _guarded(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         word: Word = "ack"
@@ -86,7 +86,7 @@ class GuardSystem(SystemUnderTest):
         try:
             value, replayed = await self._call(delivery.entry.key)
             if replayed:
-                simulation.oracle.replayed(delivery.entry.key, value)
+                simulation.oracle.observe_replay(delivery.entry.key, value)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -95,9 +95,9 @@ class GuardSystem(SystemUnderTest):
         simulation.end_call(process, delivery, failure)
         await self.settle(simulation, process, delivery, word, failure)
 
-    # -- the control arms: no guard, a set of keys as their memory
+    # -- the control arms: no guard, and a set of marked keys
 
-    async def _naively(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> bool:
+    async def _run_naively(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> bool:
         try:
             await self._handler(delivery.entry.key)
         except (Transient, asyncio.CancelledError):
@@ -106,16 +106,16 @@ class GuardSystem(SystemUnderTest):
 
     async def _ack_first(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         await simulation.ask_broker(process, delivery, "ack")
-        await self._naively(simulation, process, delivery)
+        await self._run_naively(simulation, process, delivery)
         simulation.end_delivery(process, delivery, 1.0)
 
     async def _check_then_act(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
-        done = await simulation.memo(process, "check", lambda: key in simulation.memory)
+        done = await simulation.ask_memory(process, "check", lambda: key in simulation.memory)
         if not done:
-            if not await self._naively(simulation, process, delivery):
+            if not await self._run_naively(simulation, process, delivery):
                 return simulation.end_delivery(process, delivery, 1.0)
-            await simulation.memo(process, "mark", lambda: simulation.memory.add(key))
+            await simulation.ask_memory(process, "mark", lambda: simulation.memory.add(key))
         await self.settle(simulation, process, delivery, "ack")
 
     async def _mark_first(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
@@ -126,7 +126,7 @@ class GuardSystem(SystemUnderTest):
             simulation.memory.add(key)
             return known
 
-        known = await simulation.memo(process, "mark", mark)
-        if not known and not await self._naively(simulation, process, delivery):
+        known = await simulation.ask_memory(process, "mark", mark)
+        if not known and not await self._run_naively(simulation, process, delivery):
             return simulation.end_delivery(process, delivery, 1.0)
         await self.settle(simulation, process, delivery, "ack")

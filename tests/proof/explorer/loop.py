@@ -1,4 +1,4 @@
-"""An event loop without a clock, a selector or a will of its own: it runs what is ready when it is told to.
+"""An event loop without a clock and without a selector: it runs ready callbacks only when the explorer cranks it.
 
 A process of the model is one of these with real `asyncio` tasks on it, so that the guard, its group commit and its
 waiting run as they do in production: cancelled by `Task.cancel`, woken by futures, one callback after another.
@@ -13,14 +13,14 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any
 
-# They take any object that does what they ask of a loop, and their types do not say so.
+# asyncio takes any object with the methods that it calls on a loop; its types do not say so.
 _Future: Any = asyncio.Future
 _Task: Any = asyncio.Task
 _set_running_loop: Any = asyncio._set_running_loop
 
 
 class Timer:
-    """A callback that is due at some time, unless it is cancelled. Whole microseconds: what is less is chance."""
+    """A callback that is due at some time, unless it is cancelled. Times are rounded up to whole microseconds."""
 
     __slots__ = ("_loop", "call", "due")
 
@@ -35,25 +35,25 @@ class Timer:
 
 
 class SimulatedLoop:
-    """One process's loop. Nothing happens on it but by `crank` and `fire`; a dead one is closed to all."""
+    """One process's loop. It runs only in `crank` and `fire`; that of a killed process never runs again."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.time = monotonic
         self.closed = False
         self.timers: list[Timer] = []
-        self.complaints: list[str] = []  # what would have gone to the log as an unhandled error
+        self.unhandled_errors: list[str] = []  # as asyncio would have logged them
         self._tasks: deque[tuple[asyncio.Task[Any], Context]] = deque()
-        self.hop: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]] | None = None  # how a thread is asked
+        self.run_in_thread: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]] | None = None  # for `to_thread`
         self._ready: deque[tuple[Callable[..., Any], tuple[Any, ...], Context | None]] = deque()
 
-    def crank(self, most: int = 1_000_000) -> None:
-        """Run what is ready, and what that makes ready, until nothing is; at most ``most`` callbacks."""
+    def crank(self, limit: int = 1_000_000) -> None:
+        """Run what is ready, and what that makes ready, until nothing is; at most ``limit`` callbacks."""
         outer = asyncio._get_running_loop()
         _set_running_loop(self)
         ready = self._ready
         try:
-            while ready and most:
-                most -= 1
+            while ready and limit:
+                limit -= 1
                 callback, args, context = ready.popleft()
                 if context is None:
                     callback(*args)
@@ -62,8 +62,8 @@ class SimulatedLoop:
         finally:
             _set_running_loop(outer)
 
-    def due(self) -> float | None:
-        """When the next timer is due, or None."""
+    def next_due(self) -> float | None:
+        """Return when the next timer is due, or None."""
         return min((timer.due for timer in self.timers), default=None)
 
     def fire(self) -> None:
@@ -75,12 +75,12 @@ class SimulatedLoop:
         self.crank()
 
     def close(self) -> None:
-        """When all is judged: unwind what still waits. A killed process is only marked ``closed`` until then."""
+        """Unwind the tasks that wait, after the verdict: until then a killed process is only marked ``closed``."""
         self.closed = True
         outer = asyncio._get_running_loop()
         _set_running_loop(self)
         try:
-            while self._tasks:  # what is unwound may start others
+            while self._tasks:  # a task that is unwound may start others
                 task, context = self._tasks.popleft()
                 if not task.done():
                     _unwind(task.get_coro(), context)
@@ -89,7 +89,7 @@ class SimulatedLoop:
         self._ready.clear()
         self.timers.clear()
 
-    # -- what asyncio asks of a loop
+    # -- the methods that asyncio calls
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> None:
         self._ready.append((callback, args, context))
@@ -118,13 +118,13 @@ class SimulatedLoop:
         return task
 
     def run_in_executor(self, executor: None, call: Callable[[], Any]) -> asyncio.Task[Any]:
-        """What `asyncio.to_thread` asks for: done in one step, as a request of the process."""
-        assert self.hop is not None
-        return self.create_task(self.hop(call))
+        """Run ``call`` for `asyncio.to_thread`: in one step, as a request of the process."""
+        assert self.run_in_thread is not None
+        return self.create_task(self.run_in_thread(call))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.closed:
-            self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
+            self.unhandled_errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def get_debug(self) -> bool:
         return False
@@ -144,5 +144,5 @@ def _unwind(coro: Any, context: Context) -> None:
             return
         except RuntimeError:  # it has awaited something instead
             pass
-        except Exception:  # it has asked something of a world that is over
+        except Exception:  # it has sent a request to a simulation that has ended
             return

@@ -1,11 +1,11 @@
-"""What may happen next: first what happens by itself, then the faults that the scenario allows.
+"""The moves that are possible next: first what happens without faults, then the faults that the scenario allows.
 
 The order is part of every schedule, and position 0 is always the run in which nothing goes wrong: a list of zeros
-is the plain course, and the numbers in a schedule are the places where it departs from it.
+is the plain course, and the other numbers in a schedule are the places where it departs from it.
 
 Where a scenario is not ``fine``, moves that commute with all others are not interleaved: an effect and an ack touch
-nothing that another process reads, and what a handler comes to is seen by others only when it is recorded, so they
-(and the faults on them) come before anything else.
+nothing that another process reads, and other processes see a handler's outcome only when it is recorded, so these moves
+(and the faults on them) come before all others.
 """
 
 from __future__ import annotations
@@ -18,53 +18,55 @@ from .scenario import RETENTION
 from .simulation import Move, Process, Simulation
 from .transport import SimulatedRequest
 
-#: What goes over a wire that can break.
+#: The kinds of requests that go over a connection which can break.
 CARRIED: Final = ("store", "sql", "call", "publish")
 
 
 def moves(simulation: Simulation, budget: int = 1_000_000) -> list[Move]:
-    """Every move there is; faults only while ``budget`` is left. None: this schedule has ended."""
+    """Return every possible move, with faults only while ``budget`` is left. None are left: the schedule has ended."""
     scenario = simulation.scenario
-    faulty = budget > simulation.faults
-    order = _in_order(simulation)
+    allows_faults = budget > simulation.faults
+    order = _processes_in_order(simulation)
     if not scenario.fine:
         for process in order:
             for request in process.requests.values():
                 if _commutes(request, scenario.slow_handlers):
-                    simulation.free = 1
+                    simulation.free_moves = 1
                     return [
-                        ("do", request.number),
-                        *(_faults_on_request(simulation, process, request) if faulty else ()),
+                        ("execute_and_answer", request.number),
+                        *(_faults_on_request(simulation, process, request) if allows_faults else ()),
                     ]
     free: list[Move] = []
     for process in order:
         for request in process.requests.values():
-            if request.transport.blocked() and not request.executed:
+            if request.transport.is_blocked() and not request.executed:
                 continue
-            step = "answer" if request.executed else "execute" if scenario.fine else "do"
+            step = "answer" if request.executed else "execute" if scenario.fine else "execute_and_answer"
             free.append((step, request.number))
     free += _deliveries(simulation, order)
     if scenario.beats:
         free.extend(("beat", process.slot) for process in order if _beat_is_due(process))
     arrivals = [
-        ("arrive", at)
-        for at, delayed_request in enumerate(simulation.delayed)
+        ("arrive", index)
+        for index, delayed_request in enumerate(simulation.delayed)
         if simulation.elapsed < delayed_request.until
-        and not (delayed_request.ops and simulation.system.transport(delayed_request.ops).blocked())
+        and not (delayed_request.ops and simulation.system.transport(delayed_request.ops).is_blocked())
     ]
     free += _time(simulation, idle=not free and not (scenario.patient and arrivals))
     free += arrivals
-    if _sweepable(simulation) or (scenario.fine and simulation.swept != simulation.steps and simulation.backend.scopes):
+    if _sweepable(simulation) or (
+        scenario.fine and simulation.swept_at_step != simulation.steps and simulation.backend.scopes
+    ):
         free.append(("sweep",))
-    simulation.free = len(free)
-    if free and faulty:
+    simulation.free_moves = len(free)
+    if free and allows_faults:
         return list(dict.fromkeys([*free, *_faults(simulation, order)]))
     return free
 
 
-def _in_order(simulation: Simulation) -> list[Process]:
-    """The process that had the last turn comes first."""
-    return simulation.processes[simulation.last :] + simulation.processes[: simulation.last]
+def _processes_in_order(simulation: Simulation) -> list[Process]:
+    """Return the processes, the one that ran last first."""
+    return simulation.processes[simulation.last_slot :] + simulation.processes[: simulation.last_slot]
 
 
 def _commutes(request: SimulatedRequest, slow_handlers: bool) -> bool:
@@ -76,13 +78,13 @@ def _commutes(request: SimulatedRequest, slow_handlers: bool) -> bool:
 
 
 def _deliveries(simulation: Simulation, order: list[Process]) -> list[Move]:
-    ready = [] if simulation.system.pulls else simulation.broker.ready(simulation.elapsed)
+    ready = [] if simulation.system.pulls else simulation.broker.list_ready(simulation.elapsed)
     if not ready:
         return []
     able = [process for process in order if len(process.deliveries) < simulation.scenario.tasks]
-    # Workers with nothing in flight differ in nothing: one of them will do.
-    blank = [process for process in able if process.idle]
-    able = [process for process in able if not process.idle] + blank[:1]
+    # Workers with nothing in flight do not differ: one of them is enough.
+    idle = [process for process in able if process.idle]
+    able = [process for process in able if not process.idle] + idle[:1]
     return [("deliver", process.slot, entry.number) for process in able for entry in ready]
 
 
@@ -102,8 +104,8 @@ def _time(simulation: Simulation, idle: bool) -> list[Move]:
 
 
 def _comes_first(simulation: Simulation, due: int) -> bool:
-    """Whether what the broker has comes before the next timer: those that fetch for themselves have timers always."""
-    timers = (when for process in simulation.processes if (when := process.loop.due()) is not None)
+    """Whether the broker's next delivery is due before the next timer: processes that fetch always have timers."""
+    timers = (when for process in simulation.processes if (when := process.loop.next_due()) is not None)
     return simulation.elapsed < due < min(timers) * 1e6
 
 
@@ -116,8 +118,7 @@ def _sweepable(simulation: Simulation) -> bool:
     )
 
 
-# -- faults: what may go wrong now. Each row of a table is one kind of fault, and the moves that it gives; the order of
-# -- the rows is the order of the moves.
+# -- faults: each row of a table is one kind of fault and its moves; the order of the rows is the order of the moves.
 
 
 def _faults(simulation: Simulation, order: list[Process]) -> Iterator[Move]:
@@ -156,10 +157,10 @@ def _stop_process(process: Process) -> Iterator[Move]:
         yield ("stop", process.slot)
 
 
-def _break_heartbeat(how: str) -> Callable[[Process], Iterator[Move]]:
+def _break_heartbeat(fault: str) -> Callable[[Process], Iterator[Move]]:
     def list_moves(process: Process) -> Iterator[Move]:
         if _beat_is_due(process):
-            yield ("beat_broken", process.slot, how)
+            yield ("beat_broken", process.slot, fault)
 
     return list_moves
 
@@ -174,8 +175,8 @@ PROCESS_FAULTS: Final[tuple[tuple[str, Callable[[Process], Iterator[Move]]], ...
 
 
 def _break_sweeper(simulation: Simulation) -> Iterator[Move]:
-    if not simulation.deaf and any(process.deliveries for process in simulation.processes):
-        yield ("sweep_broken", simulation.last)
+    if not simulation.sweep_has_failed and any(process.deliveries for process in simulation.processes):
+        yield ("sweep_broken", simulation.last_slot)
 
 
 def _let_request_time_out(simulation: Simulation) -> Iterator[Move]:
@@ -194,7 +195,7 @@ def _let_time_pass(span: str) -> Callable[[Simulation], Iterator[Move]]:
 def _jump_store_clock(simulation: Simulation) -> Iterator[Move]:
     if _was_delivered(simulation) and not simulation.offset:
         yield ("jump", "forward")
-        if simulation.elapsed < RETENTION:  # else what had expired would be there again
+        if simulation.elapsed < RETENTION:  # else expired records would be there again
             yield ("jump", "back")
 
 
@@ -215,7 +216,7 @@ def _redeliver_entries(simulation: Simulation) -> Iterator[Move]:
 
 
 def _slow_heartbeats(simulation: Simulation) -> Iterator[Move]:
-    for process in _in_order(simulation) if simulation.meanwhile is not None else ():
+    for process in _processes_in_order(simulation) if simulation.run_others is not None else ():
         if _beat_is_due(process):
             yield ("beat_broken", process.slot, "slow")
 
@@ -233,8 +234,8 @@ def _was_delivered(simulation: Simulation) -> bool:
 
 
 def _cancellable(process: Process) -> list[int]:
-    """The deliveries whose task may be cancelled."""
-    return [each.number for each in process.deliveries.values() if each.inside and not each.cancelled]
+    """Return the numbers of the deliveries whose task may be cancelled."""
+    return [delivery.number for delivery in process.deliveries.values() if delivery.inside and not delivery.cancelled]
 
 
 # -- faults that hit one request, and the process that waits for it
@@ -242,12 +243,12 @@ def _cancellable(process: Process) -> list[int]:
 
 @dataclass(frozen=True)
 class FaultTarget:
-    """A request that a fault may hit, and what decides which ones may."""
+    """A request that a fault may hit, and the facts that decide which faults may."""
 
     process: Process
     request: SimulatedRequest
     fine: bool
-    changes: bool  # executing it changes what it is sent to: if not, losing it and losing its reply are one
+    changes: bool  # executing it changes its receiver: if not, losing it and losing its reply are the same
 
     @property
     def number(self) -> int:
@@ -259,7 +260,7 @@ class FaultTarget:
 
     @property
     def carried(self) -> bool:
-        """Whether it goes over a wire that can break."""
+        """Whether it goes over a connection that can break."""
         return self.request.kind in CARRIED
 
     @property
@@ -268,13 +269,13 @@ class FaultTarget:
 
     @property
     def lingers(self) -> bool:
-        """Whether it may arrive when its caller has given it up."""
+        """Whether it may arrive after its caller has given it up."""
         return self.pending and self.request.transport.lingers
 
     @property
     def waits_for_others(self) -> bool:
         """Whether it cannot be executed now."""
-        return self.pending and self.request.transport.blocked()
+        return self.pending and self.request.transport.is_blocked()
 
     @property
     def reply_comes_now(self) -> bool:
@@ -298,7 +299,7 @@ class FaultTarget:
 
 
 class RequestFault(NamedTuple):
-    """One kind of fault, when it can hit a request, and the moves that it gives."""
+    """One kind of fault, when it can hit a request, and its moves."""
 
     kind: str
     applies: Callable[[FaultTarget], bool]
@@ -324,10 +325,10 @@ REQUEST_FAULTS: Final = (
     RequestFault("raise", lambda t: t.in_handler, lambda t: [("throw", t.number)]),
     RequestFault("decline", lambda t: t.in_handler, lambda t: [("throw", t.number, True)]),
     RequestFault(
-        "reject", lambda t: t.pending and t.request.transport.refused() is not None, lambda t: [("reject", t.number)]
+        "reject", lambda t: t.pending and t.request.transport.rejection() is not None, lambda t: [("reject", t.number)]
     ),
     RequestFault(
-        "decline", lambda t: t.pending and t.request.transport.deniable(), lambda t: [("throw", t.number, True)]
+        "decline", lambda t: t.pending and t.request.transport.is_deniable(), lambda t: [("throw", t.number, True)]
     ),
     RequestFault("crash", lambda t: True, lambda t: [("crash", t.process.slot)]),
     RequestFault(
@@ -343,7 +344,7 @@ REQUEST_FAULTS: Final = (
     RequestFault(
         "cancel-after",
         lambda t: not t.waits_for_others and t.carried and t.changes and (not t.pending or not t.fine),
-        lambda t: [("cancel_after", t.number, each) for each in _cancellable(t.process)],
+        lambda t: [("cancel_after", t.number, delivery) for delivery in _cancellable(t.process)],
     ),
     RequestFault(
         "cancel",
@@ -355,9 +356,9 @@ REQUEST_FAULTS: Final = (
 
 def _faults_on_request(simulation: Simulation, process: Process, request: SimulatedRequest) -> Iterator[Move]:
     allowed = simulation.scenario.faults
-    if request.transport.waits():
+    if request.transport.awaits_work():
         return
-    if request.future.done():  # its caller waits no longer
+    if request.future.done():  # its caller no longer waits
         if "crash" in allowed:
             yield ("crash", process.slot)
         return
@@ -370,4 +371,4 @@ def _faults_on_request(simulation: Simulation, process: Process, request: Simula
 
 def _changes_store(simulation: Simulation, request: SimulatedRequest) -> bool:
     now = simulation.now()
-    return any(simulation.oracle.changes(op, now) for op in request.ops)
+    return any(simulation.oracle.would_change(op, now) for op in request.ops)

@@ -1,15 +1,14 @@
-"""What was promised, and what came of it: the oracle that judges every schedule.
+"""The oracle, which judges every schedule by what was promised.
 
-It sees operations and the store's replies, effects, handlers that start and end, and what is told to the broker;
-it never looks into the store. Two kinds of rules:
+It observes operations and the store's replies, effects, handlers that start and end, and settlements at the broker;
+it never looks into the store. There are two kinds of rules:
 
 - **promises** are what a user is told (DESIGN section 1): `lost`, `doubled`, `overlap`, `replay`, `wedged`,
   `starts`, `lease-lie`, `cancel`, `error`, `unexpected`, `order`, `phantom`, `unbalanced`,
   `redelivered`, `silent`;
 - **contract** is how they are kept (sections 2 and 3): `fencing`, `refused`, `token`, `attempts`, `claim`, `abandoned`.
 
-Three more are only looked for where they are asked for by name, since no page promises them: `ghost`, `late-start`,
-`unrepeated`.
+Three more are only checked where they are named, since no page promises them: `ghost`, `late-start`, `unrepeated`.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ from typing import Any, Final
 
 from effectonce.record import Answer, Batchable, Claim, Look, Remember, Renewal, Settlement
 
-from .scenario import CRASHES
+from .scenario import MAX_CRASHES
 
 RULES: Final = {
-    "lost": "a message was acked, or given up, whose effect nobody has recorded",
+    "lost": "a message was acked, or given up, whose effect is not recorded",
     "doubled": "the effect was repeated where the mode says that it is not",
     "overlap": "two handlers of one key ran at the same time while the first one's lease held",
     "replay": "a duplicate got another result than the first that was recorded",
-    "wedged": "a message, or a key, that nothing gets any further",
+    "wedged": "a message, or a key, that never comes to an end",
     "starts": "a handler was started more often than max_attempts allows, or given up before it had its attempts",
     "lease-lie": "a handler was told that its lease holds when it does not",
     "cancel": "a cancelled call ended as if it had not been",
     "error": "the handler's own exception did not surface",
-    "unexpected": "an error that no part of the design speaks of",
-    "fencing": "a settlement or renewal by one who no longer holds the claim was accepted",
-    "refused": "a settlement or renewal by one who still holds the claim was refused",
+    "unexpected": "an error that no part of the design mentions",
+    "fencing": "a settlement or renewal by a former holder of the claim was applied",
+    "refused": "a settlement or renewal by the holder of the claim was refused",
     "token": "a token that does not grow, or that lies before the store's time",
     "attempts": "attempts that are not the number of starts",
-    "claim": "a claim was answered with what the record is not",
+    "claim": "a claim was answered with another state than the record's",
     "abandoned": "a call ended, nothing broke, and its claim was left to run out",
     "order": "messages of one ordering key left in another order than they were sent in",
-    "phantom": "a message left, or a step was done, that nobody has committed",
+    "phantom": "a message left, or a step was done, that was never committed",
     "unbalanced": "a saga that failed left a step standing, or undid what it had not done, or not in reverse order",
-    "redelivered": "a message that was in hand was delivered again, although nothing went wrong",
-    "silent": "the sweeper failed, and nobody was told",
+    "redelivered": "a message was delivered again while its worker had it, although nothing went wrong",
+    "silent": "the sweeper failed, and no event was emitted",
     "ghost": "a claim that arrived late was granted to an owner whose call is over",
-    "late-start": "a handler was started by one who could know that its lease is over",
+    "late-start": "a handler was started by a worker that could know that its lease is over",
     "unrepeated": "a completion that the store refused for its result was not repeated without it",
 }
 
@@ -97,35 +96,35 @@ class Grant:
         self.max_attempts = op.max_attempts
         self.epoch = epoch
         self.after_success = False  # it was granted although an attempt before had been recorded
-        self.started = False  # the handler
-        self.running = False  # and its outcome is not at the store yet
+        self.started = False  # whether its handler was
+        self.running = False  # whether its handler was started, and its outcome is not at the store yet
         self.effects = 0
         self.recorded = False  # as done
 
 
 class KeyHistory:
-    """All that is known about one key."""
+    """Everything that was observed about one key."""
 
     def __init__(self) -> None:
         self.grants: list[Grant] = []
-        self.holder: Grant | None = None  # whose owner and token the record must have
+        self.holder: Grant | None = None  # the grant whose owner and token the record must have
         self.state = "absent"
         self.attempts = 0
-        self.since = 0  # how many grants there were when attempts were last counted anew
-        self.token = 0  # the highest ever given out
+        self.attempts_since = 0  # how many grants there were when attempts were last reset
+        self.token = 0  # the highest of all grants
         self.expires = 0
         self.epoch = 0  # grows when a finished record expires: what follows is no repetition
         self.result: bytes | None = None  # the first that was recorded in this epoch
         self.results: list[bytes] = []  # every one that was recorded
-        self.effects = 0  # in all
-        self.repeated = 0  # of these, more than one in an epoch
+        self.effects = 0
+        self.repeated = 0  # effects beyond the first of an epoch
         self._by_epoch: dict[int, int] = {}
         self.ever_recorded = False
         self.ever_failed = False
-        self.decided = False  # by an operator, at least once
+        self.was_decided = False  # by an operator, at least once
 
     def count_effect(self, epoch: int) -> int:
-        """Count an effect; how many there are now in its epoch."""
+        """Count an effect, and return how many there are in its epoch."""
         self.effects += 1
         count = self._by_epoch[epoch] = self._by_epoch.get(epoch, 0) + 1
         self.repeated += count > 1
@@ -133,7 +132,7 @@ class KeyHistory:
 
 
 class GuardOracle:
-    """The books of every key, and the judgement on them. ``fail`` is told every violation."""
+    """Keeps the history of every key, and judges it. Calls ``fail`` with every violation."""
 
     def __init__(self, fail: Callable[[str, str], None], *, seen: bool, at_most_once: bool, retention: int) -> None:
         self._fail = fail
@@ -141,8 +140,8 @@ class GuardOracle:
         self._at_most_once = at_most_once
         self._retention = retention
         self.histories: dict[str, KeyHistory] = {}
-        self.blamed: set[bytes] = set()  # owners that a fault has hit: what they leave behind is not ours to judge
-        self._see: dict[type, Callable[[Any, Any, int], None]] = {
+        self.blamed: set[bytes] = set()  # owners that a fault has hit: they may leave claims behind
+        self._observers: dict[type, Callable[[Any, Any, int], None]] = {
             Claim: self._claim,
             Look: self._look,
             Settlement: self._settlement,
@@ -156,11 +155,11 @@ class GuardOracle:
             history = self.histories[key] = KeyHistory()
         return history
 
-    def recorded(self, key: str) -> bytes | None:
-        """The result that was recorded first."""
+    def first_result(self, key: str) -> bytes | None:
+        """Return the result that was recorded first."""
         return self.history(key).result
 
-    def changes(self, op: Batchable, now: int) -> bool:
+    def would_change(self, op: Batchable, now: int) -> bool:
         """Whether executing ``op`` now would change the store."""
         if not isinstance(op, Claim):
             return not isinstance(op, Look)
@@ -174,10 +173,10 @@ class GuardOracle:
         return None
 
     def observe(self, op: Batchable, reply: Any, now: int) -> None:
-        """The store has executed ``op`` at its time ``now``, and answers ``reply``."""
+        """Judge ``reply``, which the store gives to ``op`` at its time ``now``."""
         history = self.history(op.key)
         self._age(history, now)
-        self._see[type(op)](op, reply, now)
+        self._observers[type(op)](op, reply, now)
 
     def _age(self, history: KeyHistory, now: int) -> None:
         state = history.state
@@ -191,9 +190,9 @@ class GuardOracle:
             if state in ("done", "failed"):
                 history.epoch += 1
             history.state, history.holder, history.attempts, history.result = "absent", None, 0, None
-            history.since = len(history.grants)
+            history.attempts_since = len(history.grants)
 
-    # -- the store's answers
+    # -- the store's replies
 
     def _claim(self, op: Claim, reply: Answer, now: int) -> None:
         history, key, kind = self.history(op.key), op.key, reply.kind
@@ -206,18 +205,19 @@ class GuardOracle:
             self._fail("claim", f"{key}: a claim that was resent by its owner was answered {kind!r}")
         elif kind == "in_progress":
             if not live:
-                self._fail("wedged", f"{key}: told to be in progress, but nobody holds a lease on it")
+                self._fail("wedged", f"{key}: answered in progress, without a live lease")
             elif holder is not None and abs(reply.retry_after * 1e6 - (holder.lease_until - now)) > 1:
-                self._fail("claim", f"{key}: told to wait {reply.retry_after} s for a lease that ends otherwise")
+                self._fail("claim", f"{key}: answered to wait {reply.retry_after} s for a lease with another end")
         elif kind == "in_doubt":
             if state != "in_doubt" and not (state == "claimed" and not live and holder is not None and holder.doubt):
-                self._fail("claim", f"{key}: told to be in doubt, but it is {state}")
+                self._fail("claim", f"{key}: answered in doubt, but it is {state}")
             history.state = "in_doubt"
         elif kind == "exhausted":
             free = state in ("absent", "free") or (state == "claimed" and not live)
-            had = sum(each.started or each.owner in self.blamed for each in history.grants[history.since :])
-            if state != "failed" and had < op.max_attempts:
-                self._fail("starts", f"{key}: given up after {had} of {op.max_attempts} attempts")
+            grants = history.grants[history.attempts_since :]
+            attempts = sum(grant.started or grant.owner in self.blamed for grant in grants)
+            if state != "failed" and attempts < op.max_attempts:
+                self._fail("starts", f"{key}: given up after {attempts} of {op.max_attempts} attempts")
             if free and 0 < op.max_attempts <= history.attempts:
                 history.state, history.expires, history.ever_failed = "failed", now + op.retention, True
             elif state != "failed":
@@ -228,18 +228,14 @@ class GuardOracle:
             self._fail("claim", f"{key}: a claim was answered {kind!r}")
 
     def _judge_grant(self, op: Claim, reply: Answer, now: int, live: bool, own: bool) -> None:
-        history, key, holder, state = (
-            self.history(op.key),
-            op.key,
-            self.history(op.key).holder,
-            self.history(op.key).state,
-        )
+        history, key = self.history(op.key), op.key
+        holder, state = history.holder, history.state
         if own and holder is not None:
             if (reply.token, reply.attempts) != (holder.token, holder.attempt):
                 self._fail("token", f"{key}: the same claim, resent, was given another token or attempt")
             return
-        if any(each.owner == op.owner for each in history.grants):
-            self._fail("ghost", f"{key}: a late claim was granted to one who had settled it before")
+        if any(grant.owner == op.owner for grant in history.grants):
+            self._fail("ghost", f"{key}: a late claim was granted to an owner that had settled it before")
         if live:
             self._fail("claim", f"{key}: claimed while the lease of another holds")
         elif state in ("done", "failed", "in_doubt"):
@@ -251,10 +247,10 @@ class GuardOracle:
         if reply.attempts != history.attempts + 1 or 0 < op.max_attempts < reply.attempts:
             self._fail("attempts", f"{key}: attempt {reply.attempts} of {op.max_attempts} after {history.attempts}")
         if holder is not None and not live:
-            holder.lease_until = 0  # over for good, even if the store's clock jumps back
+            holder.lease_until = 0  # it has ended for good, even if the store's clock jumps back
         grant = Grant(op, reply, now, history.epoch)
         grant.after_success = any(
-            each.recorded and each.effects and each.epoch == history.epoch for each in history.grants
+            earlier.recorded and earlier.effects and earlier.epoch == history.epoch for earlier in history.grants
         )
         history.grants.append(grant)
         history.holder, history.state, history.attempts = grant, "claimed", reply.attempts
@@ -262,7 +258,7 @@ class GuardOracle:
 
     def _judge_finished(self, history: KeyHistory, key: str, reply: Answer) -> None:
         if history.state != reply.kind:
-            self._fail("claim", f"{key}: told to be {reply.kind}, but it is {history.state}")
+            self._fail("claim", f"{key}: answered {reply.kind}, but it is {history.state}")
         elif reply.kind == "done" and reply.result != history.result:
             self._fail("replay", f"{key}: {reply.result!r} replayed, {history.result!r} was recorded first")
 
@@ -287,9 +283,9 @@ class GuardOracle:
         if grant is not None:
             grant.running = False
             if op.state == "done":
-                self._recorded(history, grant, key)
+                self._observe_recorded(history, grant, key)
         if not current:
-            self._fail("fencing", f"{key}: {op.state!r} by one whose claim is over was accepted")
+            self._fail("fencing", f"{key}: {op.state!r} by a former holder was applied")
         elif open_:
             if op.state == "done":
                 history.result = op.result
@@ -298,15 +294,15 @@ class GuardOracle:
             history.attempts -= op.refund
             history.ever_failed |= op.state == "failed"
         elif history.state != op.state:
-            self._fail("fencing", f"{key}: {op.state!r} was accepted where it is {history.state}")
+            self._fail("fencing", f"{key}: {op.state!r} was applied where it is {history.state}")
 
-    def _recorded(self, history: KeyHistory, grant: Grant, key: str) -> None:
+    def _observe_recorded(self, history: KeyHistory, grant: Grant, key: str) -> None:
         history.ever_recorded = True
         if not grant.recorded:
             grant.recorded = True
-            twice = [each for each in history.grants if each.recorded and each.effects and each.epoch == grant.epoch]
-            if len(twice) > 1:
-                self._fail("doubled", f"{key}: {len(twice)} attempts each had their effect and were recorded")
+            recorded = [g for g in history.grants if g.recorded and g.effects and g.epoch == grant.epoch]
+            if len(recorded) > 1:
+                self._fail("doubled", f"{key}: {len(recorded)} attempts each had their effect and were recorded")
 
     def _renewal(self, op: Renewal, reply: bool, now: int) -> None:
         history = self.history(op.key)
@@ -315,7 +311,7 @@ class GuardOracle:
         if reply and grant is not None:
             grant.lease_until = now + op.lease
         if reply and not current:
-            self._fail("fencing", f"{op.key}: a renewal by one whose claim is over was accepted")
+            self._fail("fencing", f"{op.key}: a renewal by a former holder was applied")
         elif current and not reply:
             self._fail("refused", f"{op.key}: a renewal by the holder was refused")
 
@@ -328,54 +324,50 @@ class GuardOracle:
             history.results.append(op.result or b"")
         history.ever_recorded = True
 
-    # -- what people do
+    # -- operators and the sweeper
 
-    def decided(self, key: str, state: str, result: bytes | None, now: int) -> None:
-        """An operator has resolved a record in doubt, or (as ``free``) made the store forget one."""
+    def observe_decision(self, key: str, state: str, result: bytes | None, now: int) -> None:
+        """Note that an operator has resolved a record in doubt, or (as ``free``) made the store forget one."""
         history = self.history(key)
         if history.holder is not None:
             history.holder.lease_until = 0  # fenced out
-        history.state, history.holder, history.expires, history.decided = state, None, now + self._retention, True
+        history.state, history.holder, history.expires, history.was_decided = state, None, now + self._retention, True
         history.token = max(history.token + 1, now)
         if state == "free":
-            history.attempts, history.result, history.epoch, history.since = (
-                0,
-                None,
-                history.epoch + 1,
-                len(history.grants),
-            )
+            history.attempts, history.result = 0, None
+            history.epoch, history.attempts_since = history.epoch + 1, len(history.grants)
         elif state == "done":
             history.result, history.ever_recorded = result, True
             history.results.append(result or b"")
         else:
             history.ever_failed = True
 
-    def swept(self, now: int) -> None:
+    def observe_sweep(self, now: int) -> None:
         for history in self.histories.values():
             self._age(history, now)
             holder = history.holder
             if history.state == "claimed" and holder is not None and holder.doubt and holder.lease_until <= now:
                 history.state = "in_doubt"
 
-    # -- what the handler does
+    # -- handlers
 
-    def started(self, key: str, grant: Grant | None, now: int) -> None:
-        """A handler of ``key`` starts."""
+    def observe_start(self, key: str, grant: Grant | None, now: int) -> None:
+        """Judge the start of a handler of ``key``."""
         if grant is None:
             return
         for other in self.history(key).grants:
             if other is grant:
-                break  # a later one took over because our lease had ended: it is allowed to run beside us
+                break  # the later ones took over because this lease had ended: they may run beside it
             if other.running and now < other.lease_until:
                 self._fail("overlap", f"{key}: attempt {grant.attempt} runs beside attempt {other.attempt}")
         grant.started = grant.running = True
         history = self.history(key)
-        starts = sum(each.started for each in history.grants[history.since :])
+        starts = sum(started.started for started in history.grants[history.attempts_since :])
         if 0 < grant.max_attempts < starts:
             self._fail("starts", f"{key}: started for the {starts}th time, of {grant.max_attempts} allowed")
 
-    def effect(self, key: str, grant: Grant | None) -> None:
-        """The effect of ``key`` happens."""
+    def observe_effect(self, key: str, grant: Grant | None) -> None:
+        """Judge the effect of ``key``, which happens now."""
         history = self.history(key)
         count = history.count_effect(history.epoch if grant is None else grant.epoch)
         if grant is not None:
@@ -387,38 +379,42 @@ class GuardOracle:
         elif not self._seen:
             self._fail("doubled", f"{key}: an effect without a claim")
 
-    # -- what is told to the broker
+    # -- settlements at the broker
 
-    def acked(self, key: str) -> None:
+    def observe_ack(self, key: str) -> None:
         history = self.history(key)
-        if not (history.effects or history.decided) or not history.ever_recorded:
-            what = "never happened" if not history.effects else "is not recorded"
-            self._fail("lost", f"{key}: acked, but its effect {what}")
+        if not (history.effects or history.was_decided) or not history.ever_recorded:
+            problem = "never happened" if not history.effects else "is not recorded"
+            self._fail("lost", f"{key}: acked, but its effect {problem}")
 
-    def dead(self, key: str) -> None:
+    def observe_dead_letter(self, key: str) -> None:
         history = self.history(key)
         if history.ever_failed:
             return
-        if history.attempts <= CRASHES:
+        if history.attempts <= MAX_CRASHES:
             self._fail("lost", f"{key}: dead-lettered, but it has not failed for good")
-        elif history.holder is not None:  # F20: parked; its claim lapses, so that its duplicates are recognised, too
+        elif (
+            history.holder is not None
+        ):  # F20, a poison message: parked; its claim lapses, and duplicates are recognised
             self.blamed.add(history.holder.owner)
 
-    def replayed(self, key: str, value: object) -> None:
-        """A duplicate was given ``value``. (That it is the first was looked at when the store replied.)"""
+    def observe_replay(self, key: str, value: object) -> None:
+        """Judge ``value``, which a duplicate got. (Whether it is the first was judged with the store's reply.)"""
         results = self.history(key).results
         if not any(f'"{value}"'.encode() in result for result in results):
             self._fail("replay", f"{key}: a duplicate got {value!r}, recorded was {results}")
 
-    # -- where everything stands
+    # -- the state of a key
 
     def holds(self, key: str, grant: Grant, now: int) -> bool:
-        """Whether ``grant`` is the record's, its lease included. (What an operator does nobody is told at once.)"""
+        """Whether ``grant`` holds the record, and its lease lasts. Workers learn later of an operator's decision."""
         history = self.history(key)
-        return history.decided or (history.holder is grant and history.state == "claimed" and now < grant.lease_until)
+        return history.was_decided or (
+            history.holder is grant and history.state == "claimed" and now < grant.lease_until
+        )
 
-    def left(self, owners: Collection[bytes]) -> str | None:
-        """The key of a claim that one of ``owners``, whose call is over, has left standing though nothing broke."""
+    def find_abandoned(self, owners: Collection[bytes]) -> str | None:
+        """Return the key of a claim that ``owners``, whose calls are over, have left standing though nothing broke."""
         for key, history in self.histories.items():
             holder = history.holder
             if history.state == "claimed" and holder is not None and holder.owner in owners:
@@ -426,12 +422,12 @@ class GuardOracle:
         return None
 
     def state_key(self, tag: Callable[[bytes], object]) -> tuple[object, ...]:
-        """What of all this can still decide a verdict; owners by their ``tag``, None for those that are gone."""
-        return tuple((key, *self._standing(history, tag)) for key, history in sorted(self.histories.items()))
+        """Return what can still decide a verdict; owners by their ``tag``, None for those that are gone."""
+        return tuple((key, *self._history_key(history, tag)) for key, history in sorted(self.histories.items()))
 
-    def _standing(self, history: KeyHistory, tag: Callable[[bytes], object]) -> tuple[object, ...]:
-        holder, epoch = history.holder, [each for each in history.grants if each.epoch == history.epoch]
-        starts = sum(each.started for each in history.grants[history.since :])
+    def _history_key(self, history: KeyHistory, tag: Callable[[bytes], object]) -> tuple[object, ...]:
+        holder, in_epoch = history.holder, [grant for grant in history.grants if grant.epoch == history.epoch]
+        starts = sum(started.started for started in history.grants[history.attempts_since :])
         return (
             history.state,
             history.attempts,
@@ -441,24 +437,24 @@ class GuardOracle:
             min(history.effects, 2),
             history.ever_recorded,
             history.ever_failed,
-            history.decided,
-            sum(each.effects for each in epoch),
-            any(each.recorded and each.effects for each in epoch),
+            history.was_decided,
+            sum(grant.effects for grant in in_epoch),
+            any(grant.recorded and grant.effects for grant in in_epoch),
             holder and (tag(holder.owner), holder.token, holder.lease_until, holder.owner in self.blamed),
             tuple(
                 (
-                    tag(each.owner),
-                    each.token,
-                    each.lease_until,
-                    each.started,
-                    each.running,
-                    each.effects,
-                    each.recorded,
-                    each.after_success,
-                    each.epoch == history.epoch,
-                    each.owner in self.blamed,
+                    tag(grant.owner),
+                    grant.token,
+                    grant.lease_until,
+                    grant.started,
+                    grant.running,
+                    grant.effects,
+                    grant.recorded,
+                    grant.after_success,
+                    grant.epoch == history.epoch,
+                    grant.owner in self.blamed,
                 )
-                for each in history.grants
-                if tag(each.owner) is not None
+                for grant in history.grants
+                if tag(grant.owner) is not None
             ),
         )

@@ -1,4 +1,4 @@
-"""The modelled outside API: it does what it is told, keeps keys for a while or not at all, and its answers get lost."""
+"""The modelled provider: an outside API that keeps idempotency keys for a while or not at all, and loses replies."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from .system import PermanentDecline
 from .transport import Transport
 
 
-class TurnedAway(Exception):
-    """Too many requests: nothing was done."""
+class TooManyRequests(Exception):
+    """The provider rejects a request, and nothing was done."""
 
     status_code = 429
 
 
 class RequestLost:
-    """What became of a request that was on its way for too long."""
+    """The outcome of a request that was on its way for too long."""
 
 
 class ProviderCall(Transport):
-    """One request to the provider. Whoever loses it, or its answer, does not know which."""
+    """One request to the provider. Its caller cannot tell whether the request was lost or its reply."""
 
     def __init__(self, provider: SimulatedProvider, key: str) -> None:
         self._provider = provider
         self._key = key
 
-    def broken(self, retry: bool) -> Exception:
+    def error_when_lost(self, retry: bool) -> Exception:
         return TimeoutError("no answer")
 
-    def refused(self) -> Exception:
-        return TurnedAway("too many requests")
+    def rejection(self) -> Exception:
+        return TooManyRequests("too many requests")
 
-    def deniable(self) -> bool:
+    def is_deniable(self) -> bool:
         return not self._provider.knows(self._key)
 
     def deny(self) -> None:
@@ -42,13 +42,13 @@ class ProviderCall(Transport):
 
 
 class SimulatedProvider:
-    """What it has done, and which keys it remembers. ``window``: for how long; None: it keeps no keys."""
+    """A provider: its effects, and the keys that it remembers for ``window``; None: it keeps no keys."""
 
     def __init__(self, simulation: Simulation, window: int | None) -> None:
         self.simulation = simulation
         self.window = window
         self.effects: list[str] = []
-        self.answers: dict[str, tuple[int, str | None]] = {}  # by key: when, and what; None: declined
+        self.answers: dict[str, tuple[int, str | None]] = {}  # by key: the time, and the receipt; None: declined
 
     def knows(self, key: str) -> bool:
         return (
@@ -57,15 +57,15 @@ class SimulatedProvider:
             and self.simulation.elapsed < self.answers[key][0] + self.window
         )
 
-    async def call(self, process: Process, delivery: SimulatedDelivery, key: str, what: str) -> str:
-        """Do ``what``, once for ``key`` as long as that is kept."""
-        outcome: str | None = await self.ask(process, delivery, key, lambda: self._do(key, what))
+    async def call(self, process: Process, delivery: SimulatedDelivery, key: str, effect: str) -> str:
+        """Have ``effect``, once for ``key`` as long as the provider keeps it."""
+        outcome: str | None = await self.ask(process, delivery, key, lambda: self._execute(key, effect))
         if outcome is None:
             raise PermanentDecline("declined")
         return outcome
 
     async def ask(self, process: Process, delivery: SimulatedDelivery, key: str, apply: Callable[[], Any]) -> Any:
-        """What ``apply`` gives, executed at the provider within the time that a request lingers, or not at all."""
+        """Return what ``apply`` returns, executed at the provider while the request lingers, or not at all."""
         until = self.simulation.elapsed + LEASE
 
         def arrive() -> Any:
@@ -78,18 +78,17 @@ class SimulatedProvider:
             raise TimeoutError("no answer")
         return outcome
 
-    def _do(self, key: str, what: str) -> str | None:
+    def _execute(self, key: str, effect: str) -> str | None:
         if self.knows(key):
             return self.answers[key][1]
-        self.effects.append(what)
-        self.simulation.narrate(f"    provider: {what}, effect number {self.effects.count(what)}")
-        self.answers[key] = (self.simulation.elapsed, f"receipt-{what}")
-        return f"receipt-{what}"
+        self.effects.append(effect)
+        self.simulation.narrate(f"    provider: {effect}, effect number {self.effects.count(effect)}")
+        self.answers[key] = (self.simulation.elapsed, f"receipt-{effect}")
+        return f"receipt-{effect}"
 
     def state_key(self) -> object:
         return tuple(sorted(self.effects)), tuple(sorted(self.answers.items()))
 
 
-#: How long a provider keeps a key, and how long before its end nothing is sent again: longer than a request lingers.
-WINDOW = 140_000_000
-MARGIN = LEASE + 10_000_000
+WINDOW = 140_000_000  # how long a provider keeps a key, in microseconds
+MARGIN = LEASE + 10_000_000  # before the window ends, nothing is sent again: longer than a request lingers

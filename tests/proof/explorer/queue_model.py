@@ -1,7 +1,7 @@
-"""The modelled queue: at least once, and no more than that.
+"""The modelled queue, which delivers at least once.
 
-An entry is one message as the producer sent it; a duplicate by the producer is another entry with the same key. It is
-out with whoever it was delivered to until it is acked, parked or dead-lettered by any of them: a late ack from a
+An entry is one message as the producer sent it; a duplicate by the producer is another entry with the same key. It
+stays with the workers that it was delivered to until any of them acks, parks or dead-letters it: a late ack from a
 worker that had lost the message counts too, which is the worst that a real broker does.
 """
 
@@ -24,17 +24,16 @@ class QueuedMessage:
         self.state: State = "open"
         self.ready = True  # to be delivered (again)
         self.not_before = 0  # when, at the earliest
-        self.held: list[int] = []  # the deliveries that are out
+        self.held: list[int] = []  # the deliveries that are not settled
         self.deliveries = 0
 
-    def taken(self, delivery: int) -> None:
+    def take(self, delivery: int) -> None:
         self.ready = False
         self.held.append(delivery)
         self.deliveries += 1
 
-    def back(self, delivery: int, not_before: int) -> None:
-        """``delivery`` has ended without a word, or with "again": the message is delivered anew, unless it still is
-        or already was with another."""
+    def give_back(self, delivery: int, not_before: int) -> None:
+        """End ``delivery`` without settling it: the message is delivered again, unless another worker has it."""
         if delivery not in self.held:
             return
         self.held.remove(delivery)
@@ -51,7 +50,7 @@ class QueuedMessage:
 
 
 class SimulatedQueue:
-    """Every entry, in the order in which it was sent."""
+    """A queue of entries, in the order in which they were sent."""
 
     def __init__(self, keys: int, copies: int) -> None:
         self.entries: list[QueuedMessage] = []
@@ -64,13 +63,13 @@ class SimulatedQueue:
         self.entries.append(entry)
         return entry
 
-    def ready(self, now: int) -> list[QueuedMessage]:
-        """What may be delivered now: one entry of each key, since copies differ in nothing."""
-        found: dict[str, QueuedMessage] = {}
+    def list_ready(self, now: int) -> list[QueuedMessage]:
+        """Return the entries that may be delivered now: one of each key, since copies do not differ."""
+        first_of_key: dict[str, QueuedMessage] = {}
         for entry in self.entries:
             if entry.ready and entry.not_before <= now and entry.state == "open":
-                found.setdefault(entry.key, entry)
-        return list(found.values())
+                first_of_key.setdefault(entry.key, entry)
+        return list(first_of_key.values())
 
     def next_due(self) -> int | None:
         return min((entry.not_before for entry in self.entries if entry.ready and entry.state == "open"), default=None)

@@ -1,4 +1,4 @@
-"""What a scenario says: who works on what, by which tool, and which faults may hit it. `catalogue` has them all."""
+"""A scenario: which workers use which tool on which messages, and which faults may hit them. `catalogue` lists them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 SECOND: Final = 1_000_000
 LEASE: Final = 30 * SECOND
 RETENTION: Final = 120 * SECOND
-CRASHES: Final = 20  # attempts without a word, after which a message is parked
+MAX_CRASHES: Final = 20  # attempts that ended without a release, after which a message is parked
 
 #: Every kind of fault, and what it is. A scenario names those that it allows.
 FAULTS: Final = {
@@ -27,25 +27,25 @@ FAULTS: Final = {
     "cancel-after": "the task is cancelled in the very turn of the loop in which its reply has come",
     "raise": "the handler raises, before its effect or after it",
     "decline": "the handler raises an error that is declared permanent",
-    "reject": "what a request is sent to turns it away, and nothing happens",
-    "slow": "an answer takes longer than its caller waits for it",
+    "reject": "the receiver of a request rejects it, and nothing happens",
+    "slow": "a reply takes longer than its caller waits for it",
     "half": "half of a lease passes",
-    "lapse": "a whole lease passes, to the microsecond, while nobody gets a turn",
+    "lapse": "a whole lease passes, to the microsecond, while no process runs",
     "age": "a lease and a retention pass",
     "jump": "the store's clock jumps, forward or back",
-    "redeliver": "the broker delivers a message again that is still being worked on",
-    "stop": "a process is told to stop: it drains, gives back what it has not begun, and ends",
+    "redeliver": "the broker delivers a message again while its handler runs",
+    "stop": "a process is stopped: it drains, gives back the messages that it has not begun, and ends",
     "sweep-fails": "the sweeper does not reach the store",
     "resolve": "the operator decides a record that is in doubt",
     "forget": "the operator makes the store forget a key",
     "beat-late": "a heartbeat's renewal is given up, and arrives later",
     "beat-mute": "a heartbeat's renewal is executed, and its reply lost",
-    "beat-slow": "others go on while a heartbeat waits for its reply",
+    "beat-slow": "other processes run while a heartbeat waits for its reply",
 }
 
 
 def parse_faults(names: str) -> frozenset[str]:
-    """Of faults, by their names."""
+    """Return the set of faults whose names ``names`` lists."""
     return frozenset(names.split())
 
 
@@ -60,16 +60,16 @@ class Scenario:
 
     name: str
     about: str
-    part: str = "guard"  # what is explored: see `stages`
-    worker: str = "guard"  # how its user calls it: of the guard also "block", or one of the naive arms
+    part: str = "guard"  # the tool that is explored: see `systems`
+    worker: str = "guard"  # how its user calls it: for the guard also "block", or one of the naive arms
     options: Mapping[str, Any] = field(default_factory=dict)  # of `once`, beside lease and retention
     workers: int = 2
     tasks: int = 1  # deliveries at a time in one process
     keys: int = 1
     copies: int = 2  # of each message, sent by the producer
     faults: frozenset[str] = BASIC
-    beats: bool = False  # heartbeats get their turn; without, a lease that passes is one that was not renewed
-    slow_handlers: bool = False  # others go on, and time passes, while a handler runs
+    beats: bool = False  # heartbeats run; without them, a lease that passes was not renewed
+    slow_handlers: bool = False  # other processes run, and time passes, while a handler runs
     patient: bool = False  # a timer ends a wait only where nothing else can happen, or by the fault "slow"
     fine: bool = False  # every request stops before and after it is executed, every handler before and after its effect
 

@@ -1,7 +1,7 @@
-"""The modelled world: processes, a store, a broker and a clock.
+"""The simulation: processes, a store, a broker and a clock.
 
-Nothing here decides anything: `moves` lists what may happen next, a search picks one, `steps` does it. The guard's own
-code runs unchanged, on the real memory store; a killed process is never run again, and nothing of it is unwound.
+It decides nothing: `moves` lists what may happen next, a search picks one of them, `actions` performs it. The guard's
+own code runs unchanged, on the real memory store; a killed process never runs again, and nothing of it is unwound.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .scenario import SECOND
 from .system import PermanentDecline, SystemUnderTest, Word
 from .transport import FREE, DelayedRequest, Kind, SimulatedRequest, SimulatedStoreBackend, Transport
 
-EPOCH = 1_767_225_600_000_000
+START_US = 1_767_225_600_000_000
 ENFORCED = PROMISES | CONTRACT
 
 Move = tuple[Any, ...]
@@ -40,16 +40,16 @@ class SimulatedDelivery:
         self.task: asyncio.Task[None] | None = None
         self.inside = True  # the guarded call has not returned
         self.cancelled = False
-        self.raised: BaseException | None = None  # by the handler
-        self.came_to: BaseException | None = None  # what the guarded call raised
+        self.handler_error: BaseException | None = None  # that the handler raised
+        self.call_error: BaseException | None = None  # that the guarded call raised
 
     def __repr__(self) -> str:
-        """What a worker can know of it."""
+        """Name the delivery by what a worker can know of it."""
         return f"{self.entry.key}, delivery {self.entry.deliveries}"
 
 
 class HandlerCall:
-    """A handler that runs."""
+    """One running handler."""
 
     def __init__(
         self, process: Process, delivery: SimulatedDelivery, key: str, run: Run | None, grant: Grant | None
@@ -62,29 +62,29 @@ class HandlerCall:
 
 
 class Process:
-    """One worker process: its event loop, its store handle's runtime, and what it has in flight."""
+    """One worker process: its event loop, its store, and its requests and deliveries in flight."""
 
     def __init__(self, simulation: Simulation, slot: int) -> None:
         self.slot = slot
         self.loop = SimulatedLoop(simulation.monotonic)
-        self.loop.hop = self._in_thread
+        self.loop.run_in_thread = self._in_thread
         self.requests: dict[int, SimulatedRequest] = {}
         self.deliveries: dict[int, SimulatedDelivery] = {}
         self.calls: list[HandlerCall] = []
-        self.log: list[object] = []  # what it has been told since it was last idle: its state is a function of it
-        self.owners: list[bytes] = []  # of the claims that it has sent since
-        self.cancelled = False  # one of its tasks, since then
+        self.events: list[object] = []  # what it received since it was last idle; its state is a function of it
+        self.owners: list[bytes] = []  # of the claims that it has sent since then
+        self.cancelled = False  # whether one of its tasks was, since then
         self.stopping = False
-        self.beat = ""  # how the heartbeat's round trip fares
-        self.past = 0  # a hash of what it was told before that, where the system says that it remembers
-        self.starting = False  # it checks what it needs before it consumes: no part of the schedule
+        self.heartbeat_fault = ""  # the fault of the heartbeat's round trip
+        self.past_hash = 0  # a hash of the events before that, where the system remembers them
+        self.starting = False  # it runs its start-up checks, which are not a part of the schedule
         self._simulation = simulation
         self._wire: SimulatedStoreBackend | None = None
         self.store = Store(self._open, sweep_every=None)
 
     @property
     def runtime(self) -> StoreRuntime:
-        """Opened with the first delivery. Its wall clock is wrong, one way or the other."""
+        """The store's runtime, opened with the first delivery. Its wall clock is ahead or behind."""
         return self.store.runtime
 
     def _open(self) -> SimulatedStoreBackend:
@@ -92,15 +92,15 @@ class Process:
         self._wire = SimulatedStoreBackend(self._simulation, self, skew)
         return self._wire
 
-    def record_event(self, what: object) -> None:
-        """Note what this process was told."""
-        self.log.append((self._simulation.elapsed, what) if self._simulation.system.remembers else what)
+    def record_event(self, event: object) -> None:
+        """Record something that this process has received."""
+        self.events.append((self._simulation.elapsed, event) if self._simulation.system.remembers else event)
 
     def forget_events(self) -> None:
-        """It is idle: what it was told is over, unless it remembers."""
+        """Forget the events of a process that is idle; one that remembers keeps their hash."""
         if self._simulation.system.remembers:
-            self.past = hash((self.past, repr(self.log)))
-        self.log.clear()
+            self.past_hash = hash((self.past_hash, repr(self.events)))
+        self.events.clear()
         self.owners.clear()
         self.cancelled = False
 
@@ -110,38 +110,38 @@ class Process:
             return call()
 
         def run() -> tuple[Any, Exception | None]:
-            simulation.take_turn_of(self)
+            simulation.switch_to(self)
             try:
                 return call(), None
             except Exception as error:
                 return None, error
 
         name = getattr(getattr(call, "args", [call])[0], "__name__", "thread").strip("_")
-        value, error = await simulation.memo(self, name, run)
+        value, error = await simulation.ask_memory(self, name, run)
         if error is not None:
             raise error
         return value
 
     @property
     def leased(self) -> Collection[Run]:
-        """The runs that its heartbeat keeps."""
+        """The runs whose leases its heartbeat renews."""
         return () if self._wire is None else self.runtime.leased_runs
 
     @property
     def idle(self) -> bool:
         requests = self.requests.values()
-        return not self.deliveries and (not requests or all(request.transport.waits() for request in requests))
+        return not self.deliveries and (not requests or all(request.transport.awaits_work() for request in requests))
 
     def forget_cancelled(self) -> None:
-        """What nobody waits for any more was never sent."""
-        for request in [each for each in self.requests.values() if each.future.cancelled()]:
-            del self.requests[request.number]
+        """Drop the requests whose callers were cancelled: they were never sent."""
+        for number in [number for number, request in self.requests.items() if request.future.cancelled()]:
+            del self.requests[number]
 
     def end(self) -> None:
-        """Let go of what refers in a circle, so that a million schedules do not fill the memory."""
+        """Break reference cycles, so that a million schedules do not fill the memory."""
         self.loop.close()
         if self._wire is not None:
-            self._wire.cut()
+            self._wire.release()
             self.runtime.__dict__.clear()  # a `Run` refers to it, and the collector does not look into those
 
 
@@ -156,7 +156,7 @@ class StoreClock:
 
 
 class Simulation:
-    """See the module. ``story`` collects, where it is a list, what happens in words."""
+    """One schedule of a system under test. ``story``, where it is a list, collects what happens, in words."""
 
     def __init__(
         self, system: SystemUnderTest, *, rules: frozenset[str] = ENFORCED, story: list[str] | None = None
@@ -169,15 +169,15 @@ class Simulation:
         self.offset = 0  # of the store's clock, where it has jumped
         self.steps = 0
         self.faults = 0
-        self.free = 0  # of the moves that were last listed, those that are no faults
-        self.deaf = False  # a sweep has failed before
-        self.swept = 0  # the step of the last sweep
+        self.free_moves = 0  # how many of the moves that were last listed are not faults
+        self.sweep_has_failed = False
+        self.swept_at_step = 0
         self.violation: tuple[str, str] | None = None
         self.crash_points: set[str] = set()
-        self.memory: set[str] = set()  # of the naive arms
-        self.tally: dict[str, tuple[bool, int]] = {}  # of each key, when all was over: lost, and how often repeated
-        self.over = False
-        self.meanwhile: Callable[[], None] | None = None  # others go on while a heartbeat waits: a search says who
+        self.memory: set[str] = set()  # the keys that the naive arms have marked
+        self.tally: dict[str, tuple[bool, int]] = {}  # by key, at the end: whether it was lost, how often repeated
+        self.is_over = False
+        self.run_others: Callable[[], None] | None = None  # while a heartbeat waits; set by the search
         self._rules = rules
         self._counter = 0
         self.backend = system.backend(clock=StoreClock(self))
@@ -187,8 +187,8 @@ class Simulation:
         self.processes = [Process(self, slot) for slot in range(scenario.workers)]
         self.graveyard: list[Process] = []
         self.delayed: list[DelayedRequest] = []
-        self.last = 0  # the process that had the last turn
-        self.on: Process = self.processes[0]
+        self.last_slot = 0  # of the process that ran last
+        self.running_process: Process = self.processes[0]
         system.open(self)
         for process in self.processes:
             system.start_process(self, process)
@@ -197,56 +197,56 @@ class Simulation:
 
     def now(self) -> int:
         """The store's clock."""
-        return EPOCH + self.elapsed + self.offset
+        return START_US + self.elapsed + self.offset
 
     def monotonic(self) -> float:
         return self.elapsed / 1e6
 
     def fail(self, rule: str, text: str) -> None:
-        """The first violation is the verdict."""
-        if self.violation is None and rule in self._rules and not self.over:
+        """Record a violation. The first one is the verdict."""
+        if self.violation is None and rule in self._rules and not self.is_over:
             self.narrate(f"VIOLATION ({rule}) {text}")
             self.violation = (rule, text)
 
     def narrate(self, text: str) -> None:
-        """Goes into the story, which ends with the first violation."""
+        """Add a line to the story, which ends with the first violation."""
         if self.story is not None and self.violation is None:
             self.story.append(f"{self.elapsed / 1e6:9.3f}s  {text}")
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         self._counter += 1
         return self._counter
 
     # -- turns
 
-    def turn(self, process: Process) -> None:
-        """Let ``process`` run until it waits for something."""
-        self.last = process.slot
+    def run_process(self, process: Process) -> None:
+        """Run ``process`` until it waits for something."""
+        self.last_slot = process.slot
         self.crank(process)
-        if process.loop.complaints:
-            self.fail("unexpected", process.loop.complaints[0])
-        if process.idle and process.log:
-            key = self.oracle.left(process.owners)
+        if process.loop.unhandled_errors:
+            self.fail("unexpected", process.loop.unhandled_errors[0])
+        if process.idle and process.events:
+            key = self.oracle.find_abandoned(process.owners)
             if key is not None:
                 self.fail("abandoned", f"{key}: w{process.slot} is idle, nothing broke, and its claim still stands")
             process.forget_events()
 
     def crank(self, process: Process, most: int = 1_000_000) -> None:
-        self.take_turn_of(process)
+        self.switch_to(process)
         process.loop.crank(most)
 
     def fire(self, process: Process) -> None:
         """Run the timers of ``process`` that are due."""
-        self.take_turn_of(process)
+        self.switch_to(process)
         process.loop.fire()
 
-    def take_turn_of(self, process: Process) -> None:
-        """It is ``process`` whose code runs from now on."""
-        self.on = process
-        self.system.enter(process)
+    def switch_to(self, process: Process) -> None:
+        """Make ``process`` the one whose code runs."""
+        self.running_process = process
+        self.system.switch_to(process)
 
-    def look(self) -> None:
-        """What must hold after every move: whoever is told that its lease holds has it."""
+    def check_leases(self) -> None:
+        """Require, after every move, that a handler which is told that its lease holds has it."""
         if self.offset:
             return  # the store's clock has jumped, and no worker can know that
         now = self.now() - 1  # a worker counts in floating point: it may be wrong about the very microsecond
@@ -258,26 +258,26 @@ class Simulation:
                 self.fail("lease-lie", f"{call.key}: w{process.slot} is told that its lease holds")
 
     def kill(self, process: Process) -> None:
-        """Kill ``process``: nothing of it ever runs again, and a new one takes its place."""
+        """Kill ``process``, which never runs again, and start a new one in its place."""
         self.oracle.blamed.update(process.owners)
         for call in process.calls:
             if call.grant is not None:
                 call.grant.running = False
         for delivery in process.deliveries.values():
-            delivery.entry.back(delivery.number, self.elapsed)
+            delivery.entry.give_back(delivery.number, self.elapsed)
         self.system.process_died(self, process)
         self.replace(process)
 
     def replace(self, process: Process) -> None:
-        """``process`` has ended, and a new one takes its place."""
+        """Start a new process in the place of ``process``, which has ended."""
         process.loop.closed = True
         self.graveyard.append(process)
-        new = self.processes[process.slot] = Process(self, process.slot)
-        self.system.start_process(self, new)
+        successor = self.processes[process.slot] = Process(self, process.slot)
+        self.system.start_process(self, successor)
 
     def end(self) -> None:
-        """Let go of everything: what is unwound from now on is only memory."""
-        self.over = True
+        """Release everything: what is unwound from now on has no effect."""
+        self.is_over = True
         self.system.simulation = None
         self.system.store.use_runtime(None)
         for process in (*self.processes, *self.graveyard):
@@ -291,13 +291,13 @@ class Simulation:
         raise LookupError(f"request {number} is not there: this schedule was made for other code")
 
     def blame(self, request: SimulatedRequest) -> None:
-        """A fault has hit ``request``: the claims that it speaks of may be left standing."""
+        """Note that a fault has hit ``request``: its claims may be left to run out."""
         for op in request.ops:
             owner = getattr(op, "owner", None)
             if owner is not None:
                 self.oracle.blamed.add(owner)
 
-    # -- what processes ask for
+    # -- requests
 
     def ask(
         self,
@@ -309,7 +309,7 @@ class Simulation:
         of: int = 0,
         transport: Transport = FREE,
     ) -> asyncio.Future[Any]:
-        request = SimulatedRequest(self.number(), process, kind, names, apply, ops, of, transport)
+        request = SimulatedRequest(self.next_number(), process, kind, names, apply, ops, of, transport)
         process.requests[request.number] = request
         return request.future
 
@@ -336,101 +336,102 @@ class Simulation:
             entry = delivery.entry
             if not self.scenario.naive and entry.state == "open":
                 if word == "ack":
-                    self.oracle.acked(entry.key)
-                elif word == "dead" and not isinstance(delivery.came_to, PermanentDecline):
-                    self.oracle.dead(entry.key)
+                    self.oracle.observe_ack(entry.key)
+                elif word == "dead" and not isinstance(delivery.call_error, PermanentDecline):
+                    self.oracle.observe_dead_letter(entry.key)
             entry.settle(delivery.number, "acked" if word == "ack" else "parked" if word == "park" else "dead")
 
         return self.ask(process, "broker", (word,), settle)
 
-    def memo(self, process: Process, name: str, apply: Callable[[], Any]) -> asyncio.Future[Any]:
+    def ask_memory(self, process: Process, name: str, apply: Callable[[], Any]) -> asyncio.Future[Any]:
         return self.ask(process, "memo", (name,), apply)
 
     def effect(self, call: HandlerCall, name: str) -> asyncio.Future[Any]:
-        """The effect itself: it happens when the request is executed, whatever becomes of the reply."""
+        """Request the effect itself, which happens when the request is executed, even if its reply is lost."""
 
-        def happen() -> str:
+        def execute() -> str:
             count = self.oracle.history(call.key).effects + 1
             self.narrate(f"    {name} {call.key}: effect number {count}")
-            if call.run is None:
-                self.oracle.history(call.key).count_effect(0)  # of a naive arm, which is judged by its end
+            if call.run is None:  # a naive arm, which is judged by its end
+                self.oracle.history(call.key).count_effect(0)
             else:
-                self.oracle.effect(call.key, call.grant)
+                self.oracle.observe_effect(call.key, call.grant)
             return f"{name}-{call.key}-{count}"
 
-        return self.ask(call.process, "effect", ("effect",), happen, of=call.delivery.number)
+        return self.ask(call.process, "effect", ("effect",), execute, of=call.delivery.number)
 
-    def point(self, call: HandlerCall) -> asyncio.Future[Any]:
-        """A point in the handler at which it may raise, be cancelled, or die."""
+    def pause_handler(self, call: HandlerCall) -> asyncio.Future[Any]:
+        """Stop the handler at a point at which it may raise, be cancelled, or die."""
         return self.ask(call.process, "point", ("handler",), _nothing, of=call.delivery.number)
 
     def current_delivery(self) -> tuple[Process, SimulatedDelivery]:
-        """The process whose turn it is, and the delivery whose task runs."""
-        process = self.on
+        """Return the process that runs, and the delivery whose task runs."""
+        process = self.running_process
         task = asyncio.current_task()
         deliveries = list(process.deliveries.values())
-        return process, next((each for each in deliveries if each.task is task), deliveries[0])
+        return process, next((delivery for delivery in deliveries if delivery.task is task), deliveries[0])
 
-    def enter(self, key: str) -> HandlerCall:
-        """A handler starts, in the process whose turn it is."""
+    def start_handler(self, key: str) -> HandlerCall:
+        """Record that a handler starts in the process that runs."""
         process, delivery = self.current_delivery()
         run = grant = None
         if not self.scenario.naive:
             run = current()
             if not self.scenario.seen:
                 grant = self.oracle.grant(key, run.owner, run.token)
-                self.oracle.started(key, grant, self.now())
+                self.oracle.observe_start(key, grant, self.now())
                 if run.lease_lost and grant is not None and not self.oracle.holds(key, grant, self.now()):
                     self.fail("late-start", f"{key}: w{process.slot} starts with a lease that has ended")
         call = HandlerCall(process, delivery, key, run, grant)
         process.calls.append(call)
         return call
 
-    def leave(self, call: HandlerCall) -> None:
-        if not self.over:
+    def end_handler(self, call: HandlerCall) -> None:
+        if not self.is_over:
             call.process.calls.remove(call)
 
     def end_call(self, process: Process, delivery: SimulatedDelivery, failure: BaseException | None) -> None:
-        """The guarded call came back."""
+        """Record how the guarded call ended, and judge its error."""
         delivery.inside = False
-        delivery.came_to = failure
+        delivery.call_error = failure
         cancelled = isinstance(failure, asyncio.CancelledError)
-        known = cancelled or failure is delivery.raised or failure is None
+        raised = delivery.handler_error
+        known = cancelled or failure is raised or failure is None
         if delivery.cancelled and not cancelled:
-            self.fail("cancel", f"w{process.slot}: cancelled, yet the call came to {failure!r}")
-        elif delivery.raised is not None and not cancelled and failure is not delivery.raised:
-            self.fail("error", f"w{process.slot}: the handler raised {delivery.raised!r}, the caller got {failure!r}")
+            self.fail("cancel", f"w{process.slot}: cancelled, yet the call ended with {failure!r}")
+        elif raised is not None and not cancelled and failure is not raised:
+            self.fail("error", f"w{process.slot}: the handler raised {raised!r}, the caller got {failure!r}")
         elif not known and not isinstance(failure, EffectOnceError | PermanentDecline):
             self.fail("unexpected", f"w{process.slot}: the call raised {failure!r}")
         self.narrate(f"  w{process.slot}: the guarded call {'returned' if failure is None else f'raised {failure!r}'}")
 
     def end_delivery(self, process: Process, delivery: SimulatedDelivery, wait: float) -> None:
-        """The worker is done with this delivery; unless it is settled, it comes again after ``wait`` seconds."""
+        """End this delivery; unless it is settled, the message is delivered again after ``wait`` seconds."""
         process.deliveries.pop(delivery.number, None)
-        delivery.entry.back(delivery.number, self.elapsed + round(wait * SECOND))
+        delivery.entry.give_back(delivery.number, self.elapsed + round(wait * SECOND))
 
-    # -- the heartbeat's round trip, and the sweeper's
+    # -- the round trips of the heartbeat and the sweeper
 
     def renew(self, process: Process, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        """What comes of a renewal, as the move that beats has said."""
-        how = process.beat
-        if how == "late":
+        """Execute a renewal, with the fault that the current move has chosen."""
+        fault = process.heartbeat_fault
+        if fault == "late":
             self.delayed.append(DelayedRequest("renewal", batch, lambda: self.apply(batch)))
             raise StoreUnavailable("the renewal was not answered")
-        if how == "slow" and self.meanwhile is not None:
-            self.meanwhile()
+        if fault == "slow" and self.run_others is not None:
+            self.run_others()
         replies = self.apply(batch, process)
         process.record_event(tuple(replies))
-        if how == "mute":
+        if fault == "mute":
             raise StoreUnavailable("the reply to the renewal was lost")
-        if how == "slow" and self.meanwhile is not None:
-            self.meanwhile()
+        if fault == "slow" and self.run_others is not None:
+            self.run_others()
         return replies
 
     def sweep(self, limit: int = 500) -> SweepResult:
         swept: SweepResult = run_sync(self.port.sweep(limit))
-        self.oracle.swept(self.now())
-        self.swept = self.steps
+        self.oracle.observe_sweep(self.now())
+        self.swept_at_step = self.steps
         return swept
 
 
@@ -439,11 +440,11 @@ def _nothing() -> None:
 
 
 def _describe_reply(op: Batchable, reply: object) -> str:
-    """An operation and the reply to it, for the timeline."""
+    """Describe an operation and the reply to it, for the timeline."""
     name = operation_name(op)
     if isinstance(reply, Answer):
-        more = f", attempt {reply.attempts}, token …{reply.token % 10**9:09d}" if reply.kind == "claimed" else ""
-        more += f", {reply.retry_after:g} s to go" if reply.kind == "in_progress" else ""
-        return f"{name} {op.key}: {reply.kind}{more}"
+        details = f", attempt {reply.attempts}, token …{reply.token % 10**9:09d}" if reply.kind == "claimed" else ""
+        details += f", {reply.retry_after:g} s to go" if reply.kind == "in_progress" else ""
+        return f"{name} {op.key}: {reply.kind}{details}"
     token = f" with token …{op.token % 10**9:09d}" if isinstance(op, Settlement) else ""
     return f"{name} {op.key}{token}: {'applied' if reply else 'refused'}"

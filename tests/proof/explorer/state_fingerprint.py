@@ -1,8 +1,8 @@
-"""When are two moments the same? Then one of them need not be explored.
+"""A fingerprint of the simulation's state: of two equal states only one needs to be explored.
 
-All that can still matter is in here: the clock, the rows, the queue, what every process has been told since it was last
-idle (its memory is a function of that), what is on the wire, and what the oracle remembers. Owners are named by who
-holds them, tokens and times are as they are; processes that differ only in their number are the same.
+It covers everything that can still matter: the clock, the rows, the queue, the replies and events that every process
+has received since it was last idle (its memory is a function of them), the delayed requests, and the oracle's memory.
+Owners are named by the process that holds them; processes that differ only in their number are the same.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from .simulation import Process, Simulation
 
 
 def fingerprint(simulation: Simulation) -> int:
-    """Equal for moments from which the same moves lead to the same verdicts (unless 64 bits of hash collide)."""
+    """Return a number that is equal for states from which the same moves lead to the same verdicts (unless 64 bits of
+    hash collide)."""
     ranked = sorted(
-        ((_process(process), process.slot, process) for process in simulation.processes), key=lambda each: each[:2]
+        ((_describe(process), process.slot, process) for process in simulation.processes), key=lambda rank: rank[:2]
     )
     tags: dict[bytes, object] = {}
     holders: dict[int, int] = {}
     for rank, (_, _, process) in enumerate(ranked):
-        for at, owner in enumerate(process.owners):
-            tags[owner] = (rank, at)
+        for index, owner in enumerate(process.owners):
+            tags[owner] = (rank, index)
         for delivery in process.deliveries:
             holders[delivery] = rank
     delayed: list[tuple[object, ...]] = []
-    for at, delayed_request in enumerate(simulation.delayed):
+    for index, delayed_request in enumerate(simulation.delayed):
         delayed.append((delayed_request.name, delayed_request.until))
         for op in delayed_request.ops:
             sender: bytes = getattr(op, "owner", b"")
-            tags.setdefault(sender, ("stray", at))
+            tags.setdefault(sender, ("stray", index))
             delayed.append((delayed_request.name, tags[sender], op.key, getattr(op, "token", 0)))
     tag = tags.get
     rows = []
     for scope in simulation.backend.scopes.values():
         for key, row in scope.items():
-            first = simulation.oracle.recorded(key)
+            first_result = simulation.oracle.first_result(key)
             rows.append(
                 (
                     key,
@@ -45,7 +46,7 @@ def fingerprint(simulation: Simulation) -> int:
                     row.expires_at,
                     row.lease_until if row.state == "claimed" else 0,
                     row.doubt_on_lapse,
-                    row.result if row.result != first else b"first",
+                    row.result if row.result != first_result else b"first",
                     row.error,
                     row.note,
                 )
@@ -56,7 +57,7 @@ def fingerprint(simulation: Simulation) -> int:
             entry.state,
             entry.ready,
             entry.not_before if entry.ready else 0,
-            tuple(sorted(holders.get(each, -1) for each in entry.held)),
+            tuple(sorted(holders.get(delivery, -1) for delivery in entry.held)),
         )
         for entry in simulation.broker.entries
     )
@@ -65,7 +66,7 @@ def fingerprint(simulation: Simulation) -> int:
             simulation.elapsed,
             simulation.offset,
             simulation.faults,
-            tuple(each[0] for each in ranked),
+            tuple(description for description, _, _ in ranked),
             tuple(delayed),
             tuple(sorted(rows, key=repr)) if len(rows) > 1 else tuple(rows),
             tuple(entries),
@@ -76,12 +77,12 @@ def fingerprint(simulation: Simulation) -> int:
     )
 
 
-def _process(process: Process) -> str:
+def _describe(process: Process) -> str:
     return repr(
         (
-            process.past,
-            process.log,
-            [(each.name, each.executed, each.reply) for each in process.requests.values()],
+            process.past_hash,
+            process.events,
+            [(request.name, request.executed, request.reply) for request in process.requests.values()],
             sorted(run.sent_at for run in process.leased),
             [timer.due for timer in process.loop.timers],
         )

@@ -1,7 +1,7 @@
-"""What all schedules of one scenario share: the code under test, made once, and how its end is judged.
+"""The system under test, which all schedules of one scenario share: our code, made once, and how its end is judged.
 
-One system per tool. Before a process gets a turn its engine is put behind the store handle, so that each has its own
-connections, heartbeat and waiters, as processes do.
+There is one per tool. Before a process runs, its runtime is put behind the store handle, so that each has its own
+connections, heartbeat and waiters, as processes have.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SCOPE = "explored"
 
 
 class Transient(Exception):
-    """What the handler raises where a schedule says so; the next delivery may succeed."""
+    """The error that the handler raises where a schedule says so; the next delivery may succeed."""
 
 
 class PermanentDecline(Exception):
-    """What the handler raises for good, and what a provider says that will never do it."""
+    """The error by which a handler, or a provider, declines for good."""
 
     status_code = 402
 
 
 def word_for(error: BaseException) -> Word:
-    """What a worker tells the broker when the guarded call raised: DESIGN section 3."""
+    """Return how a worker settles a delivery whose guarded call raised ``error``: DESIGN section 3."""
     if isinstance(error, ResultNotStored):
         return "ack"
     if isinstance(error, InDoubt):
@@ -48,7 +48,7 @@ def word_for(error: BaseException) -> Word:
 
 
 class Oracle:
-    """An oracle that looks at the end only. The guard's own, `GuardOracle`, sees every operation too."""
+    """An oracle that judges the end only. `GuardOracle` observes every operation, too."""
 
     def __init__(self) -> None:
         self.histories: dict[str, Any] = {}
@@ -56,21 +56,21 @@ class Oracle:
 
     def observe(self, op: Any, reply: Any, now: int) -> None: ...
 
-    def swept(self, now: int) -> None: ...
+    def observe_sweep(self, now: int) -> None: ...
 
-    def acked(self, key: str) -> None: ...
+    def observe_ack(self, key: str) -> None: ...
 
-    def dead(self, key: str) -> None: ...
+    def observe_dead_letter(self, key: str) -> None: ...
 
-    def changes(self, op: Any, now: int) -> bool:
+    def would_change(self, op: Any, now: int) -> bool:
         return not isinstance(op, Look)
 
-    def decided(self, key: str, state: str, result: bytes | None, now: int) -> None: ...
+    def observe_decision(self, key: str, state: str, result: bytes | None, now: int) -> None: ...
 
-    def left(self, owners: Collection[bytes]) -> str | None:
+    def find_abandoned(self, owners: Collection[bytes]) -> str | None:
         return None
 
-    def recorded(self, key: str) -> bytes | None:
+    def first_result(self, key: str) -> bytes | None:
         return None
 
     def state_key(self, tag: Tag) -> tuple[object, ...]:
@@ -78,48 +78,48 @@ class Oracle:
 
 
 class SystemUnderTest:
-    """See the module."""
+    """The code under test in one scenario. Subclasses say how a tool is used, and judge the end of each schedule."""
 
     skew = 3600 * SECOND
     """By how much the wall clocks of workers are wrong."""
     pulls = False
-    """Its processes fetch messages themselves; nothing is brought to them."""
+    """Its processes fetch messages themselves; the explorer delivers none to them."""
     remembers = False
-    """What its processes do may depend on all that they were told since they began, not only since they were idle."""
+    """What its processes do may depend on every event since they began, not only on those since they were idle."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.simulation: Simulation | None = None
-        self.store = Store(nowhere, sweep_every=None)
+        self.store = Store(no_runtime, sweep_every=None)
         self.backend: Any = type(open_backend("memory://"))
 
     def oracle(self, simulation: Simulation) -> Any:
-        """The oracle of one schedule."""
+        """Make the oracle of one schedule."""
         return Oracle()
 
     def open(self, simulation: Simulation) -> None:
-        """Make what one schedule has beside the store: a database, a provider, a queue."""
+        """Make what one schedule needs beside the store: a database, a provider, a queue."""
 
-    def enter(self, process: Process) -> None:
-        """``process`` gets a turn."""
+    def switch_to(self, process: Process) -> None:
+        """Put the runtime of ``process``, which runs now, behind the store handle."""
         self.store.use_runtime(process.runtime)
 
     def start_process(self, simulation: Simulation, process: Process) -> None:
-        """``process`` is new."""
+        """Start what runs in a new ``process``."""
 
     def stop(self, simulation: Simulation, process: Process) -> None:
-        """``process`` is told to come to its end in good order."""
+        """Ask ``process`` to drain and end."""
         raise NotImplementedError
 
     def at_rest(self, simulation: Simulation) -> bool:
-        """Whether all is over, although processes have timers that never end."""
+        """Whether the schedule has ended, although processes have timers that never end."""
         return False
 
     def process_died(self, simulation: Simulation, process: Process) -> None:
-        """``process`` was killed: what it was connected to notices."""
+        """Break the connections of ``process``, which was killed."""
 
     def transport(self, ops: Sequence[Batchable]) -> Transport:
-        """What a request to the store with ``ops`` has to wait for."""
+        """Return the transport of a request to the store with ``ops``: it knows what the request has to wait for."""
         return FREE
 
     async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
@@ -127,16 +127,16 @@ class SystemUnderTest:
         raise NotImplementedError
 
     def finish(self, simulation: Simulation) -> None:
-        """Judge what is left when everything has been delivered; into ``world.tally``, for each key, what was lost and
-        how often it was doubled."""
+        """Judge the state when everything has been delivered. Writes into ``simulation.tally``, for each key, whether
+        it was lost and how often it was doubled."""
         raise NotImplementedError
 
     def state_key(self, simulation: Simulation, tag: Tag) -> object:
-        """What of all this can still decide a verdict: equal where moments are the same."""
+        """Return what can still decide a verdict: equal for equal states."""
         return ()
 
     def summary(self, simulation: Simulation, key: str) -> tuple[object, ...]:
-        """How it ended for ``key``, beside what the broker knows."""
+        """Return how the schedule ended for ``key``, beside what the broker knows."""
         return ()
 
     async def settle(
@@ -147,7 +147,7 @@ class SystemUnderTest:
         word: Word,
         failure: BaseException | None = None,
     ) -> None:
-        """Tell the broker, and end."""
+        """Settle the delivery at the broker, and end it."""
         if word != "again":
             await simulation.ask_broker(process, delivery, word)
         wait = failure.retry_after if isinstance(failure, Retryable) else 1.0
@@ -156,7 +156,7 @@ class SystemUnderTest:
     async def settle_after(
         self, simulation: Simulation, process: Process, delivery: SimulatedDelivery, call: Any
     ) -> Any:
-        """Await ``call`` as a worker does, tell the broker what it came to, and give its value."""
+        """Await ``call`` as a worker does, settle the delivery by how it ended, and return its value."""
         word: Word = "ack"
         failure: BaseException | None = None
         value: Any = None
@@ -167,11 +167,11 @@ class SystemUnderTest:
         except BaseException as error:
             failure, word = error, word_for(error)
         delivery.inside = False
-        delivery.came_to = failure
-        simulation.narrate(f"  w{process.slot}: it {'is done' if failure is None else f'raised {failure!r}'}")
+        delivery.call_error = failure
+        simulation.narrate(f"  w{process.slot}: the call {'is done' if failure is None else f'raised {failure!r}'}")
         await self.settle(simulation, process, delivery, word, failure)
         return value
 
 
-def nowhere() -> Any:
-    raise AssertionError("a process was given a turn without an runtime")
+def no_runtime() -> Any:
+    raise AssertionError("a process runs without a runtime")

@@ -1,4 +1,4 @@
-"""Which system under test a scenario explores."""
+"""The system under test of each scenario, by the tool that it explores."""
 
 from __future__ import annotations
 

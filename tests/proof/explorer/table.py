@@ -1,4 +1,4 @@
-"""Every scenario in turn, and what came of it as rows of one table: what `make prove` prints."""
+"""Every scenario in turn, and the results as rows of one table, which `make prove` prints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SHORT: Final = {
     "intents-I-joined+crash+mute": 1,
     "intents-K-joined-recover+crash": 1,
 }
-#: And in a proof: the cheap ones first, since what they leave of their time is for the others.
+#: The same in `make prove`: the cheap ones first, since the time that they leave is for the others.
 FULL: Final = {
     "guard-D": 1,
     "guard-K": 1,
@@ -94,7 +94,7 @@ FULL: Final = {
     "guard-L": 2,
 }
 
-#: In a random schedule.
+#: How many faults at most, in a random schedule.
 RANDOM: Final = 6
 
 #: The modes of DESIGN section 1, and the tools that have none.
@@ -110,14 +110,17 @@ MODES: Final = {
 
 
 class SearchRow(NamedTuple):
-    """What one search came to. ``most``: how many faults one schedule may have. ``seed``: None where every schedule was
-    tried, and ``complete`` says whether there was time for all of them. ``broken``: the violation, with its timeline
-    and the line that replays it; of the control arms (mode ``naive``) there must be one."""
+    """The result of one search.
+
+    ``max_faults``: how many faults one schedule may have. ``seed``: None where every schedule was tried, and
+    ``complete`` says whether there was time for all of them. ``broken``: the violation, with its timeline and the line
+    that replays it; the control arms (mode ``naive``) must have one.
+    """
 
     mode: str
     scenario: str
     schedules: int
-    most: int
+    max_faults: int
     faults: int
     lost: int
     doubled: int
@@ -145,43 +148,44 @@ def explore_all(
     """Every scenario: the small ones exhaustively up to ``bounds``, the large ones at random, and the control arms.
 
     ``schedules`` is how many random ones there are in all. Each row has an equal share of ``seconds``, and of what the
-    rows before it have left of theirs; one that it does not suffice for is cut short, and not ``complete``. Each row
-    is told to ``progress`` when it is done.
+    rows before it have left of theirs; a search that needs more is cut short, and is not ``complete``. ``progress`` is
+    called with each row when it is done.
     """
     exhaustive = SHORT if bounds == "short" else FULL
     end = None if seconds is None else time.monotonic() + seconds
     rows: list[SearchRow] = []
 
     def limit() -> float:
-        to_come = len(NAIVE) + len(exhaustive) + len(LARGE) - len(rows)
-        return 1e9 if end is None else max(0.0, end - time.monotonic()) / to_come
+        rows_left = len(NAIVE) + len(exhaustive) + len(LARGE) - len(rows)
+        return 1e9 if end is None else max(0.0, end - time.monotonic()) / rows_left
 
-    def add(mode: str, report: SearchReport, most: int, of: int | None) -> None:
-        rows.append(_make_row(mode, report, most, of))
+    def add(mode: str, report: SearchReport, max_faults: int, seed: int | None) -> None:
+        rows.append(_make_row(mode, report, max_faults, seed))
         if progress is not None:
             progress(rows[-1])
 
-    for each in NAIVE:
-        most = 1 if each.part == "redrive" else 2
-        report = explore(each.name, most, keep_going=True, limit=limit())
-        if report.finding is None:  # it has to break, and then that is all there was time for
-            report = explore(each.name, most)
-        add("naive", report, most, None)
-    for name, most in exhaustive.items():
-        add(mode_of(name), explore(name, most, limit=limit()), most, None)
-    for at, each in enumerate(LARGE):
-        share = schedules // len(LARGE) + (at < schedules % len(LARGE))
+    for scenario in NAIVE:
+        max_faults = 1 if scenario.part == "redrive" else 2
+        report = explore(scenario.name, max_faults, keep_going=True, limit=limit())
+        if report.finding is None:  # a control arm must break a promise, whatever time that takes
+            report = explore(scenario.name, max_faults)
+        add("naive", report, max_faults, None)
+    for name, max_faults in exhaustive.items():
+        add(mode_of(name), explore(name, max_faults, limit=limit()), max_faults, None)
+    for index, scenario in enumerate(LARGE):
+        share = schedules // len(LARGE) + (index < schedules % len(LARGE))
         if share:
-            add(mode_of(each.name), sample(each.name, share, seed=seed, faults=RANDOM, limit=limit()), RANDOM, seed)
+            report = sample(scenario.name, share, seed=seed, faults=RANDOM, limit=limit())
+            add(mode_of(scenario.name), report, RANDOM, seed)
     return rows
 
 
-def _make_row(mode: str, report: SearchReport, most: int, seed: int | None) -> SearchRow:
+def _make_row(mode: str, report: SearchReport, max_faults: int, seed: int | None) -> SearchRow:
     return SearchRow(
         mode=mode,
         scenario=report.scenario,
         schedules=report.schedules,
-        most=most,
+        max_faults=max_faults,
         faults=report.faults,
         lost=report.lost,
         doubled=report.doubled,

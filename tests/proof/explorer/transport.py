@@ -1,7 +1,7 @@
-"""What a process of the model speaks through: requests that stop before and after they are executed.
+"""Requests of a process, which stop before and after they are executed, and the ports that send them.
 
 Everything that a worker does to the world (an operation on the store, an effect, an ack) is a `SimulatedRequest`: it is
-sent, then executed, then answered, and the scheduler decides when each of that happens, if at all.
+sent, then executed, then answered, and the scheduler decides when each of these happens, if at all.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ JOIN: Final = "join"
 
 
 class Transport:
-    """What ties a request to something that can break: a connection, the way to a provider."""
+    """What carries a request, and can break: a connection, the way to a provider."""
 
-    #: It touches nothing that another process reads.
+    #: The request touches nothing that another process reads.
     local = False
-    #: Given up by its caller, it may still arrive.
+    #: When its caller has given it up, the request may still arrive.
     lingers = True
 
-    def blocked(self) -> bool:
-        """Whether it has to wait for another's end (a row that another transaction holds)."""
+    def is_blocked(self) -> bool:
+        """Whether the request has to wait for another transaction, which holds its row."""
         return False
 
-    def waits(self) -> bool:
-        """Whether its caller has nothing to do until there is an answer: it waits for work."""
+    def awaits_work(self) -> bool:
+        """Whether the caller has nothing to do until there is a reply: it waits for work."""
         return False
 
-    def broken(self, retry: bool) -> Exception:
-        """It was lost, or its reply was: what its caller is told."""
+    def error_when_lost(self, retry: bool) -> Exception:
+        """Return the error that the caller gets when the request, or its reply, is lost."""
         return ConnectionLost("reset") if retry else StoreUnavailable("no answer")
 
-    def deniable(self) -> bool:
-        """Whether whoever it goes to can still say no, for good."""
+    def is_deniable(self) -> bool:
+        """Whether the receiver can still decline the request for good."""
         return False
 
     def deny(self) -> None:
-        """The answer is no."""
+        """Decline the request for good."""
 
-    def refused(self) -> Exception | None:
-        """What its caller is told where it is turned away, and nothing happens; None: it cannot be."""
+    def rejection(self) -> Exception | None:
+        """Return the error that the caller gets when the request is rejected; None: it cannot be."""
         return None
 
-    def late(self) -> None:
-        """It is on its way, and nobody waits for it any more."""
+    def give_up(self) -> None:
+        """The caller has given the request up, which is still on its way."""
 
 
 class DelayedRequest(NamedTuple):
@@ -72,7 +72,7 @@ FREE = Transport()
 
 
 class SimulatedRequest:
-    """One thing asked of the world: pending, then executed, then answered, each when the scheduler says so."""
+    """One request: pending, then executed, then answered, each when the scheduler says so."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class SimulatedRequest:
         self.name = "+".join(names)
         self.apply = apply
         self.ops = ops
-        self.of = of  # the delivery, where it is a handler's
+        self.of = of  # the number of the delivery that it belongs to; 0: none
         self.transport = transport
         self.executed = False
         self.reply: Any = None
@@ -115,7 +115,7 @@ class SimulatedStorePort:
 
 
 class HeartbeatPort:
-    """The connection of the heartbeat, and of people. It answers at once, as the move that beats has decided."""
+    """The connection of the heartbeat and of operators. It answers at once, as the current move has decided."""
 
     def __init__(self, simulation: Simulation, process: Process) -> None:
         self._simulation = simulation
@@ -128,18 +128,18 @@ class HeartbeatPort:
         return self._simulation.sweep(limit)
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        return self._decided(key, await self._simulation.port.resolve(scope, key, resolution))
+        return self._observe_decision(key, await self._simulation.port.resolve(scope, key, resolution))
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        return self._decided(key, await self._simulation.port.forget(scope, key, retention))
+        return self._observe_decision(key, await self._simulation.port.forget(scope, key, retention))
 
-    def _decided(self, key: str, changed: bool) -> bool:
+    def _observe_decision(self, key: str, changed: bool) -> bool:
         if changed:
-            self._simulation.oracle.decided(key, "free", None, self._simulation.now())
+            self._simulation.oracle.observe_decision(key, "free", None, self._simulation.now())
         return changed
 
     def __getattr__(self, name: str) -> Any:
-        """What people ask: `get`, `list`, `now`."""
+        """The other operations of operators: `get`, `list`, `now`."""
         return getattr(self._simulation.port, name)
 
     async def close(self) -> None:
@@ -147,7 +147,7 @@ class HeartbeatPort:
 
 
 class SkewedClock:
-    """A worker's clocks: a wall clock that is wrong, and a monotonic one that began elsewhere."""
+    """A worker's clocks: a wall clock that is wrong, and a monotonic one with another start."""
 
     manual = True
 
@@ -163,7 +163,7 @@ class SkewedClock:
 
 
 class SimulatedStoreBackend:
-    """A `contracts.Backend`: the one store that all processes share, as one of them reaches it."""
+    """A `contracts.Backend`: the store that all processes share, as one of them reaches it."""
 
     capabilities = CAPABILITIES
 
@@ -179,12 +179,12 @@ class SimulatedStoreBackend:
         return SimulatedStorePort(self._simulation, self._process)
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
-        """The records are in the modelled database, too: see `contracts.Joinable`."""
+        """Complete a record in the modelled database: see `contracts.Joinable`."""
         return "sqlite", [(JOIN, (op,))]
 
     def schema_sql(self) -> str:
         return ""
 
-    def cut(self) -> None:
-        """Let go of the world, since a registry of the interpreter's keeps this object."""
+    def release(self) -> None:
+        """Drop the references to the simulation, since a registry of the interpreter keeps this object."""
         del self._simulation, self._process, self.clock._simulation

@@ -1,4 +1,4 @@
-"""The end of a schedule: the faults are over, everything has been delivered. Is anything lost, doubled, or stuck?"""
+"""The verdict on a guarded handler at the end of a schedule: whether anything is lost, doubled, or stuck."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import InDoubt, InProgress, PermanentFailure, ResultNotStored
 from effectonce.record import Query
 
-from .actions import deliver, do, resolve, spend, timer
+from .actions import deliver, execute_and_answer, pass_time, resolve, timer
 from .simulation import SimulatedDelivery, Simulation
 from .system import PermanentDecline
 
 
-def finish(simulation: Simulation) -> None:
-    """Judge what is left. One more delivery of every key must find what the first ones have left behind."""
+def judge_end(simulation: Simulation) -> None:
+    """Judge the end state. One more delivery of every key must get the answer that its record has."""
     for entry in simulation.broker.unsettled():
         simulation.fail("wedged", f"message {entry.number} ({entry.key}) is neither acked, parked nor dead-lettered")
     naive = simulation.scenario.naive
@@ -22,7 +22,7 @@ def finish(simulation: Simulation) -> None:
         history = simulation.oracle.history(key)
         effects = history.effects
         states = {entry.state for entry in simulation.broker.entries if entry.key == key}
-        lost = "acked" in states and not effects and not history.decided
+        lost = "acked" in states and not effects and not history.was_decided
         if lost:
             simulation.fail("lost", f"{key}: acked, and its effect never happened")
         if naive and effects > 1:
@@ -36,12 +36,12 @@ def finish(simulation: Simulation) -> None:
 
 def _probe(simulation: Simulation, key: str, states: Collection[str]) -> None:
     for _ in range(4):
-        failure = deliver_probe(simulation, key).came_to
+        failure = deliver_probe(simulation, key).call_error
         if simulation.violation is not None:
             return
         if isinstance(failure, InProgress):
-            # The claim of a dead sender that has arrived after all: its lease must end.
-            spend(simulation, round(failure.retry_after * 1e6))
+            # The delayed claim of a dead sender has arrived: its lease must end.
+            pass_time(simulation, round(failure.retry_after * 1e6))
         elif isinstance(failure, InDoubt):
             if key not in [record.key for record in run_sync(simulation.port.list(Query(state="in_doubt"))).records]:
                 simulation.fail("lost", f"{key}: in doubt, and not on the operator's list")
@@ -54,23 +54,23 @@ def _probe(simulation: Simulation, key: str, states: Collection[str]) -> None:
             return
         elif isinstance(failure, PermanentFailure | PermanentDecline):
             if "dead" not in states and not simulation.oracle.history(key).decided:
-                simulation.fail("lost", f"{key}: failed for good, and nobody was told")
+                simulation.fail("lost", f"{key}: failed for good, without a dead letter or a decision")
             return
         else:
-            simulation.fail("unexpected", f"{key}: a delivery after all was over came to {failure!r}")
+            simulation.fail("unexpected", f"{key}: a delivery after the end raised {failure!r}")
             return
-    simulation.fail("wedged", f"{key}: delivered again and again, and it comes to nothing")
+    simulation.fail("wedged", f"{key}: delivered again and again, and never settled")
 
 
 def deliver_probe(simulation: Simulation, key: str) -> SimulatedDelivery:
-    """Deliver ``key`` once more, to the first worker, and let that run to its end."""
+    """Deliver ``key`` once more, to the first worker, and run that until the delivery ends."""
     entry = simulation.broker.send(key, probe=True)
     deliver(simulation, 0, entry.number)
     process = simulation.processes[0]
     (delivery,) = process.deliveries.values()
     while process.deliveries and simulation.violation is None:
         if process.requests:
-            do(simulation, next(iter(process.requests)))
+            execute_and_answer(simulation, next(iter(process.requests)))
         elif process.loop.timers:
             timer(simulation)
         else:

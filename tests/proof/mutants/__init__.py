@@ -1,10 +1,10 @@
 """Mutants of our own code: each breaks one thing that the promise rests on, and the explorer must catch it.
 
-The list is data. A mutant names its number in the failure catalogue and where to look for it, and is put in place by
-swapping an attribute or two for as long as the search runs. One that survives fails the build.
+The list is data. A mutant names its number in the failure catalogue and the scenario to search, and is put in place by
+swapping an attribute or two while the search runs. One that survives fails the build.
 
-The mutants of the worker (`worker`, `worker_transactions`) swap nothing of its inside. They stand at its seams: what
-the explorer's store port, consumer, publisher, database session and handler say to it, or do with what it says.
+The mutants of the worker (`worker`, `worker_transactions`) swap none of its internals. They change what the explorer's
+store port, consumer, publisher, database session and handler answer it, or do with its calls.
 """
 
 from . import (

@@ -1,4 +1,4 @@
-"""What a mutant is made with."""
+"""How a mutant is described, put in place, and searched for."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from unittest import mock
 from tests.proof.explorer import SearchReport, explore, sample, scenario
 
 Function = Callable[..., Any]
-Swap = tuple[Any, str, Any]  # what of whom is replaced by what
+Swap = tuple[Any, str, Any]  # an object, its attribute, and the value that replaces it
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One defect, and where to look for it: ``guard-L+lapse/2`` is a scenario, its faults, and how many of them."""
+    """One defect, and the search that must find it: ``guard-L+lapse/2`` is a scenario, its faults, and how many."""
 
     name: str
     about: str
     failure: str  # its number in the failure catalogue, or where it was seen
     swaps: tuple[Swap, ...]
-    hunt: str
-    promise: bool  # users can tell; without, only the contract is broken, and another rule keeps users safe
+    search_in: str
+    promise: bool  # whether users notice; if not, only the contract is broken, and another rule keeps users safe
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -33,8 +33,8 @@ class Mutant:
             yield
 
     def search(self, rules: frozenset[str]) -> SearchReport:
-        """Search with the defect in place. Its report has a finding, or it has survived."""
-        name, _, faults = self.hunt.partition("/")
+        """Search with the defect in place. A report without a finding means that the mutant has survived."""
+        name, _, faults = self.search_in.partition("/")
         with self.in_place():
             if scenario(name).fine:
                 return sample(name, 1500, faults=int(faults), rules=rules)
@@ -51,17 +51,17 @@ def mutant(
     failure: str,
     owner: Any,
     attribute: str,
-    hunt: str,
+    search_in: str,
     *,
     promise: bool = True,
     also: tuple[Any, str, Any] | None = None,
 ) -> Callable[[Function], Function]:
-    """Register the decorated function as what ``owner.attribute`` is replaced by; its docstring says what it breaks."""
+    """Register the decorated function, which replaces ``owner.attribute``; its docstring says what it breaks."""
 
     def register(function: Function) -> Function:
         swaps = ((owner, attribute, function), *((also,) if also is not None else ()))
         name = function.__name__.replace("_", "-")
-        MUTANTS.append(Mutant(name, function.__doc__ or "", failure, swaps, hunt, promise))
+        MUTANTS.append(Mutant(name, function.__doc__ or "", failure, swaps, search_in, promise))
         return function
 
     return register

@@ -1,4 +1,4 @@
-"""Workers that are wrong: whose clock they go by, and what they tell the broker."""
+"""Consumers that are wrong: which clock they use, and how they settle deliveries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _guarded, _word_for = GuardSystem._guarded, word_for
 
 @mutant("F12", simulation.Simulation, "apply", "guard-L/0")
 def workers_clock(self: Any, batch: Any, sender: Any = None) -> Any:
-    """A store goes by the worker's clock."""
+    """A store uses the worker's clock."""
     skew = 0 if sender is None else sender.runtime.backend.clock.skew
     self.offset += skew
     try:

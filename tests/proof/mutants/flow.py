@@ -1,4 +1,4 @@
-"""Guards that are wrong: when a store fails, when they are cancelled, and in what they tell their handlers."""
+"""Guards that are wrong: when a store fails, when they are cancelled, and about the leases of their handlers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ async def unrecorded_is_success(run: Any, client: Any, value: Any) -> None:
 @mutant("F57", finishing, "confirm_reply", "guard-L+lapse+crash/2")
 def fenced_is_success(run: Any, reply: Any) -> None:
     """A fenced completion is a success: the zombie acks."""
-    return None
+    if isinstance(reply, Exception):
+        raise reply
 
 
 @mutant("F16", guard, "abort", "guard-L+cancel/1", promise=False)
@@ -58,7 +59,7 @@ def grant_not_given_back(self: Any, op: Any, future: Any) -> None:
 
 @mutant("F70", store_runtime.StoreRuntime, "_release_from_loop", "guard-L+cancel/1", promise=False)
 def orphan_not_given_back(self: Any, claim: Any, answer: Any) -> None:
-    """A grant whose caller was cancelled while it was out is nobody's."""
+    """A grant whose caller was cancelled while the claim was sent is never released."""
     return None
 
 
@@ -94,14 +95,14 @@ def replay_is_empty(run: Any, answer: Any) -> None:
 
 @mutant("F10", beginning, "take_answer", "guard-L-3x3+half+lapse/6")
 def lease_counted_from_reply(run: Any, answer: Any) -> None:
-    """A lease counts from when the reply came, not from when it was asked for."""
+    """A lease counts from the reply, not from when the claim was sent."""
     _take_answer(run, answer)
     run.sent_at = run.runtime.monotonic()
 
 
 @mutant("F10", heartbeat.Heartbeat, "_renew", "guard-L-3x3+half+beat-slow/6")
 def renewal_counted_from_reply(self: Any, port: Any, due: Any, now: float) -> None:
-    """A renewed lease counts from when the reply came."""
+    """A renewed lease counts from the reply."""
     _beat_renew(self, port, due, now)
     for run in due:
         if run.sent_at == now:
@@ -127,7 +128,7 @@ def refund_forgotten(claim: Claim, answer: Answer) -> Any:
 
 @mutant("F70", batches, "share_reply", "guard-G+raise/1")
 def grant_shared(entry: Any, reply: Any) -> Any:
-    """A grant is shared with those who wait behind it."""
+    """A grant is shared with the claims that wait behind it."""
     return entry.behind or [], []
 
 
@@ -141,7 +142,7 @@ def cancelled_settlement_dropped(queue: Any, limit: int) -> Any:
 
 @mutant("F37", heartbeat.Heartbeat, "sweep", "guard-L+sweep-fails/1")
 def sweeper_error_swallowed(self: Any, port: Any) -> bool:
-    """A sweep that fails is passed over in silence."""
+    """A sweep that fails emits no event."""
     try:
         run_sync(port.sweep(500))
     except Exception:

@@ -1,4 +1,4 @@
-"""Inboxes that are wrong: the row and the effect not in one transaction, the COMMIT's reply taken for granted."""
+"""Inboxes that are wrong: the row and the effect are not in one transaction, or a lost COMMIT counts as a success."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _work = InboxSystem.work
 @mutant("F33", table.TextKeyTable, "insert", "inbox-T+raise/1")
 async def record_kept_on_rollback(self: Any, session: Any, key: Any, *, result: bool) -> Any:
     """The row is committed before the handler runs, so one failure loses the message (sagaz)."""
-    found = await _insert(self, session, key, result=result)
-    if found is None:
+    existing = await _insert(self, session, key, result=result)
+    if existing is None:
         await session.commit()
         await session.begin()
-    return found
+    return existing
 
 
 @mutant("F14", table.TextKeyTable, "insert", "inbox-T/0")
 async def inbox_duplicate_is_first(self: Any, session: Any, key: Any, *, result: bool) -> Any:
-    """A key that is there is taken for a new one."""
+    """A key that is stored is taken for a new one."""
     await _insert(self, session, key, result=result)
 
 
@@ -43,7 +43,7 @@ async def lost_commit_is_success(self: Any) -> None:
 
 @mutant("F30", transaction.InboxTransaction, "abort", "inbox-T+lose/1")
 async def broken_transaction_is_success(self: Any, error: BaseException) -> float | None:
-    """A transaction that broke is not begun anew, and its end not told."""
+    """A transaction that broke is not begun again, and counts as ended."""
     await self.give_back(error)
     self.translated_error = AttemptsExhausted("it broke", "attempts-exhausted")
     return None
@@ -57,11 +57,11 @@ async def inbox_acked_before_commit(self: Any, simulation: Any, process: Any, de
 
 
 @mutant("F30", SimulatedSession, "_send", "inbox-T+late/1")
-async def insert_does_not_wait(self: Any, sql: str, params: Any, named: bool) -> Any:
+async def insert_does_not_wait(self: Any, sql: str, params: Any) -> Any:
     """The insert looks at what is committed instead of waiting for an open transaction with the same key."""
     database = self.connection.database
     hidden, database.transactions = database.transactions, []
     try:
-        return await _send(self, sql, params, named)
+        return await _send(self, sql, params)
     finally:
         database.transactions = hidden

@@ -1,4 +1,4 @@
-"""Intents that are wrong: keys that change, sends that nobody wrote down, outcomes that are guessed."""
+"""Intents that are wrong: keys that change, sends that are not recorded, outcomes that are guessed."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def key_changed_on_resend(self: Any, log: Any) -> str:
 
 @mutant("F03", ClaimedIntent, "record_send", "intents-I+crash-after/1")
 async def sent_before_noted(self: Any) -> None:
-    """That it goes out is not written down before: after a crash it is sent as if it never had been."""
+    """The send is not recorded before it goes out: after a crash it is sent as if it never had been."""
     self.log.send_count += 1
     self.log.first_sent_at = self.log.first_sent_at or self.run.token
 
 
 @mutant("F03", ClaimedIntent, "__init__", "intents-K+crash-after+age/2")
 def first_send_forgotten(self: Any, run: Any, *args: Any) -> None:
-    """When it went out first is not kept: the provider's window is counted from the last claim."""
+    """The time of the first send is not kept: the provider's window is counted from the last claim."""
     _claim(self, run, *args)
     self.log.first_sent_at = run.token if self.log.send_count else 0
 
 
 @mutant("F25", ResendRules, "decide_next", "intents-K+crash-after+age/2")
 def window_ignored(self: Any, log: Any, now: int) -> str:
-    """It is sent again however long ago it went out first."""
+    """It is sent again however long ago the first send was."""
     return "send" if self.keyed else _decide_next(self, log, now)
 
 
@@ -51,7 +51,7 @@ def keyless_sent_again(self: Any, log: Any, now: int) -> str:
     return "send"
 
 
-def _as(kind: str) -> Any:
+def _unknown_as(kind: str) -> Any:
     def classify(self: Any, outcome: Any) -> Verdict:
         verdict = _classify(self, outcome)
         return Verdict(kind, why=verdict.why) if verdict.kind == "unknown" else verdict  # type: ignore[arg-type]
@@ -61,32 +61,32 @@ def _as(kind: str) -> Any:
 
 @mutant("F19", IntentRunner, "_classify", "intents-K+mute/1")
 def timeout_is_failure(self: Any, outcome: Any) -> Verdict:
-    """Nobody answered, so it has failed."""
-    return _as("failure")(self, outcome)  # type: ignore[no-any-return]
+    """A call without a reply has failed."""
+    return _unknown_as("failure")(self, outcome)  # type: ignore[no-any-return]
 
 
 @mutant("F03", IntentRunner, "_classify", "intents-I+mute/1")
 def timeout_is_not_executed(self: Any, outcome: Any) -> Verdict:
-    """Nobody answered, so nothing happened."""
-    return _as("not_executed")(self, outcome)  # type: ignore[no-any-return]
+    """A call without a reply was not executed."""
+    return _unknown_as("not_executed")(self, outcome)  # type: ignore[no-any-return]
 
 
 @mutant("F03", IntentRunner, "_classify", "intents-K+lose/1")
 def timeout_is_success(self: Any, outcome: Any) -> Verdict:
-    """Nobody answered, so it went well."""
-    return _as("success")(self, outcome)  # type: ignore[no-any-return]
+    """A call without a reply has succeeded."""
+    return _unknown_as("success")(self, outcome)  # type: ignore[no-any-return]
 
 
 @mutant("F36", ClaimedIntent, "doubt", "intents-I+age+lose/2")
-async def doubt_told_unrecorded(self: Any, why: str) -> None:
-    """What is in doubt is given up although the store does not know it: it is on nobody's list."""
-    await leave(self.run, self.client, "in_doubt", why, seal_note(self.run, encode_log(self.log)))
+async def doubt_raised_unrecorded(self: Any, why: str) -> None:
+    """A doubt is raised although the store has not recorded it: it is not on the operator's list."""
+    await leave(self.run, self.client, "in_doubt", why, seal_note(self.run, encode_log(self.events)))
     raise InDoubt(why)
 
 
 @mutant("F08", claimed, "write_note", "intents-I+lapse/1")
 async def note_not_fenced(run: Any, client: Any, text: bytes) -> None:
-    """One whose claim is over goes on and sends, although its note was refused."""
+    """A worker whose claim is over sends, although its note was refused."""
     try:
         await _write_note(run, client, text)
     except LeaseLost:

@@ -1,4 +1,4 @@
-"""Joined completions that are wrong: the intent, the caller's row and its message not in one commit."""
+"""Joined completions that are wrong: the intent, the caller's row and its message are not in one commit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ async def joined_completed_by_itself(self: Any, session: Any, result: Any) -> No
         await finish(self._run, self._run.runtime.async_client(), result)
 
 
-async def _left(self: Any, session: Any, result: Any) -> None: ...
+async def _write_nothing(self: Any, session: Any, result: Any) -> None: ...
 
 
-@mutant("F33", Sent, "_exit", "intents-K-joined+crash/1", also=(Sent, "_write_completion", _left))
+@mutant("F33", Sent, "_exit", "intents-K-joined+crash/1", also=(Sent, "_write_completion", _write_nothing))
 async def joined_completed_after_the_commit(self: Any, client: Any) -> None:
-    """The intent is completed when the caller's commit is over."""
+    """The intent is completed after the caller's commit."""
     if not self._run.replayed:
         await finish(self._run, client, self._result)
     await _exit(self, client)
@@ -36,7 +36,7 @@ async def joined_completed_after_the_commit(self: Any, client: Any) -> None:
 
 @mutant("F08", Sent, "_write_completion", "intents-K-joined+lapse/1")
 async def joined_not_fenced(self: Any, session: Any, result: Any) -> None:
-    """One whose claim is over commits its rows all the same."""
+    """A worker whose claim is over commits its rows all the same."""
     try:
         await _write_completion(self, session, result)
     except LeaseLost:

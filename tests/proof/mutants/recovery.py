@@ -1,4 +1,4 @@
-"""Recoveries that are wrong: that pass by what was left, run what they have not claimed, or forget what was sent."""
+"""Recoveries that are wrong: they skip unfinished work, run what they have not claimed, or forget what was sent."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _check_interruption = SagaRunner._check_interruption
 
 
 @mutant("F07", unfinished, "_is_resumable", "saga-resume+crash/1")
-def lapsed_claims_passed_by(record: Any, now: int, idle: int) -> bool:
-    """Only what is free is gone on with: what a dead process held stays as it is."""
+def lapsed_claims_skipped(record: Any, now: int, idle: int) -> bool:
+    """Only free records are resumed: those that a dead process held stay as they are."""
     return record.state == "free" and _is_resumable(record, now, idle)
 
 
 @mutant("F07", unfinished, "_is_resumable", "intents-K-recover+lose/1")
-def free_ones_passed_by(record: Any, now: int, idle: int) -> bool:
-    """Only what a process held when it died is gone on with: what one has let go stays as it is."""
+def free_records_skipped(record: Any, now: int, idle: int) -> bool:
+    """Only records that a process held when it died are resumed: those that it released stay as they are."""
     return record.state == "claimed" and _is_resumable(record, now, idle)
 
 
 @mutant("F03", IntentRecovery, "_recover_one", "intents-I-recover+crash/1")
 async def recovered_without_a_claim(self: Any, operation: Any, record: Any, client: Any) -> str:
-    """A recovery calls first, and claims only to write down what came of it: two of them both call."""
+    """A recovery calls first, and claims only to record the outcome: two of them both call."""
     log, id = self._intents.log(record), self._intents.id_of(record)
     request = operation.requests.decode(log.request)
     await operation.function(operation.make_intent(operation.prepare(id), log, request))
@@ -43,7 +43,7 @@ async def recovered_without_a_claim(self: Any, operation: Any, record: Any, clie
 
 @mutant("F03", IntentRecovery, "_recover_one", "intents-K-recover+crash-after/1")
 async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, client: Any) -> str:
-    """A recovery lets the intent begin anew, so that it goes out under another key."""
+    """A recovery starts the intent anew, so that it is sent under another key."""
     log = self._intents.log(record)
     self._intents.store.forget(record.scope, record.key)
     await operation(operation.requests.decode(log.request), key=log.key)
@@ -52,7 +52,7 @@ async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, client:
 
 @mutant("F48", SagaRecovery, "_resume_one", "saga-resume+crash-after+decline/2")
 async def resumed_only_forward(self: Any, record: Any, client: Any) -> str:
-    """A saga that was on its way back is not gone on with."""
+    """A saga that was compensating is not resumed."""
     if self._saga.log(record).phase == "compensating":
         return "later"
     return await _resume_one(self, record, client)
@@ -66,19 +66,19 @@ def forgotten_steps_run_blindly(self: Any, progress: Any) -> bool:
 
 @mutant("F25", SagaRunner, "_check_interruption", "saga-resume+mute+age/2")
 async def only_the_dead_forget(self: Any) -> None:
-    """A step whose end was not known, and was written down as that, is called again however long ago that was."""
+    """A step whose outcome was recorded as unknown is called again however long ago that was."""
     if self._claimed.interrupted:
         await _check_interruption(self)
 
 
-for module, hunt in ((intents, "intents-K-recover+crash+age/2"), (saga, "saga-resume+crash+age/2")):
+for module, search_in in ((intents, "intents-K-recover+crash+age/2"), (saga, "saga-resume+crash+age/2")):
     MUTANTS.append(
         Mutant(
             f"unfinished-{module.__name__.rpartition('.')[2]}-expire",
-            "What is not finished is kept no longer than what is.",
+            "Unfinished records are kept no longer than finished ones.",
             "F26",
             ((module, "UNFINISHED_RETENTION_US", RETENTION),),
-            hunt,
+            search_in,
             promise=True,
         )
     )

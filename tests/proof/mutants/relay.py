@@ -1,4 +1,4 @@
-"""Relays and outboxes that are wrong: settled before it has left, unconfirmed, out of order, under another id."""
+"""Relays and outboxes that are wrong: rows settled unpublished or unconfirmed, out of order, or under another id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _lease = model.SimulatedOutboxTable.lease
 
 @mutant("F42", PublishBatch, "publish", "outbox-relay+crash/1")
 async def settled_before_published(self: Any) -> None:
-    """Rows are settled as published, and then sent."""
+    """Rows are settled as published, and then published."""
     port = self._publisher
     await port.settle(port._process.owners[-1], [RowOutcome(row.seq, "published") for row in self.rows], 0)
     await _publish_rows(self)
@@ -29,7 +29,7 @@ async def settled_before_published(self: Any) -> None:
 
 @mutant("F45", PublishBatch, "_publish", "outbox-relay+lose/1")
 async def unconfirmed_is_published(self: Any, queue: str, packets: Any, *more: Any) -> None:
-    """What the broker has not confirmed is taken for published."""
+    """A row that the broker has not confirmed counts as published."""
     try:
         await _publish(self, queue, packets, *more)
     except BrokerUnavailable:
@@ -39,12 +39,12 @@ async def unconfirmed_is_published(self: Any, queue: str, packets: Any, *more: A
 
 @mutant("F44", PublishBatch, "_record_failure", "outbox-relay+reject/1")
 def refused_is_published(self: Any, row: Any, error: Exception) -> None:
-    """An entry of a batch that was refused is marked with the others."""
+    """A row that the broker has refused counts as published with its batch."""
     self.outcomes[row.seq] = RowOutcome(row.seq, "published")
 
 
 @mutant("F36", PublishBatch, "release_rest", "outbox-relay+lose/1")
-def unsent_is_published(self: Any) -> list[RowOutcome]:
+def unpublished_is_settled(self: Any) -> list[RowOutcome]:
     """Rows without an outcome are settled as published."""
     for row in self.rows:
         self.outcomes.setdefault(row.seq, RowOutcome(row.seq, "published"))
@@ -52,26 +52,26 @@ def unsent_is_published(self: Any) -> list[RowOutcome]:
 
 
 @mutant("F46", PublishBatch, "_defer_if_blocked", "outbox-relay+reject/1")
-def line_goes_on_after_a_refusal(self: Any, row: Any) -> bool:
-    """What stands behind a refused row of its key is sent all the same."""
+def key_continues_after_a_refusal(self: Any, row: Any) -> bool:
+    """The rows behind a refused one of their key are published all the same."""
     return False
 
 
 @mutant("F43", model, "select_in_turn", "outbox-relay+crash/1")
 def leased_out_of_turn(page: Any, limit: int) -> Any:
-    """Rows are leased whatever stands before them in their line."""
+    """Rows are leased although earlier ones of their key are not published."""
     return [row.seq for row in page][::-1][:1], {}
 
 
 @mutant("F42", publish_batch, "message_of", "outbox-relay+crash/2")
-def new_id_for_every_send(row: Any) -> Any:
-    """A message that is sent again has another id."""
+def new_id_for_every_publish(row: Any) -> Any:
+    """A message that is published again has another id."""
     return replace(message_of(row), id=f"m-{row.ordering_key}-{row.attempts + 7}")
 
 
 @mutant("F33", Outbox, "_insert", "outbox-send+raise/1")
 async def sent_outside_the_transaction(self: Any, session: Any, rows: Any) -> None:
-    """The row of the outbox is committed by itself: it leaves although the handler fails."""
+    """The row of the outbox is committed by itself: it is published although the handler fails."""
     database = session.connection.database
     for row in rows:
         database.sequence += 1
@@ -80,7 +80,7 @@ async def sent_outside_the_transaction(self: Any, session: Any, rows: Any) -> No
 
 @mutant("F41", model.SimulatedOutboxTable, "lease", "outbox-send/0")
 def leased_by_a_cursor(self: Any, lease: Any) -> Any:
-    """A relay looks only behind the row that it has seen last, so that a later commit of an earlier number is lost."""
+    """A relay reads only beyond the last row that it has seen, so that a later commit of an earlier number is lost."""
     seen = getattr(self, "cursor", 0)
     leased = _lease(self, replace(lease, after=seen))
     self.cursor = max([seen, *(row.seq for row in leased.rows), 1 if not self.all else 0])

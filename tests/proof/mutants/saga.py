@@ -1,4 +1,4 @@
-"""Sagas that are wrong: undone in the wrong order, too early recorded, late successes forgotten."""
+"""Sagas that are wrong: undone in the wrong order, recorded too early, or with forgotten late successes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def first_step_not_undone(self: Any) -> Any:
 
 @mutant("F48", SagaRunner, "_run_compensations", "saga-S+decline+crash/2")
 async def failed_before_undone(self: Any) -> None:
-    """That it failed is recorded before it is compensated: a crash in between leaves it all standing."""
+    """The failure is recorded before the compensations: a crash in between leaves the steps standing."""
     await _settle_failed(self._claimed)
     await _run_compensations(self)
 
 
 @mutant("F49", SagaRunner, "_handle_timeout", "saga-T+slow/1")
 async def late_success_forgotten(self: Any, entry: Any, step: Any, call: Any) -> None:
-    """A step that timed out is taken for one that failed, and its late success is not undone."""
+    """A step that timed out counts as failed, and its late success is not undone."""
     self._claimed.end_step(entry.do, "failed", "no end in time")
     self._turn_around(entry, TimeoutError("no end in time"))
     await self._claimed.commit()
@@ -46,19 +46,19 @@ async def late_success_forgotten(self: Any, entry: Any, step: Any, call: Any) ->
 
 @mutant("F49", SagaRunner, "_doubt_unknown", "saga-T+slow/2")
 async def unknown_is_not_done(self: Any, entry: Any) -> None:
-    """A step that never came to an end is taken for one that did not happen."""
+    """A step without an outcome counts as one that did not happen."""
     self._claimed.end_step(entry.do, "failed", "unknown")
 
 
 @mutant("F03", runner, "is_ambiguous", "saga-S+mute/1")
 def unknown_is_failure(error: BaseException, again: bool = False) -> bool:
-    """A step that does not know whether it happened is taken for one that failed."""
+    """A step with an unknown outcome counts as failed."""
     return False
 
 
 @mutant("F03", SagaRunner, "_make_step_run", "saga-S+crash-after/1")
 def key_of_a_step_changes(self: Any, entry: Any, progress: Any) -> Any:
-    """Every process gives a step another key, so that what was done before a crash is done again."""
+    """Every process gives a step another key, so that it is repeated after a crash."""
     run = _make_step_run(self, entry, progress)
     run.key = f"{run.key}/{self._claimed.run.token}"
     return run
@@ -66,14 +66,14 @@ def key_of_a_step_changes(self: Any, entry: Any, progress: Any) -> Any:
 
 @mutant("F48", SagaRunner, "_run_forward", "saga-S+decline/1")
 async def failure_is_success(self: Any) -> bool:
-    """A step that fails ends the saga as if it were done."""
+    """A step that fails ends the saga as done."""
     await _run_forward(self)
     return True
 
 
 @mutant("F48", SagaRunner, "_call_until_final", "saga-S+decline+crash/2")
 async def undo_recorded_before_done(self: Any, entry: Any, progress: Any, function: Any) -> Any:
-    """A compensation is written down as done before it is called."""
+    """A compensation is recorded as done before it is called."""
     if progress is entry.undo:
         progress.state = "done"
         await self._claimed.commit()

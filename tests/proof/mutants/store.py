@@ -1,10 +1,10 @@
-"""Stores that are wrong: fencing, repetition, the record's life, expiry."""
+"""Stores that are wrong: fencing, lost replies, the record's life, expiry, mode S."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from effectonce.backends.memory.store import MemoryPort
 from effectonce.record import Answer, Remember
@@ -19,13 +19,10 @@ def row_of(port: MemoryPort, op: Any) -> Any:
     return port._scopes.get(op.scope, {}).get(op.key)
 
 
-changed = msgspec.structs.replace
-
-
-def in_the_name_of_the_holder(port: MemoryPort, op: Any) -> Any:
-    """``op`` as if whoever holds the record had sent it: no fence."""
+def as_if_by_the_holder(port: MemoryPort, op: Any) -> Any:
+    """Return ``op`` as if the record's holder had sent it, so that nothing fences it."""
     row = row_of(port, op)
-    return op if row is None else changed(op, owner=row.owner, token=row.token)
+    return op if row is None else replace(op, owner=row.owner, token=row.token)
 
 
 # -- fencing
@@ -44,7 +41,7 @@ def unfenced_release(self: Any, op: Any, now: int) -> bool:
 @mutant("F08", MemoryPort, "_settle", "guard-L+lapse/1")
 def unfenced_complete(self: Any, op: Any, now: int) -> bool:
     """A completion is not fenced: a zombie's result is recorded."""
-    return _settle(self, in_the_name_of_the_holder(self, op) if op.state == "done" else op, now)
+    return _settle(self, as_if_by_the_holder(self, op) if op.state == "done" else op, now)
 
 
 @mutant("F08", MemoryPort, "_settle", "guard-O+raise+forget/2", promise=False)
@@ -60,12 +57,12 @@ def unfenced_doubt(self: Any, op: Any, now: int) -> bool:
 @mutant("F08", MemoryPort, "_renew", "guard-B+lapse+redeliver/2")
 def unfenced_renewal(self: Any, op: Any, now: int) -> bool:
     """A renewal is not fenced: a zombie believes in its lease."""
-    return _renew(self, in_the_name_of_the_holder(self, op), now)
+    return _renew(self, as_if_by_the_holder(self, op), now)
 
 
 @mutant("F14", MemoryPort, "_claim", "guard-L/0")
 def owner_not_compared(self: Any, op: Any, now: int) -> Answer:
-    """A claim does not look at whose the record is."""
+    """A claim does not compare the record's owner."""
     row = row_of(self, op)
     if row is not None and row.state == "claimed":
         return Answer("claimed", row.token, row.attempts, row.generation)
@@ -93,7 +90,7 @@ def token_restarts(self: Any, op: Any, now: int) -> Answer:
 
 def fenced_by_token_alone(self: Any, op: Any, now: int) -> bool:
     row = row_of(self, op)
-    return _settle(self, op if row is None or row.token != op.token else changed(op, owner=row.owner), now)
+    return _settle(self, op if row is None or row.token != op.token else replace(op, owner=row.owner), now)
 
 
 @mutant("F69", MemoryPort, "_claim", "guard-B+age+redeliver/2", also=(MemoryPort, "_settle", fenced_by_token_alone))
@@ -115,7 +112,7 @@ def token_does_not_grow(self: Any, op: Any, now: int) -> Answer:
 
 @mutant("F08", MemoryPort, "_settle", "guard-L+lapse/1", promise=False)
 def complete_refused_after_lease(self: Any, op: Any, now: int) -> bool:
-    """A completion is refused once the lease has ended, though nobody took over."""
+    """A completion is refused once the lease has ended, although no claim took over."""
     row = row_of(self, op)
     return not (row is not None and row.state == "claimed" and row.lease_until <= now) and _settle(self, op, now)
 
@@ -160,7 +157,7 @@ def resent_settlement_refused(self: Any, op: Any, now: int) -> bool:
 
 @mutant("F20", MemoryPort, "_claim", "guard-A+crash/3")
 def attempts_counted_after(self: Any, op: Any, now: int) -> Answer:
-    """Attempts are counted when they end, so that one which kills its process is not."""
+    """Attempts are counted when they end, so that one that kills its process is not."""
     answer = _claim(self, op, now)
     if answer.kind == "claimed" and answer.attempts > 1:
         row = row_of(self, op)
@@ -173,8 +170,8 @@ def attempts_counted_after(self: Any, op: Any, now: int) -> Answer:
 @mutant("F20", MemoryPort, "_claim", "guard-A+raise/3")
 def one_attempt_too_many(self: Any, op: Any, now: int) -> Answer:
     """One attempt more than allowed."""
-    more = changed(op, max_attempts=op.max_attempts + 1) if op.max_attempts else op
-    return _claim(self, more, now)
+    raised = replace(op, max_attempts=op.max_attempts + 1) if op.max_attempts else op
+    return _claim(self, raised, now)
 
 
 @mutant("F19", MemoryPort, "_settle", "guard-L+raise/1")
@@ -204,7 +201,7 @@ def doubt_is_free(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> A
 @mutant("F07", MemoryPort, "_claim", "guard-L+crash/1")
 def lease_as_long_as_retention(self: Any, op: Any, now: int) -> Answer:
     """The lease is the retention: a crash wedges the key for as long as results are kept."""
-    return _claim(self, changed(op, lease=op.retention), now)
+    return _claim(self, replace(op, lease=op.retention), now)
 
 
 @mutant("F13", MemoryPort, "_answer_for", "guard-L+lapse/1")
@@ -226,7 +223,7 @@ def lease_never_ends(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -
 @mutant("F04", MemoryPort, "_settle", "guard-L+lapse/1")
 def done_kept_for_a_lease(self: Any, op: Any, now: int) -> bool:
     """A done record is kept for a lease only."""
-    return _settle(self, changed(op, retention=30_000_000) if op.state == "done" else op, now)
+    return _settle(self, replace(op, retention=30_000_000) if op.state == "done" else op, now)
 
 
 @mutant("F33", MemoryPort, "_settle", "guard-A+raise/3")
@@ -255,8 +252,8 @@ def marked_before_handling(self: Any, op: Any, now: int) -> Answer:
 
 
 @mutant("F26", MemoryPort, "sweep", "guard-L-3x3/6")
-async def sweeper_deletes_the_living(self: Any, limit: int) -> Any:
-    """The sweeper deletes claims that are alive."""
+async def sweeper_deletes_live_claims(self: Any, limit: int) -> Any:
+    """The sweeper deletes live claims."""
     for rows in self._scopes.values():
         for key in [key for key, row in rows.items() if row.state == "claimed"]:
             del rows[key]
@@ -265,7 +262,7 @@ async def sweeper_deletes_the_living(self: Any, limit: int) -> Any:
 
 @mutant("F26", MemoryPort, "sweep", "guard-D+crash/1")
 async def sweeper_deletes_doubt(self: Any, limit: int) -> Any:
-    """The sweeper deletes what is in doubt."""
+    """The sweeper deletes records in doubt."""
     swept = await _sweep(self, limit)
     for rows in self._scopes.values():
         for key in [key for key, row in rows.items() if row.state == "in_doubt"]:

@@ -1,7 +1,7 @@
-"""Workers in mode L that are wrong: they ack too early, mix up blocks, do not keep what they have in hand.
+"""Workers in mode L that are wrong: they ack too early, mix up blocks, or do not extend their deliveries.
 
-Each defect is put between the worker and what it speaks to (the store's port, the consumer, the publisher, the
-handler), so that it does not depend on how a worker is built.
+Each defect is put between the worker and its seams (the store's port, the consumer, the publisher, the handler), so
+that it does not depend on how a worker is built.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _extend, _publish = SimulatedConsumer.extend, SimulatedBrokerBackend.publish
 
 
 def ack(system: WorkerSystem, message_id: str) -> None:
-    """Let the process whose turn it is ack a message that it has in hand: with its next fetch."""
+    """Ack a message of the process that runs, with its next fetch."""
     assert system.simulation is not None
-    consumer = system.consumers[system.simulation.on]
-    consumer.acks.append(consumer.known[message_id])
+    consumer = system.consumers[system.simulation.running_process]
+    consumer.acks.append(consumer.last_deliveries[message_id])
 
 
 def are_claims(batch: Sequence[Any]) -> bool:
@@ -44,16 +44,18 @@ def are_completions(batch: Sequence[Any]) -> bool:
 
 
 @mutant("F06", SimulatedStorePort, "run", "worker-L+crash/1")
-async def worker_acks_what_is_in_progress(self: Any, batch: Any) -> Any:
-    """A duplicate of what another worker runs is taken for done, and acked."""
+async def in_progress_acked_by_worker(self: Any, batch: Any) -> Any:
+    """A duplicate of a message that another worker runs is taken for done, and acked."""
     replies = await _run(self, batch)
     if not are_claims(batch):
         return replies
-    return [replace(each, kind="done", result=NOTHING) if each.kind == "in_progress" else each for each in replies]
+    return [
+        replace(answer, kind="done", result=NOTHING) if answer.kind == "in_progress" else answer for answer in replies
+    ]
 
 
 @mutant("F36", SimulatedStorePort, "run", "worker-L+lose/1")
-async def worker_acks_what_was_not_answered(self: Any, batch: Any) -> Any:
+async def unanswered_claim_acked_by_worker(self: Any, batch: Any) -> Any:
     """A message whose claim the store has not answered is taken for done, and acked."""
     try:
         return await _run(self, batch)
@@ -64,8 +66,8 @@ async def worker_acks_what_was_not_answered(self: Any, batch: Any) -> Any:
 
 
 @mutant("F36", SimulatedStorePort, "run", "worker-L+lose/1")
-async def block_recorded_unseen(self: Any, batch: Any) -> Any:
-    """What the store says of a block of completions is not looked at."""
+async def replies_to_completions_ignored(self: Any, batch: Any) -> Any:
+    """The replies to a block of completions are ignored."""
     try:
         replies = await _run(self, batch)
     except StoreUnavailable:
@@ -83,24 +85,24 @@ async def lost_lease_acked(self: Any, batch: Any) -> Any:
 
 @mutant("F70", SimulatedStorePort, "run", "worker-B+raise+crash/2")
 async def block_answers_mixed_up(self: Any, batch: Any) -> Any:
-    """The answers to a block of claims are given to the wrong ones."""
+    """The answers to a block of claims go to the wrong messages."""
     replies = await _run(self, batch)
     return replies[::-1] if are_claims(batch) else replies
 
 
 @mutant("F20", SimulatedStorePort, "run", "worker-L+crash/1", promise=False)
 async def suspect_pays_for_waiting(self: Any, batch: Any) -> Any:
-    """What is given back until it can run alone has lost an attempt for it."""
+    """A message that is given back until it can run alone is charged an attempt for that."""
     return await _run(self, [replace(op, refund=False) if isinstance(op, Settlement) else op for op in batch])
 
 
 @mutant("F52", SimulatedStorePort, "run", "worker-to+crash/1")
-async def duplicate_sends_nothing_on(self: Any, batch: Any) -> Any:
-    """A duplicate of what is done is acked, whether or not that was sent on."""
+async def duplicate_publishes_nothing(self: Any, batch: Any) -> Any:
+    """A duplicate of a message that is done is acked, whether or not its result was published."""
     replies = await _run(self, batch)
     if not are_claims(batch):
         return replies
-    return [replace(each, result=NOTHING) if each.kind == "done" else each for each in replies]
+    return [replace(answer, result=NOTHING) if answer.kind == "done" else answer for answer in replies]
 
 
 # -- the worker and its handlers
@@ -129,22 +131,22 @@ async def cancelled_counts_as_done(self: Any, message: Any) -> Any:
 
 @mutant("F54", SimulatedConsumer, "extend", "worker-E/0")
 async def prefetched_not_extended(self: Any, deliveries: Any, seconds: float) -> Any:
-    """Only what runs is kept from being delivered again, not what waits behind it."""
-    await _extend(self, [each for each in deliveries if each.handle.task is not None], seconds)
+    """Only the window of running messages is extended, not that of those that wait behind them."""
+    await _extend(self, [delivery for delivery in deliveries if delivery.handle.task is not None], seconds)
     return [True for _ in deliveries]
 
 
 @mutant("F58", WorkerSystem, "stop", "worker-L+stop/1")
-def stop_acks_all_in_hand(self: Any, simulation: Any, process: Any) -> None:
-    """Told to stop, it acks what it has in hand."""
+def stop_acks_unsettled(self: Any, simulation: Any, process: Any) -> None:
+    """When it is stopped, it acks the messages that it has."""
     self.consumers[process].acks += process.deliveries.values()
     _stop(self, simulation, process)
 
 
 @mutant("F52", SimulatedBrokerBackend, "publish", "worker-to+crash/1")
-async def acked_before_sent_on(self: Any, queue: str, packets: Any) -> Any:
-    """The ack does not wait for what the handler sends on."""
+async def acked_before_published(self: Any, queue: str, packets: Any) -> Any:
+    """The ack does not wait until the handler's result is published."""
     keys = {packet.id.removeprefix("r-") for packet in packets}
-    sources = [each for each in self._process.deliveries.values() if each.entry.key in keys]
+    sources = [delivery for delivery in self._process.deliveries.values() if delivery.entry.key in keys]
     self._system.consumers[self._process].acks += sources
     return await _publish(self, queue, packets)

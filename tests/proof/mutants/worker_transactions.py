@@ -1,6 +1,6 @@
-"""Workers in mode T that are wrong: acked before the commit, batches that are half undone, ordering keys forgotten.
+"""Workers in mode T that are wrong: acked before the commit, batches half rolled back, ordering keys ignored.
 
-Each defect is put between the worker and what it speaks to: the database's session, the consumer, the handler.
+Each defect is put between the worker and its seams: the database's session, the consumer, the handler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.proof.explorer.tools.worker_transactions import TransactionalWorkerSy
 from .base import mutant
 from .worker import ack
 
-FOREVER = 1 << 62
+FOREVER_US = 1 << 62
 
 _insert, _commit, _roll_back = SimulatedSession._insert, SimulatedSession._commit, SimulatedSession.roll_back
 _run_handler_in, _message_of = TransactionalWorkerSystem.run_handler_in, WorkerSystem.message_of
@@ -46,13 +46,13 @@ def batch_rows_committed_first(self: Any, keys: Any) -> Any:
 
 @mutant("F33", SimulatedSession, "roll_back", "worker-TB+raise/1")
 async def batch_redone_without_rollback(self: Any) -> None:
-    """A batch in which one fails is redone one by one on top of what it has done, instead of from the beginning."""
+    """A batch in which one message fails is redone one by one without a rollback."""
     await self.commit()
 
 
 @mutant("F33", SimulatedSession, "roll_back", "worker-TB+raise/1")
 async def batch_not_redone(self: Any) -> None:
-    """A batch in which one fails is undone, and acked."""
+    """A batch in which one message fails is rolled back, and acked."""
     await _roll_back(self)
     process, system = self.connection.process, self.connection.simulation.system
     system.consumers[process].acks += process.deliveries.values()
@@ -69,20 +69,21 @@ async def lost_commit_of_a_batch_is_success(self: Any) -> None:
 
 @mutant("F14", SimulatedSession, "_insert_many", "worker-TB/0")
 def batch_runs_its_duplicates(self: Any, keys: Any) -> Any:
-    """Whose row was there before runs with the others."""
+    """A message whose row was there before runs with the others."""
     return [(key, *(_insert(self, key) or [(0,)])[0]) for key in keys]
 
 
-# -- the worker and the order of what it is given
+# -- the worker and the order of its messages
 
 
 @mutant("F43", SimulatedConsumer, "nack", "worker-TO+raise/2")
-async def behind_a_failure_forgotten(self: Any, deliveries: Any, delay: float = 0.0) -> Any:
-    """Those of a batch behind the one of their ordering key that failed are not given back, and kept for ever."""
-    for each in deliveries:
-        if each.handle.raised is None:
-            self.queue.until[each.handle.number] = FOREVER
-    return await _nack(self, [each for each in deliveries if each.handle.raised is not None], delay)
+async def messages_behind_a_failure_forgotten(self: Any, deliveries: Any, delay: float = 0.0) -> Any:
+    """The messages of a batch behind a failed one of their ordering key are not given back, and kept for ever."""
+    failed = [delivery for delivery in deliveries if delivery.handle.handler_error is not None]
+    for delivery in deliveries:
+        if delivery not in failed:
+            self.queue.window_ends[delivery.handle.number] = FOREVER_US
+    return await _nack(self, failed, delay)
 
 
 def unordered(message: Any) -> Any:
@@ -91,19 +92,19 @@ def unordered(message: Any) -> Any:
 
 @mutant("F43", WorkerSystem, "message_of", "worker-TO+raise/2")
 def batch_goes_on_behind_a_failure(self: Any, entry: Any) -> Any:
-    """Redone one by one, those behind the one of their ordering key that failed do not wait for it."""
+    """Redone one by one, the messages behind a failed one of their ordering key do not wait for it."""
     return unordered(_message_of(self, entry))
 
 
 @mutant("F43", WorkerSystem, "message_of", "worker-O+raise/1")
 def delayed_key_not_held(self: Any, entry: Any) -> Any:
-    """What comes again before the first of its ordering key is handled before it."""
+    """A redelivered message is handled before an earlier one of its ordering key."""
     message = _message_of(self, entry)
     return unordered(message) if entry.deliveries > 1 else message
 
 
-@mutant("F43", WorkerSystem, "message_of", "worker-O+raise/1")
-def second_retry_forgets_those_behind(self: Any, entry: Any) -> Any:
-    """What is given back a second time is not kept in the order of its key any more (seen here)."""
+@mutant("F43", WorkerSystem, "message_of", "worker-O+raise/2")
+def order_forgotten_at_the_second_retry(self: Any, entry: Any) -> Any:
+    """A message that is given back a second time is no longer kept in the order of its key (seen here)."""
     message = _message_of(self, entry)
     return unordered(message) if entry.deliveries > 2 else message

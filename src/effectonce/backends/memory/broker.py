@@ -159,8 +159,6 @@ class MemoryBrokerBackend:
             self.queues = _named_queues.setdefault(name, MemoryQueues()) if name else MemoryQueues()
         self.capabilities = BrokerCapabilities(
             name="memory",
-            native_delay=True,
-            native_dead_letters=True,
             ordering="key",
             ordered_publish=True,
             ack_window=ack_window,

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from effectonce.contracts import Capabilities, Clock, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
@@ -172,7 +174,7 @@ class MemoryPort:
         return answer_for(row, fingerprints=prints, now=now, claimant=claimant)
 
     def _move_to_doubt(self, row: MemoryRow, now: int) -> None:
-        """Rule 7: a claim that lapses to doubt is in doubt as soon as somebody looks. Owner and token stay."""
+        """Rule 7: a claim that meets a lapsed one with ``doubt_on_lapse`` moves it to in doubt."""
         if row.state == "claimed":
             row.state = "in_doubt"
             row.changed_at = now
@@ -264,7 +266,7 @@ class MemoryPort:
         after = _read_cursor(query.cursor) or query.after
         with self._backend.lock:
             now = self._backend.clock.now()
-            found = sorted(
+            matching = sorted(
                 (scope, key)
                 for scope, key, row in self._all_rows(query.scope)
                 if not row.is_expired(now)
@@ -272,9 +274,9 @@ class MemoryPort:
                 and (not query.unfinished or (row.note is not None and row.state in ("claimed", "free")))
                 and (after is None or (scope, key) > after)
             )
-            page = found[: query.limit]
+            page = matching[: query.limit]
             records = [_record(scope, key, self._scopes[scope][key]) for scope, key in page]
-        more = len(found) > query.limit
+        more = len(matching) > query.limit
         return Page(records, _cursor(*page[-1]) if more else None)
 
     def _all_rows(self, scope: str | None = None) -> Iterator[tuple[str, str, MemoryRow]]:
@@ -371,24 +373,11 @@ class MemoryPort:
 
 
 def _record(scope: str, key: str, row: MemoryRow) -> Record:
-    return Record(
-        scope=scope,
-        key=key,
-        state=row.state,
-        token=row.token,
-        attempts=row.attempts,
-        generation=row.generation,
-        doubt_on_lapse=row.doubt_on_lapse,
-        created_at=row.created_at,
-        changed_at=row.changed_at,
-        lease_until=row.lease_until if row.state == "claimed" else None,
-        expires_at=row.expires_at,
-        owner=row.owner,
-        fingerprint=row.fingerprint or None,
-        result=row.result,
-        error=row.error,
-        note=row.note,
-    )
+    fields = structs.asdict(row)
+    del fields["lapsed"]
+    fields["lease_until"] = row.lease_until if row.state == "claimed" else None
+    fields["fingerprint"] = row.fingerprint or None
+    return Record(scope=scope, key=key, **fields)
 
 
 def _cursor(scope: str, key: str) -> str:

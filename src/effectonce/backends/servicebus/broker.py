@@ -59,7 +59,6 @@ class ServiceBusBackend:
             raise InvalidOption("ack_window of servicebus:// is at most 5m; it is extended while a handler runs")
         self.capabilities = BrokerCapabilities(
             name="servicebus",
-            native_dead_letters=True,
             ordering="key" if self._settings.sessions else "none",
             ack_window=self._settings.lock,
             extends=True,

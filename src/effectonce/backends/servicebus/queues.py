@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
@@ -80,11 +81,7 @@ async def check_queue(namespace: ServiceBusNamespace, queue: str, settings: Queu
 async def _open_sender(namespace: ServiceBusNamespace, queue: str) -> None:
     """Open and close a sender: it fails where the queue does not exist."""
     link = ServiceBusLink(namespace, queue, lambda client: client.get_queue_sender(queue))
-
-    async def only_open(sender: Any) -> None:
-        return None
-
     try:
-        await link.use(only_open)
+        await link.use(lambda sender: asyncio.sleep(0))
     finally:
         await link.close()

@@ -72,8 +72,6 @@ class SQLiteBrokerBackend:
         self.sql = sql_files.statements("backends/sqlite/broker.sql", **self._names)
         self.capabilities = BrokerCapabilities(
             name="sqlite",
-            native_delay=True,
-            native_dead_letters=True,
             ordering="key",
             ordered_publish=True,
             ack_window=self.window_us / 1e6,

@@ -62,7 +62,6 @@ class SQSBackend:
             raise InvalidOption("max_message of sqs:// is between 1024 and 1048576")
         self.capabilities = BrokerCapabilities(
             name="sqs",
-            native_delay=True,
             ordering="key" if self._fifo else "none",
             ack_window=float(self._window),
             extends=True,

@@ -1,7 +1,7 @@
 """Mode T: `Inbox`, in a transaction of its own (`handler`) or in the caller's (`first`).
 
-The effect is a row in that transaction, so it happens when the commit does. Nothing lost, nothing doubled; whatever
-became of the reply to the COMMIT, of the ack, and of the process.
+The effect is a row in that transaction, so it happens when the commit does. Nothing is lost and nothing doubled,
+whatever happens to the reply to the COMMIT, to the ack, and to the process.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tests.proof.explorer.system import SCOPE, Oracle, SystemUnderTest, Tag
 
 
 class InboxOracle(Oracle):
-    """Looks at the database whenever a message is settled."""
+    """Compares with the database whenever a message is settled."""
 
     def __init__(self, simulation: Simulation, system: InboxSystem) -> None:
         super().__init__()
         self._simulation = simulation
         self._system = system
 
-    def acked(self, key: str) -> None:
+    def observe_ack(self, key: str) -> None:
         if key not in self._system.database.effects:
             self._simulation.fail("lost", f"{key}: acked, and its effect is not committed")
 
-    def dead(self, key: str) -> None:
-        most = self._system.scenario.options.get("max_attempts")
-        if most is None or self._system.database.starts.get(key, 0) <= most:
+    def observe_dead_letter(self, key: str) -> None:
+        max_attempts = self._system.scenario.options.get("max_attempts")
+        if max_attempts is None or self._system.database.starts.get(key, 0) <= max_attempts:
             self._simulation.fail("lost", f"{key}: dead-lettered, and it has not used its attempts")
 
 
@@ -70,18 +70,18 @@ class InboxSystem(SystemUnderTest):
         return SimulatedConnection(simulation, process, self.database, delivery.number)
 
     async def handler(self, conn: SimulatedConnection, key: str) -> None:
-        """What the user has written."""
+        """Write the effect, as the user's handler does."""
         await conn.effect(key)
         await conn.simulation.ask(conn.process, "point", ("handler",), lambda: None, of=conn.of)
 
     async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
         calls: dict[str, Any] = {"handler": self.handle, "first": self._first}
-        call = calls.get(self.scenario.worker, self._naively)
+        call = calls.get(self.scenario.worker, self._run_naively)
         await self.settle_after(simulation, process, delivery, call(key))
 
     async def _first(self, key: str) -> None:
-        """In a transaction of the caller's own."""
+        """Use `Inbox.first` in a transaction of the caller's own."""
         conn = self._connect()
         session = session_on(conn)
         try:
@@ -92,8 +92,8 @@ class InboxSystem(SystemUnderTest):
         finally:
             await session.close()
 
-    async def _naively(self, key: str) -> None:
-        """A control: the row and the effect, each in a transaction of its own."""
+    async def _run_naively(self, key: str) -> None:
+        """Write the row and the effect in two transactions: a control arm."""
         conn = self._connect()
         session = session_on(conn)
         row_first = self.scenario.worker == "row-first"

@@ -47,7 +47,7 @@ class IntentsSystem(SystemUnderTest):
         self.provider = SimulatedProvider(simulation, WINDOW if self.keyed else None)
 
     async def charge(self, intent: Intent[str]) -> str:
-        """What the user has written."""
+        """Call the provider, as the user's function does."""
         assert self.simulation is not None
         return await self.provider.call(*self.simulation.current_delivery(), intent.provider_key, intent.request)
 
@@ -61,21 +61,21 @@ class IntentsSystem(SystemUnderTest):
     async def work(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
         if self.scenario.naive:
-            call: Any = self._naively(simulation, process, delivery)
+            call: Any = self._run_naively(simulation, process, delivery)
         else:
             call = self.operation(key, key=key)
         await self.settle_after(simulation, process, delivery, call)
 
-    async def _naively(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
+    async def _run_naively(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key
         before = self.scenario.worker == "mark-before"
-        seen = await simulation.memo(process, "check", lambda: key in simulation.memory)
+        seen = await simulation.ask_memory(process, "check", lambda: key in simulation.memory)
         if before:
-            await simulation.memo(process, "mark", lambda: simulation.memory.add(key))
+            await simulation.ask_memory(process, "mark", lambda: simulation.memory.add(key))
         if not seen:
             await self.provider.call(process, delivery, f"{key}-{delivery.number}", key)
         if not before:
-            await simulation.memo(process, "mark", lambda: simulation.memory.add(key))
+            await simulation.ask_memory(process, "mark", lambda: simulation.memory.add(key))
 
     def finish(self, simulation: Simulation) -> None:
         for entry in simulation.broker.unsettled():
@@ -91,11 +91,11 @@ class IntentsSystem(SystemUnderTest):
             if "parked" in states:
                 parked.add(key)
             if lost:
-                simulation.fail("lost", f"{key}: acked, and the provider has never done it")
+                simulation.fail("lost", f"{key}: acked, and the provider never executed it")
             if effects > 1:
-                simulation.fail("doubled", f"{key}: the provider has done it {effects} times")
+                simulation.fail("doubled", f"{key}: the provider executed it {effects} times")
             if effects and states == {"dead"}:
-                simulation.fail("lost", f"{key}: given up as failed, and the provider has done it")
+                simulation.fail("lost", f"{key}: given up as failed, and the provider executed it")
             simulation.tally[key] = (lost, max(0, effects - 1))
         if listed < len(parked):
             simulation.fail("lost", f"{len(parked)} are in doubt, and {listed} are on the operator's list")

@@ -1,8 +1,8 @@
-"""Modes K and I, whose completion is in the caller's own transaction: `Operation.send` and `Sent.complete`.
+"""Modes K and I with the completion in the caller's own transaction: `Operation.send` and `Sent.complete`.
 
 One commit has the caller's row, the message in the outbox and the end of the intent. So they agree with each other and
-with the provider, or nothing of it is there: then it is sent again with the same key, or is on the operator's list. A
-recovery that comes between may find out what it gave, and leaves the rest to the next delivery.
+with the provider, or none of them is there: then the request is sent again with the same key, or is on the operator's
+list. A recovery that comes between may learn the provider's answer, and leaves the rest to the next delivery.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ RECOVERY = "recovery"
 
 
 class _LockedTransport(Transport):
-    """An operation on a record that a transaction has completed waits for the end of that."""
+    """Carries an operation on a record that an open transaction has completed: it waits for the end of that."""
 
     def __init__(self, database: SimulatedDatabase, ops: Sequence[Batchable]) -> None:
         self._database = database
         self._ops = ops
 
-    def blocked(self) -> bool:
-        return any(self._database.completing(op.key) for op in self._ops)
+    def is_blocked(self) -> bool:
+        return any(self._database.is_completing(op.key) for op in self._ops)
 
 
 class JoinedIntentsSystem(IntentsSystem):
-    """``worker``: as there. ``options``: with ``recover``, recoveries beside the deliveries, one after the other."""
+    """``worker``: as in `IntentsSystem`. ``options``: with ``recover``, recoveries run beside the deliveries."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
@@ -51,11 +51,11 @@ class JoinedIntentsSystem(IntentsSystem):
         self.database = SimulatedDatabase()
         self.sent: list[str] = []
         self.database.on_send = lambda seq, row: self.sent.append(row.message_id)
-        self.database.on_settle = lambda op: self._settled(simulation, op)
+        self.database.on_settle = lambda op: self._complete_record(simulation, op)
         if self.scenario.options.get("recover"):
             simulation.broker.send(RECOVERY)
 
-    def _settled(self, simulation: Simulation, op: Settlement) -> None:
+    def _complete_record(self, simulation: Simulation, op: Settlement) -> None:
         if simulation.apply([op]) != [True]:
             simulation.fail("refused", f"{op.key}: completed by a transaction that held its record, and refused")
 
@@ -79,7 +79,7 @@ class JoinedIntentsSystem(IntentsSystem):
         simulation.end_delivery(process, delivery, LEASE / 1e6)
 
     async def pay(self, simulation: Simulation, key: str) -> None:
-        """What the user has written."""
+        """Send, and complete in a transaction, as the user's function does."""
         async with self.operation.send(key, key=key) as sent:
             process, delivery = simulation.current_delivery()
             conn: Any = SimulatedConnection(simulation, process, self.database, delivery.number)
@@ -105,7 +105,7 @@ class JoinedIntentsSystem(IntentsSystem):
             if rows > 1 or messages > 1:
                 simulation.fail("doubled", f"{key}: {rows} rows and {messages} messages are committed")
             if rows and not charged:
-                simulation.fail("phantom", f"{key}: its row is committed, and the provider has never done it")
+                simulation.fail("phantom", f"{key}: its row is committed, and the provider never executed it")
             if not rows == messages == done:
                 state = record and record.state
                 simulation.fail("phantom", f"{key}: {rows} rows, {messages} messages, and its intent is {state}")

@@ -1,8 +1,8 @@
-"""`Outbox` and `Relay`: what is committed leaves, what is not does not, and messages of one key leave in their order.
+"""`Outbox` and `Relay`: committed messages are published, others are not, and those of one key keep their order.
 
-Handlers write into the outbox in the inbox's transaction, or the rows are there from the start; relays lease, send and
-settle them by their own code, one round after another. The same message may leave again, with the same id, where
-something went wrong in between (F42).
+Handlers write into the outbox in the inbox's transaction, or the rows are there from the start; relays lease, publish
+and settle them by their own code, one round after another. The same message may be published again, with the same id,
+where something went wrong in between (F42).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from tests.proof.explorer.transport import Transport
 
 from .inbox import InboxSystem
 
-TO = "orders"
+QUEUE = "orders"
 
 
 class SimulatedOutboxRow:
-    """One row of the outbox, as the database has it."""
+    """One row of the outbox, as the database stores it."""
 
     def __init__(self, seq: int, row: NewOutboxRow) -> None:
         self.seq = seq
-        self.row = row
+        self.written = row
         self.state = "pending"
         self.owner = b""
         self.leased_until = 0
@@ -55,7 +55,7 @@ class SimulatedOutboxRow:
         self.attempts = 0
 
     def outgoing(self) -> OutboxRow:
-        row = self.row
+        row = self.written
         return OutboxRow(
             seq=self.seq,
             id=row.id,
@@ -74,7 +74,7 @@ class SimulatedOutboxRow:
 
 
 class SimulatedOutboxTable:
-    """The modelled side of the database: what `contracts.OutboxPort` asks of it, each in one transaction."""
+    """The outbox's table in the modelled database: each operation of `contracts.OutboxPort` is one transaction."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -82,77 +82,78 @@ class SimulatedOutboxTable:
 
     def add(self, seq: int, row: NewOutboxRow) -> None:
         self.all.append(SimulatedOutboxRow(seq, row))
-        self.all.sort(key=lambda line: line.seq)
+        self.all.sort(key=lambda row: row.seq)
 
     def lease(self, lease: LeaseRequest) -> LeasedRows:
         now = self._simulation.now()
-        open_ = [line for line in self.all if line.state != "published"]
-        wanted = [line for line in open_ if line.row.destination not in lease.without]
+        unpublished = [row for row in self.all if row.state != "published"]
+        wanted = [row for row in unpublished if row.written.destination not in lease.without]
         fresh = [
-            line
-            for line in wanted
-            if line.state == "pending"
-            and line.seq > lease.after
-            and (line.leased_until <= now or line.owner == lease.owner)
+            row
+            for row in wanted
+            if row.state == "pending"
+            and row.seq > lease.after
+            and (row.leased_until <= now or row.owner == lease.owner)
         ][: lease.limit]
-        due = [line for line in wanted if line.state == "waiting" and line.due_at <= now][: lease.limit]
-        candidates = [self._candidate(line, open_, lease.ordered) for line in (*fresh, *due)]
-        turn, held = select_in_turn(candidates, lease.take or lease.limit)
-        holders = {line.seq: (line.state, line.due_at) for line in open_}
-        until = compute_deferrals(held, holders, now)
-        for line in open_:
-            if line.seq in until:
-                line.state, line.due_at = "waiting", until[line.seq]
-            if line.seq in turn:
-                line.attempts += line.owner != lease.owner
-                line.state, line.due_at, line.owner, line.leased_until = "pending", 0, lease.owner, now + lease.span
-        taken = [line.outgoing() for line in open_ if line.seq in turn]
+        due = [row for row in wanted if row.state == "waiting" and row.due_at <= now][: lease.limit]
+        candidates = [self._candidate(row, unpublished, lease.ordered) for row in (*fresh, *due)]
+        turn, blocked = select_in_turn(candidates, lease.take or lease.limit)
+        holders = {row.seq: (row.state, row.due_at) for row in unpublished}
+        deferred_until = compute_deferrals(blocked, holders, now)
+        for row in unpublished:
+            if row.seq in deferred_until:
+                row.state, row.due_at = "waiting", deferred_until[row.seq]
+            if row.seq in turn:
+                row.attempts += row.owner != lease.owner
+                row.state, row.due_at, row.owner, row.leased_until = "pending", 0, lease.owner, now + lease.span
+        taken = [row.outgoing() for row in unpublished if row.seq in turn]
         after = fresh[-1].seq if lease.ordered and len(fresh) == lease.limit else 0
         return LeasedRows(taken, after, after > 0 or len(due) == lease.limit)
 
     @staticmethod
-    def _candidate(line: SimulatedOutboxRow, open_: list[SimulatedOutboxRow], ordered: bool) -> LeaseCandidate:
-        number = line.row.line if ordered else None
-        before = [each.seq for each in open_ if each.row.line == line.row.line and each.seq < line.seq]
-        return LeaseCandidate(line.seq, number, before[-1] if before and number is not None else None)
+    def _candidate(row: SimulatedOutboxRow, unpublished: list[SimulatedOutboxRow], ordered: bool) -> LeaseCandidate:
+        number = row.written.line if ordered else None
+        before = [other.seq for other in unpublished if other.written.line == row.written.line and other.seq < row.seq]
+        return LeaseCandidate(row.seq, number, before[-1] if before and number is not None else None)
 
     def settle(self, owner: bytes, outcomes: Sequence[RowOutcome]) -> int:
         now, applied = self._simulation.now(), 0
         for outcome in outcomes:
-            for line in self.all:
-                if line.seq == outcome.seq and line.owner == owner and line.state == "pending":
-                    line.state, line.leased_until, line.owner = outcome.state, 0, b""
-                    line.attempts -= outcome.refund
-                    line.due_at = now + outcome.span if outcome.state == "waiting" else 0
+            for row in self.all:
+                if row.seq == outcome.seq and row.owner == owner and row.state == "pending":
+                    row.state, row.leased_until, row.owner = outcome.state, 0, b""
+                    row.attempts -= outcome.refund
+                    row.due_at = now + outcome.span if outcome.state == "waiting" else 0
                     applied += 1
         return applied
 
     @property
     def next_due(self) -> int | None:
-        """In how many microseconds something may be leased; None: all has left."""
-        free: dict[int | None, int] = {}  # of each line, when the last row before is free
+        """Return in how many microseconds a row may be leased; None: all are published."""
+        line_free_at: dict[int | None, int] = {}  # by line: when the row before may leave
         times = []
-        for line in self.all:
-            if line.state != "published":
-                at = free[line.row.line] = max(line.leased_until, line.due_at, free.get(line.row.line, 0))
-                times.append(at)
+        for row in self.all:
+            if row.state != "published":
+                line = row.written.line
+                line_free_at[line] = max(row.leased_until, row.due_at, line_free_at.get(line, 0))
+                times.append(line_free_at[line])
         return max(0, min(times) - self._simulation.now()) if times else None
 
 
 class PacketRefused(Exception):
-    """The broker takes the others of a batch, and not this one (F44)."""
+    """The broker accepts the other packets of a batch, and not this one (F44)."""
 
 
 class PublishTransport(Transport):
-    def broken(self, retry: bool) -> Exception:
+    def error_when_lost(self, retry: bool) -> Exception:
         return BrokerUnavailable("no confirmation")
 
-    def refused(self) -> Exception:
+    def rejection(self) -> Exception:
         return PacketRefused("this packet is refused")
 
 
 class SimulatedRelayPort:
-    """`contracts.OutboxPort` and `contracts.Publisher` of one relay: each call is a request of its process."""
+    """The `contracts.OutboxPort` and `contracts.Publisher` of one relay: each call is a request of its process."""
 
     table = "effectonce_outbox"
 
@@ -163,14 +164,14 @@ class SimulatedRelayPort:
 
     @property
     def _of(self) -> int:
-        """The delivery that it is used for."""
+        """The number of the delivery that it is used for."""
         return self._simulation.current_delivery()[1].number
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
-        asked = replace(lease)  # as it is now: a lane goes on changing it
+        request = replace(lease)  # as it is now: the pump changes it later
         if lease.owner not in self._process.owners:
             self._process.owners.append(lease.owner)
-        return await self._ask("lease", lambda: self._system.rows.lease(asked))  # type: ignore[no-any-return]
+        return await self._ask("lease", lambda: self._system.rows.lease(request))  # type: ignore[no-any-return]
 
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         return await self._ask("settle", lambda: self._system.rows.settle(owner, outcomes))  # type: ignore[no-any-return]
@@ -190,12 +191,10 @@ class SimulatedRelayPort:
                 transport=PublishTransport(),
             )
         except PacketRefused as error:
-            first = packets[0]
-            taken = [
-                each for each in packets[1:] if each.ordering_key is None or each.ordering_key != first.ordering_key
-            ]
-            topic.extend(taken)
-            return [None if each in taken else error for each in packets]
+            refused_key = packets[0].ordering_key
+            accepted = [p for p in packets[1:] if p.ordering_key is None or p.ordering_key != refused_key]
+            topic.extend(accepted)
+            return [None if packet in accepted else error for packet in packets]
         return [None] * len(packets)
 
     async def close(self) -> None: ...
@@ -207,7 +206,7 @@ class OutboxSystem(InboxSystem):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self.outbox = Outbox(to=TO)
+        self.outbox = Outbox(to=QUEUE)
         self.capabilities = BrokerCapabilities(
             name="modelled", ordered_publish=bool(scenario.options.get("ordered_publish")), batch=16
         )
@@ -217,7 +216,7 @@ class OutboxSystem(InboxSystem):
         scenario = self.scenario
         self.rows = SimulatedOutboxTable(simulation)
         self.topic: list[Packet] = []
-        self.lanes: dict[int, RelayPump] = {}
+        self.pumps: dict[int, RelayPump] = {}
         self.database.on_send = self.rows.add
         simulation.broker = SimulatedQueue(0, 0)
         if scenario.worker == "relay":
@@ -247,12 +246,13 @@ class OutboxSystem(InboxSystem):
             await super().work(simulation, process, delivery)
 
     async def _relay(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
-        """One round of a relay; it is at rest when all has left."""
-        lane = self.lanes.get(id(process)) if self.scenario.fine else None  # what it remembers is in no fingerprint
-        if lane is None:
-            lane = self.lanes[id(process)] = self._lane(simulation, process)
+        """Run one round of a relay; it ends when all rows are published."""
+        # A pump's memory is in no fingerprint: only scenarios without fingerprints keep it.
+        pump = self.pumps.get(id(process)) if self.scenario.fine else None
+        if pump is None:
+            pump = self.pumps[id(process)] = self._make_pump(simulation, process)
         try:
-            await lane.run_round()
+            await pump.run_round()
         except (StoreUnavailable, asyncio.CancelledError):
             pass
         delivery.inside = False
@@ -261,10 +261,10 @@ class OutboxSystem(InboxSystem):
             delivery.entry.settle(delivery.number, "acked")
         simulation.end_delivery(process, delivery, max(due or 0, SECOND if due is None else 0) / SECOND)
 
-    def _lane(self, simulation: Simulation, process: Process) -> RelayPump:
+    def _make_pump(self, simulation: Simulation, process: Process) -> RelayPump:
         port: Any = SimulatedRelayPort(self, simulation, process)
-        store: Any = process  # a pump wants the runtime only
-        broker: Any = self  # a pump wants the capabilities only
+        store: Any = process  # the pump needs its runtime only
+        broker: Any = self  # the pump needs its capabilities only
         settings = RelaySettings(
             store=store,
             table=None,
@@ -284,55 +284,55 @@ class OutboxSystem(InboxSystem):
         key = delivery.entry.key
         publish_first = self.scenario.worker == "publish-first"
         port = SimulatedRelayPort(self, simulation, process)
-        packet = CloudEvents().encode(_message(key, 0), TO)
-        seen = await simulation.memo(process, "check", lambda: key in simulation.memory)
+        packet = CloudEvents().encode(_message(key, 0), QUEUE)
+        seen = await simulation.ask_memory(process, "check", lambda: key in simulation.memory)
         if publish_first and not seen:
-            await port.publish(TO, [packet])
-        await simulation.memo(process, "mark", lambda: simulation.memory.add(key))
+            await port.publish(QUEUE, [packet])
+        await simulation.ask_memory(process, "mark", lambda: simulation.memory.add(key))
         if not publish_first and not seen:
-            await port.publish(TO, [packet])
+            await port.publish(QUEUE, [packet])
 
     def finish(self, simulation: Simulation) -> None:
         for entry in simulation.broker.unsettled():
-            simulation.fail("wedged", f"message {entry.number} ({entry.key}) has no end")
+            simulation.fail("wedged", f"message {entry.number} ({entry.key}) is never settled")
         sent = [packet.id for packet in self.topic]
         naive = self.scenario.naive
         written = (
             sorted(f"m-{key}-0" for key in simulation.memory)
             if naive
-            else [row.row.message_id for row in self.rows.all]
+            else [row.written.message_id for row in self.rows.all]
         )
         for id in sorted({*written, *sent}):
             key = id[2:-2]
             count = sent.count(id)
-            twice = written.count(id) > 1 or (count > 1 and (naive or not simulation.faults))
+            is_doubled = written.count(id) > 1 or (count > 1 and (naive or not simulation.faults))
             if not count:
-                simulation.fail("lost", f"{id}: committed, and it has never left")
+                simulation.fail("lost", f"{id}: committed, and never published")
             if id not in written:
-                simulation.fail("phantom", f"{id}: it has left, and was not committed")
-            if twice:
-                simulation.fail("doubled", f"{id}: committed {written.count(id)} times, and has left {count} times")
+                simulation.fail("phantom", f"{id}: published, and was not committed")
+            if is_doubled:
+                simulation.fail("doubled", f"{id}: committed {written.count(id)} times, and published {count} times")
             lost, doubled = simulation.tally.get(key, (False, 0))
-            simulation.tally[key] = (lost or not count or id not in written, doubled + twice)
+            simulation.tally[key] = (lost or not count or id not in written, doubled + is_doubled)
         if not naive and self.scenario.worker == "relay":
-            self._in_order(simulation)
+            self._check_order(simulation)
 
-    def _in_order(self, simulation: Simulation) -> None:
-        first: dict[str, list[str]] = {}
+    def _check_order(self, simulation: Simulation) -> None:
+        ids_by_key: dict[str, list[str]] = {}
         for packet in self.topic:
-            line = first.setdefault(packet.ordering_key or "", [])
-            if packet.id not in line:
-                line.append(packet.id)
-        for key, ids in first.items():
+            ids = ids_by_key.setdefault(packet.ordering_key or "", [])
+            if packet.id not in ids:
+                ids.append(packet.id)
+        for key, ids in ids_by_key.items():
             if ids != sorted(ids):
-                simulation.fail("order", f"{key}: they have left as {', '.join(ids)}")
+                simulation.fail("order", f"{key}: published in the order {', '.join(ids)}")
 
     def state_key(self, simulation: Simulation, tag: Tag) -> object:
-        lines = tuple(
-            (line.seq, line.state, tag(line.owner), line.leased_until, line.due_at, line.attempts, line.row.message_id)
-            for line in self.rows.all
+        rows = tuple(
+            (row.seq, row.state, tag(row.owner), row.leased_until, row.due_at, row.attempts, row.written.message_id)
+            for row in self.rows.all
         )
-        return super().state_key(simulation, tag), lines, tuple(packet.id for packet in self.topic)
+        return super().state_key(simulation, tag), rows, tuple(packet.id for packet in self.topic)
 
     def summary(self, simulation: Simulation, key: str) -> tuple[object, ...]:
         return tuple(sorted({packet.id for packet in self.topic if packet.ordering_key == key}))

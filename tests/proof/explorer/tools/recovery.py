@@ -1,8 +1,8 @@
-"""Recovery: `Intents.recover` and `Saga.resume`. Nobody delivers again; what one process has begun others go on with.
+"""Recovery: `Intents.recover` and `Saga.resume`. Messages are not delivered again; other processes resume the work.
 
-A caller is gone as soon as its record is in the store: dead, paused, or told something and content. From then on only
-the recoveries get it to its end, as many at once as there are workers; each of them may die, too, or be paused and wake
-up when another has gone on. The end is the record's: done, failed, or in doubt and on the operator's list.
+A caller is gone as soon as its record is in the store: dead, paused, or with an answer. From then on only recoveries
+bring the record to its end, as many at once as there are workers. Each of them may die, too, or be paused and wake up
+when another has resumed the work. The end is the record's: done, failed, or in doubt and on the operator's list.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Query, Record, Settlement
-from tests.proof.explorer.actions import spend
+from tests.proof.explorer.actions import pass_time
 from tests.proof.explorer.scenario import LEASE, RETENTION, SECOND
 from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
 from tests.proof.explorer.system import Oracle, SystemUnderTest, Word
@@ -27,7 +27,7 @@ _STATES: dict[str, Any] = {"done": "acked", "failed": "dead", "in_doubt": "parke
 
 
 class RecoveryOracle(Oracle):
-    """What was recorded for good: a saga's record is not kept for as long as it is looked at."""
+    """Remembers final states: a saga's record may expire before the schedule ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,16 +42,16 @@ class RecoveryOracle(Oracle):
 
 
 class RecoverySystem(SystemUnderTest):
-    """What both have in common."""
+    """What the recovery of intents and that of sagas have in common."""
 
     scope: str
 
     def id_of(self, key: str) -> str:
-        """The key of the record."""
+        """Return the key of the record."""
         return key
 
     async def recover(self) -> object:
-        """One round of it."""
+        """Run one round of recovery."""
         raise NotImplementedError
 
     def oracle(self, simulation: Simulation) -> RecoveryOracle:
@@ -60,7 +60,7 @@ class RecoverySystem(SystemUnderTest):
     def open(self, simulation: Simulation) -> None:
         super().open(simulation)
         for _ in range(self.scenario.workers):
-            simulation.broker.send(RECOVERY).not_before = SECOND  # before, there is nothing that nobody holds
+            simulation.broker.send(RECOVERY).not_before = SECOND  # before, every record has a live lease
 
     # -- callers
 
@@ -83,7 +83,7 @@ class RecoverySystem(SystemUnderTest):
         simulation.end_delivery(process, delivery, 1.0)
 
     def _written(self, simulation: Simulation, key: str) -> bool:
-        """Whether the caller may be gone."""
+        """Whether the record is in the store, so that the caller may be gone."""
         return self.id_of(key) in simulation.oracle.final_states or self._record(simulation, key) is not None
 
     def _record(self, simulation: Simulation, key: str) -> Record | None:
@@ -96,8 +96,8 @@ class RecoverySystem(SystemUnderTest):
             await super().work(simulation, process, delivery)
             return
         try:
-            came_to = await self.recover()
-            simulation.narrate(f"  w{process.slot}: it has recovered {came_to}")
+            outcome = await self.recover()
+            simulation.narrate(f"  w{process.slot}: it has recovered {outcome}")
         except (StoreUnavailable, asyncio.CancelledError) as error:
             simulation.narrate(f"  w{process.slot}: the recovery raised {error!r}")
         delivery.inside = False
@@ -107,19 +107,20 @@ class RecoverySystem(SystemUnderTest):
         simulation.end_delivery(process, delivery, (due or 0) / SECOND)
 
     def _due(self, simulation: Simulation) -> int | None:
-        """In how many microseconds there may be something to go on with; None: all has come to its end."""
-        left = run_sync(simulation.port.list(Query(scope=self.scope, unfinished=True))).records
-        if not left and all(entry.key == RECOVERY for entry in simulation.broker.unsettled()):
+        """Return in how many microseconds there may be work to resume; None: all of it has ended."""
+        unfinished = run_sync(simulation.port.list(Query(scope=self.scope, unfinished=True))).records
+        if not unfinished and all(entry.key == RECOVERY for entry in simulation.broker.unsettled()):
             return None
-        held = [each.lease_until for each in left if each.state == "claimed" and each.lease_until is not None]
-        return max(SECOND, min(held) - simulation.now()) if left and len(held) == len(left) else SECOND
+        leases = [r.lease_until for r in unfinished if r.state == "claimed" and r.lease_until is not None]
+        all_held = unfinished and len(leases) == len(unfinished)
+        return max(SECOND, min(leases) - simulation.now()) if all_held else SECOND
 
     def finish(self, simulation: Simulation) -> None:
-        for _ in range(4):  # a claim may have arrived when all was over
+        for _ in range(4):  # a delayed claim may have arrived at the end
             due = self._due(simulation)
             if due is None or simulation.violation is not None:
                 break
-            spend(simulation, due)
+            pass_time(simulation, due)
             deliver_probe(simulation, RECOVERY)
         simulation.broker.entries = [entry for entry in simulation.broker.entries if entry.key != RECOVERY]
         for entry in simulation.broker.entries:
@@ -128,13 +129,13 @@ class RecoverySystem(SystemUnderTest):
                 record.state if record is not None else ""
             )
             if not state and entry.state != "open":
-                simulation.fail("lost", f"{entry.key}: it was written down, and nobody has it any more")
+                simulation.fail("lost", f"{entry.key}: it was recorded, and its record is gone")
             entry.state = _STATES.get(state, "open")
         super().finish(simulation)
 
 
 class IntentsRecoverySystem(RecoverySystem, IntentsSystem):
-    """``worker``: as there."""
+    """``worker``: as in `IntentsSystem`."""
 
     @property
     def scope(self) -> str:  # type: ignore[override]
@@ -148,7 +149,7 @@ class IntentsRecoverySystem(RecoverySystem, IntentsSystem):
 
 
 class SagaRecoverySystem(RecoverySystem, SagaSystem):
-    """What a step did is remembered for as long as the saga's retention, and for what is on its way then."""
+    """Providers remember a step for the saga's retention, and for as long as a request may still be on its way."""
 
     retention = RETENTION / 2e6
     window = RETENTION // 2 + 2 * LEASE + SECOND

@@ -1,8 +1,8 @@
-"""`DeadLetterQueue.redrive`: nothing leaves the dead letters before its re-publish is confirmed; what is done stays so.
+"""`DeadLetterQueue.redrive`: a dead letter is removed only after its re-publish is confirmed; done records stay done.
 
-An operator redrives, as often as it takes; the workers beside handle what comes back, each under the guard, whose
-whole oracle watches. There are three letters: one whose attempts were used up (``k0``), one that is done (``k1``), and
-one that is in doubt (``k2``), which a plain redrive leaves where it is.
+An operator redrives, as often as needed; workers handle the messages that come back, each under the guard, whose whole
+oracle judges. There are three dead letters: one whose attempts were exhausted (``k0``), one whose record is done
+(``k1``), and one whose record is in doubt (``k2``), which a plain redrive leaves where it is.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from tests.proof.explorer.guard_system import GuardSystem
 from tests.proof.explorer.queue_model import SimulatedQueue
 from tests.proof.explorer.scenario import LEASE, RETENTION, Scenario
 from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
-from tests.proof.explorer.system import SCOPE, nowhere
+from tests.proof.explorer.system import SCOPE, no_runtime
 from tests.proof.explorer.transport import Transport
 
 from .outbox import PacketRefused, PublishTransport
-from .worker import WHY_DEAD
+from .worker import CAUSE_HEADER
 
 QUEUE = "orders"
 OPERATOR = "redrive"
 
 
 class RedriveSystem(GuardSystem):
-    """``options``: those of `DeadLetterQueue.redrive`. The naive arm ``remove-first`` sends after it removed."""
+    """``options``: those of `DeadLetterQueue.redrive`. The naive arm ``remove-first`` removes before it publishes."""
 
     capabilities = BrokerCapabilities(name="modelled", batch=16)
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self._behind = Store(nowhere, sweep_every=None)
+        self._worker_store = Store(no_runtime, sweep_every=None)
         handle = Broker(self)  # type: ignore[arg-type]
-        worker = Worker(handle, store=self._behind)
+        worker = Worker(handle, store=self._worker_store)
 
         @worker.handler(QUEUE, scope=SCOPE, fingerprint=False, lease=LEASE / 1e6, retention=RETENTION / 1e6)
         async def handle_order(message: Message[Any]) -> None:
-            raise AssertionError("the guard beside handles it")
+            raise AssertionError("the guarded handler handles it")
 
         self.queue = DeadLetterQueue(worker, QUEUE)
         self.encode = handle.envelope.encode
@@ -55,29 +55,29 @@ class RedriveSystem(GuardSystem):
         simulation.broker = SimulatedQueue(0, 0)
         simulation.broker.send(OPERATOR)
         self.commands = 0
-        self.letters: dict[str, Packet] = {}
+        self.dead_letters_by_id: dict[str, Packet] = {}
         for number in range(3):
             key = f"k{number}"
             packet = self.encode(Message(data=key, type="paid", id=key, key=key), QUEUE)
-            headers = {**packet.headers, WHY_DEAD: json.dumps({"why": "attempts-exhausted", "attempts": 1})}
-            self.letters[str(number)] = Packet(body=packet.body, headers=headers, id=packet.id)
-            self._was(simulation, key, ("free", "done", "in_doubt")[number])
+            headers = {**packet.headers, CAUSE_HEADER: json.dumps({"why": "attempts-exhausted", "attempts": 1})}
+            self.dead_letters_by_id[str(number)] = Packet(body=packet.body, headers=headers, id=packet.id)
+            self._make_record(simulation, key, ("free", "done", "in_doubt")[number])
 
-    def _was(self, simulation: Simulation, key: str, state: Any) -> None:
-        """The record of ``key`` is left as ``state`` by an attempt before."""
+    def _make_record(self, simulation: Simulation, key: str, state: Any) -> None:
+        """Make the record of ``key`` by an attempt that ended in ``state``."""
         owner = key.encode().ljust(16)
         (reply,) = simulation.apply([Claim(SCOPE, key, owner, LEASE, RETENTION)])
         assert isinstance(reply, Answer)
         grant = simulation.oracle.grant(key, owner, reply.token)
-        simulation.oracle.started(key, grant, simulation.now())
+        simulation.oracle.observe_start(key, grant, simulation.now())
         if state == "done":
-            simulation.oracle.effect(key, grant)
+            simulation.oracle.observe_effect(key, grant)
         result = f'1"charge-{key}-1"'.encode() if state == "done" else None
         simulation.apply([Settlement(SCOPE, key, owner, reply.token, state, RETENTION, result=result)])
 
-    def enter(self, process: Process) -> None:
-        super().enter(process)
-        self._behind.use_runtime(process.runtime)
+    def switch_to(self, process: Process) -> None:
+        super().switch_to(process)
+        self._worker_store.use_runtime(process.runtime)
 
     # -- the broker, as `DeadLetterQueue` sees it
 
@@ -105,7 +105,7 @@ class RedriveSystem(GuardSystem):
         except BaseException as error:
             failure = error
         delivery.inside = False
-        if failure is None and not any(each.error for each in report):
+        if failure is None and not any(redriven.error for redriven in report):
             delivery.entry.settle(delivery.number, "acked")
         simulation.narrate(f"  w{process.slot}: the redrive {'is done' if failure is None else f'raised {failure!r}'}")
         simulation.end_delivery(process, delivery, 1.0)
@@ -120,10 +120,10 @@ class RedriveSystem(GuardSystem):
     def finish(self, simulation: Simulation) -> None:
         operator = simulation.broker.entries.pop(0)
         if operator.state != "acked":
-            simulation.fail("wedged", "the redrive comes to no end")
-        left = {packet.id for packet in self.letters.values()}
-        anew = bool(self.scenario.options.get("new_generation"))
-        expected = set() if anew or self.scenario.naive else {"k2"}
+            simulation.fail("wedged", "the redrive never ends")
+        left = {packet.id for packet in self.dead_letters_by_id.values()}
+        new_generation = bool(self.scenario.options.get("new_generation"))
+        expected = set() if new_generation or self.scenario.naive else {"k2"}
         queued = {entry.key for entry in simulation.broker.entries}
         for key in ("k0", "k1", "k2"):
             lost = key not in left and key not in queued
@@ -132,26 +132,26 @@ class RedriveSystem(GuardSystem):
             if key in left and key not in expected:
                 simulation.fail("wedged", f"{key}: it is still among the dead letters")
             simulation.tally[key] = (lost, 0)
-        most = 1 + (self.commands if anew else 0)
+        max_effects = 1 + (self.commands if new_generation else 0)
         effects = simulation.oracle.history("k1").effects
-        if effects > most and not simulation.faults:
+        if effects > max_effects and not simulation.faults:
             simulation.fail("doubled", f"k1: its effect happened {effects} times in {self.commands} redrives")
         if simulation.violation is None and not self.scenario.naive:
-            faults, simulation.faults = simulation.faults, max(1, simulation.faults)  # k1 has had its effect before
+            faults, simulation.faults = (
+                simulation.faults,
+                max(1, simulation.faults),
+            )  # k1 had its effect before the schedule
             super().finish(simulation)
             simulation.faults = faults
             for key, (lost, _) in simulation.tally.items():
-                simulation.tally[key] = (
-                    lost,
-                    0,
-                )  # what mode L repeats is the guard's affair, and was judged by its rules
+                simulation.tally[key] = (lost, 0)  # repetitions that mode L allows were judged by the guard's rules
 
     def state_key(self, simulation: Simulation, tag: Any) -> object:
-        return tuple(self.letters), min(self.commands, 2)
+        return tuple(self.dead_letters_by_id), min(self.commands, 2)
 
 
 class SimulatedDeadLetters:
-    """`contracts.Publisher` and `contracts.DeadLetters` of one process."""
+    """The `contracts.Publisher` and `contracts.DeadLetters` of one process."""
 
     def __init__(
         self, system: RedriveSystem, simulation: Simulation, process: Process, delivery: SimulatedDelivery
@@ -173,7 +173,7 @@ class SimulatedDeadLetters:
         return [None] * len(packets)
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
-        letters = self._system.letters
+        letters = self._system.dead_letters_by_id
 
         def page() -> list[DeadLetter]:
             return [DeadLetter(id=id, packet=packet, queue=QUEUE) for id, packet in letters.items()]
@@ -181,7 +181,7 @@ class SimulatedDeadLetters:
         return await self._ask("publish", "browse", page, BrowseTransport()), None
 
     async def remove(self, ids: Sequence[str]) -> int:
-        letters = self._system.letters
+        letters = self._system.dead_letters_by_id
         return await self._ask(  # type: ignore[no-any-return]
             "publish", "remove", lambda: sum(letters.pop(id, None) is not None for id in ids), RemoveTransport()
         )
@@ -193,7 +193,7 @@ class SimulatedDeadLetters:
 
 
 class RemoveTransport(Transport):
-    def broken(self, retry: bool) -> Exception:
+    def error_when_lost(self, retry: bool) -> Exception:
         return BrokerUnavailable("no answer")
 
 

@@ -1,13 +1,13 @@
-"""`Worker` in mode L, by its public face: `handler`, `serve` and `stop`, on a modelled broker and store.
+"""`Worker` in mode L, by its public methods `handler`, `serve` and `stop`, on a modelled broker and store.
 
-Nothing here knows how a worker is built. It sees what goes in and out: deliveries and settlements
-(`contracts.Consumer`), claims and completions (`contracts.Port`), what handlers send on (`contracts.Publisher`), the
-handlers themselves, and time (the event loop's).
+The system does not depend on how a worker is built. It sees deliveries and settlements (`contracts.Consumer`), claims
+and completions (`contracts.Port`), the messages that handlers return (`contracts.Publisher`), the handlers themselves,
+and time (the event loop's).
 
 Each process fetches for itself: up to a batch of messages at a time, which it claims in blocks and records in blocks.
-What it acks rides with the next fetch. A delivery is its own for a window, which it extends as long as it has the
-message in hand, started or not; then the queue gives it to another. Requests to the queue get lost as all others do,
-and with the reply to a fetch so do the messages in it, until their window is over. The guard's whole oracle watches.
+Its acks ride with the next fetch. A delivery is its own for an ack window, which it extends as long as it has the
+message, started or not; then the queue delivers it to another. Requests to the queue get lost as all others do, and the
+messages in a lost reply to a fetch stay away until their window is over. The guard's whole oracle judges.
 """
 
 from __future__ import annotations
@@ -30,83 +30,85 @@ from tests.proof.explorer.guard_system import GuardSystem
 from tests.proof.explorer.moves import moves
 from tests.proof.explorer.oracle import GuardOracle
 from tests.proof.explorer.queue_model import QueuedMessage, SimulatedQueue, State
-from tests.proof.explorer.scenario import CRASHES, LEASE, RETENTION, Scenario
+from tests.proof.explorer.scenario import LEASE, MAX_CRASHES, RETENTION, Scenario
 from tests.proof.explorer.simulation import Process, SimulatedDelivery, Simulation
 from tests.proof.explorer.system import SCOPE, PermanentDecline, Tag
 from tests.proof.explorer.transport import Transport
 
 QUEUE = "orders"
-TO = "receipts"
-WINDOW = 2 * LEASE
-DRAIN = 10.0
-#: The header of a dead letter that says why it is one, as JSON.
-WHY_DEAD = "eo-dead"
+OUTPUT_QUEUE = "receipts"
+WINDOW = 2 * LEASE  # the ack window, in microseconds
+DRAIN_S = 10.0
+CAUSE_HEADER = "eo-dead"  # of a dead letter: why it is one, as JSON
 
 
 class VisibilityTimeoutQueue(SimulatedQueue):
-    """The queue: a delivery is its consumer's until its window is over, and a late settlement counts all the same."""
+    """A queue with an ack window: a delivery is its consumer's until the window ends; late settlements count all the
+    same."""
 
     def __init__(self, keys: int, copies: int, backwards: bool) -> None:
         super().__init__(keys, copies)
-        self.until: dict[int, int] = {}  # by delivery
-        self._backwards = backwards  # what was given back comes again the last first; its delays are tenths of seconds
+        self.window_ends: dict[int, int] = {}  # by delivery
+        self._backwards = backwards  # nacked messages come again last first; their delays are tenths of seconds
 
-    def ready(self, now: int) -> list[QueuedMessage]:
-        found = [entry for entry in self.entries if entry.state == "open" and self._free(entry) <= now]
-        return sorted(found, key=lambda each: -each.number if each.deliveries else 1) if self._backwards else found
+    def list_ready(self, now: int) -> list[QueuedMessage]:
+        ready = [entry for entry in self.entries if entry.state == "open" and self._due_at(entry) <= now]
+        if self._backwards:
+            ready.sort(key=lambda entry: -entry.number if entry.deliveries else 1)
+        return ready
 
     def span(self, delay: float) -> int:
         return math.ceil(delay * 10) * 100_000 if self._backwards else round(delay * 1e6)
 
-    def _free(self, entry: QueuedMessage) -> int:
-        """When it may be delivered (again)."""
+    def _due_at(self, entry: QueuedMessage) -> int:
+        """Return when the message may be delivered (again)."""
         if entry.ready or not entry.held:
             return entry.not_before
-        return self.until[entry.held[0]]
+        return self.window_ends[entry.held[0]]
 
     def next_due(self) -> int | None:
-        return min((self._free(entry) for entry in self.entries if entry.state == "open"), default=None)
+        return min((self._due_at(entry) for entry in self.entries if entry.state == "open"), default=None)
 
 
 class WorkerOracle(GuardOracle):
-    """A worker gives up what has failed for good, and what has had its attempts."""
+    """Allows a worker to give up a message that failed for good, or whose attempts are exhausted."""
 
-    most: int | None = None
+    max_attempts: int | None = None
 
-    def dead(self, key: str) -> None:
+    def observe_dead_letter(self, key: str) -> None:
         history = self.history(key)
-        if self.most is None or sum(grant.started for grant in history.grants) < self.most:
-            super().dead(key)
+        if self.max_attempts is None or sum(grant.started for grant in history.grants) < self.max_attempts:
+            super().observe_dead_letter(key)
 
 
 class BrokerTransport(Transport):
-    def broken(self, retry: bool) -> Exception:
+    def error_when_lost(self, retry: bool) -> Exception:
         return BrokerUnavailable("no answer")
 
 
 class FetchTransport(BrokerTransport):
-    """A fetch is answered when there is a message, or, where acks wait to be sent, after a while without."""
+    """Carries a fetch, which is answered when there is a message or, where it carries acks, also without one."""
 
-    def __init__(self, consumer: SimulatedConsumer, carries: bool) -> None:
+    def __init__(self, consumer: SimulatedConsumer, carries_acks: bool) -> None:
         self._consumer = consumer
-        self._carries = carries
+        self._carries_acks = carries_acks
 
-    def blocked(self) -> bool:
-        return self.waits()
+    def is_blocked(self) -> bool:
+        return self.awaits_work()
 
-    def waits(self) -> bool:
+    def awaits_work(self) -> bool:
         consumer = self._consumer
-        return not (self._carries or consumer.acks or consumer.queue.ready(consumer.simulation.elapsed))
+        return not (self._carries_acks or consumer.acks or consumer.queue.list_ready(consumer.simulation.elapsed))
 
 
 class SimulatedConsumer:
-    """`contracts.Consumer` of one process: each call is a request of it."""
+    """The `contracts.Consumer` of one process: each call is a request."""
 
     def __init__(self, system: WorkerSystem, simulation: Simulation, process: Process) -> None:
         self.simulation = simulation
         self.queue: VisibilityTimeoutQueue = system.queue
-        self.acks: list[SimulatedDelivery] = []  # that ride with the next fetch
-        self.known: dict[str, SimulatedDelivery] = {}  # the last of each message
+        self.acks: list[SimulatedDelivery] = []  # which ride with the next fetch
+        self.last_deliveries: dict[str, SimulatedDelivery] = {}  # by message id
         self._system = system
         self._process = process
 
@@ -120,22 +122,24 @@ class SimulatedConsumer:
         try:
             taken = await self._ask("receive", arrive, FetchTransport(self, bool(acks)))
         except BaseException:
-            self.acks = acks + self.acks  # perhaps sent, perhaps not: an ack may be repeated
+            self.acks = acks + self.acks  # they may have been sent: an ack may be repeated
             self._process.forget_cancelled()
             raise
-        self._process.deliveries.update((each.number, each) for each in taken)
-        self.known.update((f"m{each.entry.number}", each) for each in taken)
-        return [self._system.pack(each) for each in taken]
+        self._process.deliveries.update((delivery.number, delivery) for delivery in taken)
+        self.last_deliveries.update((f"m{delivery.entry.number}", delivery) for delivery in taken)
+        return [self._system.pack(delivery) for delivery in taken]
 
     def _take(self, limit: int) -> list[SimulatedDelivery]:
         taken = []
-        for entry in self.queue.ready(self.simulation.elapsed)[:limit]:
-            delivery = SimulatedDelivery(self.simulation.number(), entry)
+        for entry in self.queue.list_ready(self.simulation.elapsed)[:limit]:
+            delivery = SimulatedDelivery(self.simulation.next_number(), entry)
             if entry.held and not self.simulation.faults:
-                self.simulation.fail("redelivered", f"message {entry.number} ({entry.key}) is in hand, and comes again")
+                self.simulation.fail(
+                    "redelivered", f"message {entry.number} ({entry.key}) is not settled, and comes again"
+                )
             entry.held.clear()
-            entry.taken(delivery.number)
-            self.queue.until[delivery.number] = self.simulation.elapsed + WINDOW
+            entry.take(delivery.number)
+            self.queue.window_ends[delivery.number] = self.simulation.elapsed + WINDOW
             taken.append(delivery)
             self.simulation.narrate(f"    queue: message {entry.number} ({entry.key}), delivery {entry.deliveries}")
         return taken
@@ -145,7 +149,7 @@ class SimulatedConsumer:
         return [True] * len(deliveries)
 
     def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
-        self.acks += self._left(deliveries)
+        self.acks += self._release(deliveries)
 
     async def flush(self) -> None:
         acks, self.acks = self.acks, []
@@ -158,54 +162,55 @@ class SimulatedConsumer:
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         def arrive() -> None:
-            for each in deliveries:
-                each.handle.entry.back(each.handle.number, self.simulation.elapsed + self.queue.span(delay))
+            for delivery in deliveries:
+                due_at = self.simulation.elapsed + self.queue.span(delay)
+                delivery.handle.entry.give_back(delivery.handle.number, due_at)
 
         await self._ask("nack", arrive, BrokerTransport())
-        self._left(deliveries)
+        self._release(deliveries)
         return [True] * len(deliveries)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         def arrive() -> list[bool]:
             kept = []
-            for each in deliveries:
-                entry, number = each.handle.entry, each.handle.number
+            for delivery in deliveries:
+                entry, number = delivery.handle.entry, delivery.handle.number
                 kept.append(entry.state == "open" and number in entry.held)
                 if kept[-1]:
-                    self.queue.until[number] = self.simulation.elapsed + round(seconds * 1e6)
+                    self.queue.window_ends[number] = self.simulation.elapsed + round(seconds * 1e6)
             return kept
 
         if not deliveries:
             return []
         kept: list[bool] = await self._ask("extend", arrive, BrokerTransport())
-        self._left([each for each, still in zip(deliveries, kept, strict=True) if not still])
+        self._release([delivery for delivery, is_kept in zip(deliveries, kept, strict=True) if not is_kept])
         return kept
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        declined = json.loads(headers[WHY_DEAD])["why"] == "permanent-failure"
+        declined = json.loads(headers[CAUSE_HEADER])["why"] == "permanent-failure"
         await self._ask("dead", lambda: self._settle([delivery.handle], "dead", declined), BrokerTransport())
-        self._left([delivery])
+        self._release([delivery])
         return True
 
     async def close(self) -> None:
         await self.flush()
         for delivery in list(self._process.deliveries.values()):
-            delivery.entry.back(delivery.number, self.simulation.elapsed)
+            delivery.entry.give_back(delivery.number, self.simulation.elapsed)
         self._process.deliveries.clear()
 
-    def _left(self, deliveries: Sequence[Delivery]) -> list[SimulatedDelivery]:
-        """They are in hand no longer."""
-        for each in deliveries:
-            self._process.deliveries.pop(each.handle.number, None)
-        return [each.handle for each in deliveries]
+    def _release(self, deliveries: Sequence[Delivery]) -> list[SimulatedDelivery]:
+        """Note that the process no longer has these deliveries."""
+        for delivery in deliveries:
+            self._process.deliveries.pop(delivery.handle.number, None)
+        return [delivery.handle for delivery in deliveries]
 
     def _settle(self, deliveries: Sequence[SimulatedDelivery], state: State, declined: bool = False) -> None:
         for delivery in deliveries:
             entry = delivery.entry
             if entry.state == "open" and state == "acked":
-                self._system.acked(self.simulation, entry.key)
-            elif entry.state == "open" and not declined:  # that its handler declines it is told, recorded or not
-                self.simulation.oracle.dead(entry.key)
+                self._system.observe_ack(self.simulation, entry.key)
+            elif entry.state == "open" and not declined:  # a declined message is a dead letter, recorded or not
+                self.simulation.oracle.observe_dead_letter(entry.key)
             entry.settle(delivery.number, state)
             self.simulation.narrate(f"    queue: message {entry.number} ({entry.key}) is {state}")
 
@@ -214,7 +219,7 @@ class SimulatedConsumer:
 
 
 class SimulatedBrokerBackend:
-    """`contracts.BrokerBackend` and `contracts.Publisher` of one process."""
+    """The `contracts.BrokerBackend` and `contracts.Publisher` of one process."""
 
     def __init__(self, system: WorkerSystem, simulation: Simulation, process: Process) -> None:
         self.capabilities = system.capabilities
@@ -248,7 +253,7 @@ class SimulatedBrokerBackend:
 
 class WorkerSystem(GuardSystem):
     """``options``: of the worker ``batch`` (messages in a fetch) and ``ordered`` (they have one ordering key); of the
-    handler ``max_attempts``, ``to`` (it sends on), and ``takes`` (seconds, through which the window has to be
+    handler ``max_attempts``, ``to`` (its result is published), and ``takes`` (seconds, during which the window must be
     extended)."""
 
     pulls = True
@@ -266,9 +271,9 @@ class WorkerSystem(GuardSystem):
         self._encode = Broker(lambda: None).envelope.encode  # type: ignore[arg-type, return-value]
 
     def make_worker(self, handle: Broker, process: Process) -> Worker:
-        """The worker of ``process``, with what its user has written."""
+        """Make the worker of ``process``, with the user's handler."""
         options = self.scenario.options
-        worker = Worker(handle, store=process.store, prefetch=4, drain=DRAIN)
+        worker = Worker(handle, store=process.store, prefetch=4, drain=DRAIN_S)
 
         @worker.handler(
             QUEUE,
@@ -277,9 +282,9 @@ class WorkerSystem(GuardSystem):
             concurrency=2,
             lease=LEASE / 1e6,
             retention=RETENTION / 1e6,
-            retry=Retry(options.get("max_attempts"), first=1e-6, cap=1e-6, jitter=False, max_crashes=CRASHES),
+            retry=Retry(options.get("max_attempts"), first=1e-6, cap=1e-6, jitter=False, max_crashes=MAX_CRASHES),
             permanent=(PermanentDecline,),
-            to=TO if options.get("to") else None,
+            to=OUTPUT_QUEUE if options.get("to") else None,
         )
         async def handle_order(message: Message[Any]) -> Any:
             return await self.run_handler(message)
@@ -288,7 +293,7 @@ class WorkerSystem(GuardSystem):
 
     def oracle(self, simulation: Simulation) -> WorkerOracle:
         histories = WorkerOracle(simulation.fail, seen=False, at_most_once=False, retention=RETENTION)
-        histories.most = self.scenario.options.get("max_attempts")
+        histories.max_attempts = self.scenario.options.get("max_attempts")
         return histories
 
     def open(self, simulation: Simulation) -> None:
@@ -296,7 +301,7 @@ class WorkerSystem(GuardSystem):
         self.workers: dict[Process, Worker] = {}
         self.consumers: dict[Process, SimulatedConsumer] = {}
         self.sent: list[str] = []
-        self.furthest = 0  # the last message whose handler has started
+        self.last_started = 0  # the highest number of a message whose handler has started
 
     def start_process(self, simulation: Simulation, process: Process) -> None:
         process.starting = True
@@ -309,8 +314,8 @@ class WorkerSystem(GuardSystem):
         try:
             await worker.serve()
         except Exception as error:
-            simulation.fail("unexpected", f"w{process.slot}: the worker ends with {error!r}")
-        if not simulation.over:
+            simulation.fail("unexpected", f"w{process.slot}: the worker ended with {error!r}")
+        if not simulation.is_over:
             simulation.narrate(f"  w{process.slot}: it has stopped")
             simulation.replace(process)
 
@@ -323,32 +328,32 @@ class WorkerSystem(GuardSystem):
         return Delivery(packet=packet, queue=QUEUE, attempt=entry.deliveries, handle=delivery)
 
     def message_of(self, entry: QueuedMessage) -> Message[Any]:
-        """What its producer has sent."""
+        """Return the message as its producer sent it."""
         ordering_key = "all" if self.ordered else None
         return Message(data=entry.key, type="paid", id=f"m{entry.number}", key=entry.key, ordering_key=ordering_key)
 
     async def run_handler(self, message: Message[Any]) -> Any:
-        with self.at_work(message) as delivery:
-            self._in_turn(delivery.entry)
+        with self.handling(message) as delivery:
+            self._check_order(delivery.entry)
             await self._handler(message.key)
             return Message(data=message.key, type="receipt", id=f"r-{message.key}") if self._sends else None
 
-    def _in_turn(self, entry: QueuedMessage) -> None:
-        """Of one ordering key, each comes to its end before the next is begun; at one consumer, that is."""
+    def _check_order(self, entry: QueuedMessage) -> None:
+        """Require that one consumer ends each message of an ordering key before it begins the next."""
         assert self.simulation is not None
-        if self.ordered and entry.number < self.furthest:
+        if self.ordered and entry.number < self.last_started:
             self.simulation.fail(
-                "order", f"message {entry.number} ({entry.key}) is begun after number {self.furthest} was"
+                "order", f"message {entry.number} ({entry.key}) is begun after number {self.last_started}"
             )
-        self.furthest = max(self.furthest, entry.number)
+        self.last_started = max(self.last_started, entry.number)
 
     @contextmanager
-    def at_work(self, message: Message[Any]) -> Iterator[SimulatedDelivery]:
-        """Its handler runs: the delivery that it runs for."""
+    def handling(self, message: Message[Any]) -> Iterator[SimulatedDelivery]:
+        """Yield the delivery of ``message``, whose handler runs inside the ``with``."""
         assert self.simulation is not None
-        process = self.simulation.on
-        delivery = self.consumers[process].known[message.id]
-        lost = delivery.number not in process.deliveries  # it has become another's, and runs all the same
+        process = self.simulation.running_process
+        delivery = self.consumers[process].last_deliveries[message.id]
+        lost = delivery.number not in process.deliveries  # it is another consumer's by now, and runs all the same
         process.deliveries[delivery.number] = delivery
         delivery.task = asyncio.current_task()
         try:
@@ -366,10 +371,10 @@ class WorkerSystem(GuardSystem):
     def _sends(self) -> bool:
         return bool(self.scenario.options.get("to"))
 
-    def acked(self, simulation: Simulation, key: str) -> None:
-        simulation.oracle.acked(key)
+    def observe_ack(self, simulation: Simulation, key: str) -> None:
+        simulation.oracle.observe_ack(key)
         if self._sends and simulation.oracle.history(key).ever_recorded and f"r-{key}" not in self.sent:
-            simulation.fail("lost", f"{key}: acked, and what it sends on has never left")
+            simulation.fail("lost", f"{key}: acked, and its result was never published")
 
     def at_rest(self, simulation: Simulation) -> bool:
         return not simulation.broker.unsettled() and all(process.idle for process in simulation.processes)
@@ -392,15 +397,15 @@ class WorkerSystem(GuardSystem):
             self._probe(simulation)
 
     def _probe(self, simulation: Simulation) -> None:
-        """One more message of every key comes to its end, too."""
+        """Send one more message of every key, and require that it is settled without a second effect."""
         done = {key for key, history in simulation.oracle.histories.items() if history.state == "done"}
         for key in sorted({entry.key for entry in simulation.broker.entries}):
             simulation.broker.send(key, probe=True).not_before = simulation.elapsed
         before = {key: history.effects for key, history in simulation.oracle.histories.items()}
-        while simulation.violation is None and (found := moves(simulation, 0)):
-            perform(simulation, found[0])
+        while simulation.violation is None and (options := moves(simulation, 0)):
+            perform(simulation, options[0])
         for entry in simulation.broker.unsettled():
-            simulation.fail("wedged", f"{entry.key}: delivered after all was over, and it comes to nothing")
+            simulation.fail("wedged", f"{entry.key}: delivered after the end, and never settled")
         for key in done:
             if simulation.oracle.history(key).effects > before[key]:
                 simulation.fail("doubled", f"{key}: recorded, and run again by a later delivery")
@@ -408,6 +413,7 @@ class WorkerSystem(GuardSystem):
     def state_key(self, simulation: Simulation, tag: Tag) -> object:
         queue = self.queue
         windows = tuple(
-            tuple(sorted(queue.until[each] for each in entry.held if each in queue.until)) for entry in queue.entries
+            tuple(sorted(queue.window_ends[delivery] for delivery in entry.held if delivery in queue.window_ends))
+            for entry in queue.entries
         )
-        return windows, tuple(sorted(set(self.sent))), self.furthest if self.ordered else 0
+        return windows, tuple(sorted(set(self.sent))), self.last_started if self.ordered else 0

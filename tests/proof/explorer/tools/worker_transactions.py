@@ -1,7 +1,8 @@
-"""`Worker` in mode T, by its public face, on the modelled database.
+"""`Worker` in mode T, by its public methods, on the modelled database.
 
-A transaction each, or those of one fetch in one; the acks ride with the next fetch. Where one of a batch fails all of
-it is undone, and redone one by one; what comes again runs alone, and is counted. Nothing lost, nothing doubled.
+Each message has a transaction of its own, or those of one fetch share one; the acks ride with the next fetch. Where one
+message of a batch fails, all of it is rolled back, and redone one by one; a redelivered message runs alone, and is
+counted. Nothing is lost, nothing doubled.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from effectonce.inbox.inbox import Inbox
 from effectonce.message import Message
 from effectonce.worker.worker import Worker
 from tests.proof.explorer.database import SimulatedConnection
-from tests.proof.explorer.scenario import CRASHES
+from tests.proof.explorer.scenario import MAX_CRASHES
 from tests.proof.explorer.simulation import Process, Simulation
 from tests.proof.explorer.system import SCOPE, PermanentDecline, Tag
 
 from .inbox import InboxSystem
-from .worker import DRAIN, QUEUE, WorkerSystem
+from .worker import DRAIN_S, QUEUE, WorkerSystem
 
 
 class TransactionalWorkerSystem(InboxSystem, WorkerSystem):  # type: ignore[misc]  # the inbox's oracle, the worker's queue
     """``worker``: ``each``, or ``batch``. ``options``: of the worker."""
 
     def make_worker(self, handle: Broker, process: Process) -> Worker:
-        worker = Worker(handle, inbox=Inbox(scope=SCOPE), connect=self._connect, prefetch=4, drain=DRAIN)
+        worker = Worker(handle, inbox=Inbox(scope=SCOPE), connect=self._connect, prefetch=4, drain=DRAIN_S)
 
         @worker.handler(
             QUEUE,
             fingerprint=False,
             concurrency=2,
             batch=self.scenario.worker == "batch",
-            retry=Retry(None, first=1e-6, cap=1e-6, jitter=False, max_crashes=CRASHES),
+            retry=Retry(None, first=1e-6, cap=1e-6, jitter=False, max_crashes=MAX_CRASHES),
             permanent=(PermanentDecline,),
         )
         async def handle_order(conn: SimulatedConnection, message: Message[Any]) -> None:
@@ -42,7 +43,7 @@ class TransactionalWorkerSystem(InboxSystem, WorkerSystem):  # type: ignore[misc
         return worker
 
     async def run_handler_in(self, conn: SimulatedConnection, message: Message[Any]) -> None:
-        with self.at_work(message) as delivery:
+        with self.handling(message) as delivery:
             conn.of = delivery.number
             await self.handler(conn, message.key)
 
@@ -52,11 +53,11 @@ class TransactionalWorkerSystem(InboxSystem, WorkerSystem):  # type: ignore[misc
 
     def _connect(self) -> SimulatedConnection:
         assert self.simulation is not None
-        process = self.simulation.on
+        process = self.simulation.running_process
         return SimulatedConnection(self.simulation, process, self.database, 0, at_once=process.starting)
 
-    def acked(self, simulation: Simulation, key: str) -> None:
-        simulation.oracle.acked(key)
+    def observe_ack(self, simulation: Simulation, key: str) -> None:
+        simulation.oracle.observe_ack(key)
 
     def finish(self, simulation: Simulation) -> None:
         InboxSystem.finish(self, simulation)
