@@ -96,8 +96,8 @@ def test_nothing_to_forget_is_no_statement(dialect: Any) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_refund_and_an_end_of_counting_are_statements_on_the_attempts(dialect: Any) -> None:
     table, session = inbox_table(dialect, "inbox"), Session()
-    run_sync(table.refund(session, key_named("a")))  # type: ignore[arg-type]
-    run_sync(table.uncount(session, key_named("a")))  # type: ignore[arg-type]
+    run_sync(table.refund_attempt(session, key_named("a")))  # type: ignore[arg-type]
+    run_sync(table.forget_attempts(session, key_named("a")))  # type: ignore[arg-type]
     refund, uncount = session.asked
     assert refund[0].startswith("UPDATE")
     assert "attempts - 1" in refund[0]

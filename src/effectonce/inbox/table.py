@@ -84,19 +84,19 @@ class InboxTable(ABC):
         Returns the rows that were there, by key, without their results.
         """
 
-    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
+    async def store_result(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
         """Write the result into a row that this transaction has inserted."""
         await session.rows(self._sql["store"], (*self._identity(key), self._encode(result)))
 
-    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
+    async def is_ours(self, session: DriverSession, key: InboxKey) -> bool:
         """Whether the row that is there is the one that was inserted for this very ``key`` object."""
         return bool(await session.rows(self._sql["ours"], (*self._identity(key), self._encode(key.row_mark))))
 
-    async def refund(self, session: DriverSession, key: InboxKey) -> None:
+    async def refund_attempt(self, session: DriverSession, key: InboxKey) -> None:
         """Take one attempt back."""
         await session.rows(self._sql["refund"], self._identity(key))
 
-    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
+    async def forget_attempts(self, session: DriverSession, key: InboxKey) -> None:
         """Delete the count of attempts."""
         await session.rows(self._sql["uncount"], self._identity(key))
 
@@ -113,7 +113,7 @@ class InboxTable(ABC):
         """Delete the rows of ``keys``."""
 
     @abstractmethod
-    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
         """Count one attempt. Returns how many there are now; None if the message is handled already."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ class TextKeyTable(InboxTable):
     def _identity(self, key: InboxKey) -> tuple[str, ...]:
         return key.scope, key.key
 
-    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
         counted = await session.rows(self._sql["count"], (key.scope, key.key, key.retention_us))
         return counted[0][0] if counted else None
 
@@ -302,7 +302,7 @@ class MySQLInboxTable(InboxTable):
         if keys:
             await session.rows(*self._with_ids("forget_many", [key.id for key in keys]))
 
-    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
         params = (key.id, key.scope.encode().hex(), key.key.encode().hex(), key.retention_us)
         await session.rows(self._sql["count"], params)
         counted = await session.rows(self._sql["counted"], (key.id,))
