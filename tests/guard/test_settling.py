@@ -130,7 +130,7 @@ def test_resolving_as_done_without_a_result_tells_duplicates_to_ack(store: eo.St
     with pytest.raises(eo.ResultNotStored, match="ack"):
         charge("unknown")
     store.resolve("s", "abandoned", "abandon")
-    with pytest.raises(eo.PermanentFailure, match="operator gave it up"):
+    with pytest.raises(eo.PermanentFailure, match="operator abandoned it"):
         charge("abandoned")
 
 

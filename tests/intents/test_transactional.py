@@ -234,6 +234,6 @@ def test_an_operators_word_that_did_not_get_to_the_log_has_to_be_said_again(shop
 
 def test_an_operator_gives_it_up(shop: Shop) -> None:
     shop.intents.resolve(in_doubt(shop), "abandon")
-    with pytest.raises(eo.PermanentFailure, match="gave it up"):
+    with pytest.raises(eo.PermanentFailure, match="abandoned it"):
         shop.pay("o1")
     assert shop.paid() == 0

@@ -281,7 +281,7 @@ def test_an_operator_gives_up(saga: eo.Saga[Order], shop: Shop) -> None:
         saga.run("o-1", ORDER)
     saga.resolve("o-1", "abandon")
     assert (state(saga), saga.resume()) == ("failed", Resumed())
-    with pytest.raises(eo.PermanentFailure, match="gave it up"):
+    with pytest.raises(eo.PermanentFailure, match="abandoned it"):
         saga.run("o-1", ORDER)
 
 

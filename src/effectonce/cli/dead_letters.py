@@ -263,5 +263,6 @@ def _facts(dead: DeadLetterDetails) -> dict[str, Any]:
         "type": dead.message.type if dead.message is not None else "",
         "key": dead.key,
         "since": format_ago(_given_up_at(dead), time.time_ns() // 1000),
+        "error_class": dead.cause.error,
         "error": dead.cause.text,
     }

@@ -65,5 +65,5 @@ def _failure(error: StoredError, permanent: Errors, about: str) -> BaseException
                 pass
             break
     if error.code == "abandoned":
-        return PermanentFailure(f"{about} was in doubt, and an operator gave it up", error.code)
+        return PermanentFailure(f"{about} was in doubt, and an operator abandoned it", error.code)
     return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error.type)

@@ -80,7 +80,7 @@ class Heartbeat:
 
     def cover(self, lease: int) -> None:
         """Beat often enough for ``lease``, in microseconds. The first starts the thread."""
-        if lease >= self._shortest:
+        if lease >= self._shortest and (self._thread is not None or self._by_hand):
             return
         with self._lock:
             if not self._by_hand and (self._thread is None or not self._thread.is_alive()):

@@ -1,4 +1,4 @@
-"""Whether a function of the user's has ended itself, or was interrupted from outside.
+"""Telling a user function that exited by itself from one that a signal or a cancellation interrupted.
 
 `sys.exit()` in a step, or a `CancelledError` that the step raised itself, ends that step alone. But a signal's handler
 raises `SystemExit` out of any line that the main thread is executing, and then the process must end.
@@ -19,7 +19,7 @@ _opaque = False  # one was seen without code of its own: what it raises cannot b
 
 
 def remember_signal_handlers() -> None:
-    """Remember which code handles signals. Call it before functions of the user's run that `is_own_exit` judges."""
+    """Remember which code handles signals. Call it before user functions run that `is_own_exit` judges."""
     global _opaque
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
@@ -46,7 +46,7 @@ def is_being_cancelled() -> bool:
 
 
 def is_own_exit(error: BaseException) -> bool:
-    """Whether ``error``, raised by a function of the user's, ends that function alone, and not the process or task."""
+    """Whether ``error``, raised by a user function, ends that function alone, and not the process or task."""
     if isinstance(error, asyncio.CancelledError):
         return not is_being_cancelled()
     return isinstance(error, SystemExit) and not _raised_by_signal(error)

@@ -25,8 +25,8 @@ class Retry:
     ``factor``: what the time grows by, instead of 2. ``jitter=False``: it waits all of that time; then those who failed
     together come back together.
 
-    ``max_crashes``: a message whose last attempt ended without a word (it may have taken its process down) runs alone;
-    it goes to the dead letters after that many attempts, instead of ending another process.
+    ``max_crashes``: a message whose last attempt never reported an outcome (it may have taken its process down) runs
+    alone; it goes to the dead letters after that many attempts, instead of ending another process.
     """
 
     __slots__ = ("cap", "factor", "first", "jitter", "max_attempts", "max_crashes", "on")

@@ -213,7 +213,7 @@ class DeadLetterQueue:
         """Let the record of ``job`` be claimed again: with new attempts, or as a new generation."""
         assert self._worker is not None
         if not reopens:
-            await self._worker.redrive_preview().forgive(job)
+            await self._worker.redrive_preview().reset_crash_count(job)
             return
         scope = job.route.policy.scope
         log.warning("a redrive starts a new generation of scope %s, key %s, which was: %s", scope, show(job.key), fate)

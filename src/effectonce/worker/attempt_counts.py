@@ -17,7 +17,7 @@ MAX_MESSAGES: Final = 10_000
 
 
 class AttemptCounts:
-    """Counts by message id, of messages that were given back and are to come again."""
+    """Counts by message id, of messages that were given back and will be redelivered."""
 
     def __init__(self, *, broker_counts: bool) -> None:
         self._broker_counts = broker_counts
@@ -25,7 +25,7 @@ class AttemptCounts:
         self._untried: dict[str, int] = {}  # deliveries that were given back untried, where it does
 
     def number(self, delivery: Delivery) -> int:
-        """Set which attempt ``delivery`` is, where the broker does not say it. Returns how many deliveries of this
+        """Number the attempt where the broker does not count. Returns how many deliveries of this
         message were given back untried."""
         if self._broker_counts:
             return self._untried.get(delivery.packet.id, 0)

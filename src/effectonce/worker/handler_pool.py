@@ -68,7 +68,7 @@ class HandlerPool(Generic[W]):
         self._function = function
         self.waiting: deque[Job] = deque()  # received, not claimed
         self.ready: deque[W] = deque()  # claimed, not started
-        self.taken = 0  # claimed or about to be, and not ended
+        self.claimed = 0  # claimed or about to be, and not ended
         self.ended = 0  # how many have ended, ever
         self.ended_during_claim = 0  # while the last claim was under way
         self._on_success = on_success
@@ -81,7 +81,7 @@ class HandlerPool(Generic[W]):
         self._closed = False
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more may be claimed: as many as can start at once, and some ahead.
 
         Ahead are four times as many as handlers ended while the last claim was under way. That is what two batches
@@ -89,7 +89,7 @@ class HandlerPool(Generic[W]):
         where handlers take long, next to nothing is claimed that does not start at once.
         """
         ahead = min(4 * self.ended_during_claim, self.route.concurrency)
-        return self.route.concurrency + ahead - self.taken
+        return self.route.concurrency + ahead - self.claimed
 
     def wake(self) -> None:
         """Let one more runner look at what is ready."""
@@ -133,7 +133,7 @@ class HandlerPool(Generic[W]):
                     pass
                 except BaseException as raised:
                     error = raised
-                self.taken -= 1
+                self.claimed -= 1
                 self.ended += 1
                 if error is None:
                     self._on_success(work)
@@ -175,7 +175,7 @@ class HandlerPool(Generic[W]):
                 task.cancel()
             _, stuck = await asyncio.wait(tuple(self._runners), timeout=CANCEL_GRACE_S)
             if stuck:
-                log.warning("%d runs of %s do not end, though they were cancelled", len(stuck), self.route.name)
+                log.warning("%d runs of %s ignored their cancellation and are left behind", len(stuck), self.route.name)
 
 
 @types.coroutine

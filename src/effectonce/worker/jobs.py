@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ class Job(Struct, eq=False, gc=False):
     redelivered: bool = False  # it has been delivered before, or may have been
     untried: int = 0  # deliveries of it that were given back untried, as far as this process knows
     ended_before_claim: int = 0  # how many handlers of its pool had ended when it was claimed
-    suspect: bool = False  # its last attempt ended without a word, so it runs alone
+    suspect: bool = False  # its last attempt never reported an outcome, so it runs alone
     started_at: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
     stale: bool = False  # the broker has given it to another consumer
     result: bytes = NOTHING  # what its record keeps
@@ -66,8 +67,14 @@ class Job(Struct, eq=False, gc=False):
         return max(1, self.delivery.attempt - self.untried)
 
 
+POISON_TEXT: Final = (
+    "the last of {attempts} attempts never reported an outcome (its process probably crashed); fix the handler, then "
+    "redrive the message"
+)
+
+
 class Poison(EffectOnceError):
-    """Attempts at this message ended without a word so often that the message probably ended their processes."""
+    """Attempts at this message never reported an outcome, so often that the message probably ended their processes."""
 
     code = "poison"
 
@@ -75,7 +82,7 @@ class Poison(EffectOnceError):
 class Cause(Struct, kw_only=True, omit_defaults=True):
     """Why, where and how often: what a dead letter carries beside its exact bytes.
 
-    ``why`` is a stable code, of an error of ours or one of: unknown-type, poison (its attempts ended without a word),
+    ``why`` is a stable code, of an error of ours or one of: unknown-type, poison (its attempts reported no outcome),
     refused (the error is one that `Retry` does not try again). Times are seconds since the epoch.
     """
 
@@ -98,8 +105,7 @@ class Cause(Struct, kw_only=True, omit_defaults=True):
 
     def header(self) -> dict[str, str]:
         # ASCII, since not every broker's headers can hold more.
-        text = msgspec.json.encode(self).decode()
-        return {CAUSE: text if text.isascii() else _ascii(text)}
+        return {CAUSE: json.dumps(msgspec.to_builtins(self))}
 
 
 def cause_of(error: BaseException, why: str = "", **where: Any) -> Cause:
@@ -124,10 +130,3 @@ def read_cause(headers: Mapping[str, str]) -> Cause | None:
         return _decoder.decode(headers[CAUSE])
     except (KeyError, msgspec.DecodeError):
         return None
-
-
-def _ascii(text: str) -> str:
-    """JSON with every other character escaped; those beyond 16 bits as two halves, as JSON wants them."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
-    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)

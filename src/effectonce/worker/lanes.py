@@ -2,7 +2,7 @@
 
 A lane is an ordering key, or one key and its duplicates. What comes behind the first of a lane waits until that is
 settled. Where the first is delayed, those behind it are delayed with it, and `DelayedLanes` remembers their order until
-they have come again.
+they are redelivered.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ class Lanes:
         self._behind[lane] = None
         return list(behind or ())
 
-    def take_joining(self, job: Job, limit: int, may_join: Callable[[Job], bool]) -> list[Job]:
-        """``job`` and up to ``limit - 1`` messages that wait behind it in its lane, are for the same handler and
-        ``may_join`` it; in their order."""
+    def take_batchable(self, job: Job, limit: int) -> list[Job]:
+        """Take out of its lane what may share a transaction with ``job``: up to ``limit - 1`` messages that wait behind
+        it, are for the same handler and were never delivered before. Returns ``job`` and them, in their order."""
         jobs = [job]
         behind = self._behind.get(job.lane)
-        while behind and len(jobs) < limit and behind[0].route is job.route and may_join(behind[0]):
+        while behind and len(jobs) < limit and behind[0].route is job.route and not behind[0].redelivered:
             jobs.append(behind.popleft())
         return jobs
 
     def put_back(self, jobs: Sequence[Job]) -> None:
-        """Messages of one lane, which `take_joining` took and which are not done, wait behind its first again."""
+        """Messages of one lane, which `take_batchable` took and which are not done, wait behind its first again."""
         behind = self._behind.get(jobs[0].lane) or deque()
         behind.extendleft(reversed(jobs))
         self._behind[jobs[0].lane] = behind
@@ -89,8 +89,8 @@ class DelayedLanes:
         self._lanes: dict[str, _DelayedLane] = {}
 
     def delay(self, lane: str, delay: float, ids: Iterable[str]) -> None:
-        """Messages ``ids`` come again after ``delay`` seconds, in this order, before all of their lane that were given
-        back earlier and have not come again yet."""
+        """Let messages ``ids`` be redelivered after ``delay`` seconds, in this order, before those of their lane that
+        were given back earlier and are not redelivered yet."""
         now = self._now()
         order = deque(ids)
         earlier = self._lanes.get(lane)

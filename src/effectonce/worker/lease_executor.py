@@ -29,7 +29,7 @@ from effectonce.store import Store
 from . import forwarding
 from .background_tasks import Fail, wait_for_either
 from .handler_pool import HandlerPool
-from .jobs import Job, Poison
+from .jobs import POISON_TEXT, Job, Poison
 from .pause import Pause
 from .quarantine import Quarantine
 from .queue_consumer import QueueConsumer
@@ -84,7 +84,7 @@ class LeaseExecutor:
         self.pools = tuple(self._pool_of.values())
         self._closed = False
         self._idle = asyncio.Event()
-        quarantine.join(self)
+        quarantine.register(self)
         for batcher in dict.fromkeys(batchers):
             batcher.on_batch.append(self._make_progress)
         consumer.on_suspect_left = quarantine.release
@@ -92,7 +92,7 @@ class LeaseExecutor:
     @property
     def busy(self) -> int:
         """How many jobs are claimed, as far as this process knows."""
-        return sum(pool.taken for pool in self.pools) + self._consumer.finishing
+        return sum(pool.claimed for pool in self.pools) + self._consumer.finishing
 
     # -- claim
 
@@ -101,10 +101,10 @@ class LeaseExecutor:
 
     def start(self) -> None:
         """Claim as many waiting jobs as there is room for."""
-        if self._pause.active or self._consumer.stopping or self._quarantine.closed:
+        if self._pause.active or self._consumer.stopping or self._quarantine.blocks_new_work:
             return
         for pool in self.pools:
-            room = pool.room
+            room = pool.free_slots
             while pool.waiting and room > 0:
                 job = pool.waiting.popleft()
                 if job.stale:
@@ -130,7 +130,7 @@ class LeaseExecutor:
         if run is None or run.lease_lost:
             run = job.run = begin.prepare(self._runtime, job.route.policy, job.key, job.fingerprints)
             run.redriven, run.bypassing = job.redriven, job.bypassing
-        pool.taken += 1
+        pool.claimed += 1
         job.ended_before_claim = pool.ended
         request = run.claim_request()
         self._claims.submit(request, partial(self._handle_answer, job, request))
@@ -142,26 +142,26 @@ class LeaseExecutor:
             if isinstance(request, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
                 self._release(request, reply)
         elif not isinstance(reply, Answer):
-            pool.taken -= 1
+            pool.claimed -= 1
             self._handle_no_answer(job, reply)
         else:
             if self._pause.failed:
                 self._pause.server_answered()
             if reply.kind not in ("claimed", "absent"):
-                pool.taken -= 1
+                pool.claimed -= 1
                 self._settle_refused(job, reply)
             elif self._consumer.stopping:  # it would be cut off by the end of the drain
-                pool.taken -= 1
+                pool.claimed -= 1
                 self._return_unstarted(job, request, reply)
-            elif reply.attempts != 1 and not self._may_run_again(job, request, reply):
-                pool.taken -= 1
+            elif reply.attempts != 1 and not self._settle_unless_runnable(job, request, reply):
+                pool.claimed -= 1
             else:
                 assert job.run is not None
                 begin.take_answer(job.run, reply)
                 pool.ended_during_claim = pool.ended - job.ended_before_claim
                 pool.ready.append(job)
 
-    def _may_run_again(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
+    def _settle_unless_runnable(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
         """Whether a job that was granted, and may have been tried before, is to run now; where not, it is settled."""
         retry = job.route.retry
         if not isinstance(request, Claim):  # mode S, which counts nothing: the broker's count has to do
@@ -174,11 +174,10 @@ class LeaseExecutor:
         if answer.lapsed:
             if attempts > retry.max_crashes:
                 # Not released: its lease lapses, so that its duplicates are recognised as poison, too.
-                text = f"its last attempt ended without a word, and it has been tried {attempts - 1} times"
-                self._recorder.give_up(job, Poison(text), attempts - 1)
+                self._recorder.give_up(job, Poison(POISON_TEXT.format(attempts=attempts - 1)), attempts - 1)
                 return False
             if not job.suspect:
-                # Given back until it can run alone: should this process end over another, it is not counted for it.
+                # Given back until it can run alone: a crash that another message causes must not be counted against it.
                 job.suspect, job.run = True, None
                 self._release(request, answer, job)
                 return False
@@ -189,7 +188,9 @@ class LeaseExecutor:
         return True
 
     def _give_up_exhausted(self, job: Job, attempts: int) -> None:
-        self._recorder.give_up(job, AttemptsExhausted("every allowed attempt was used"), attempts)
+        self._recorder.give_up(
+            job, AttemptsExhausted(f"all {attempts} attempts failed; fix the cause, then redrive the message"), attempts
+        )
 
     def _release(self, claim: Claim, answer: Answer, suspect: Job | None = None) -> None:
         """Release a granted claim whose work does not start; then ``suspect`` may wait for its turn to run alone."""
@@ -248,7 +249,7 @@ class LeaseExecutor:
         for pool in self.pools:
             if pool.ready:
                 pool.wake()
-        if self._quarantine.closed:
+        if self._quarantine.blocks_new_work:
             self._quarantine.advance()
         else:
             self.start()
@@ -260,7 +261,7 @@ class LeaseExecutor:
     async def stop(self, over: asyncio.Event) -> None:
         for pool in self.pools:
             while pool.ready:
-                pool.taken -= 1
+                pool.claimed -= 1
                 job = pool.ready.pop()
                 assert job.run is not None
                 job.run.active = False
@@ -278,7 +279,7 @@ class LeaseExecutor:
             await pool.close()
         self._closed = True
         await self._recorder.stop()
-        self._quarantine.leave(self)
+        self._quarantine.unregister(self)
 
     def _return_unstarted(self, job: Job, claim: Claim | Look, answer: Answer) -> None:
         """Release the granted claim of a job that is never to be started, and then give its delivery back."""

@@ -1,4 +1,5 @@
-"""A message whose last attempt ended without a word may be what took its process down (F20). It runs alone.
+"""A suspect is a message whose last attempt never reported an outcome: it may have taken its process down (F20).
+It runs alone.
 
 `Quarantine` is for handlers under leases: one suspect at a time in the whole worker, with nothing beside it that would
 be taken down with it. Nothing new is started while a suspect waits. But neither waits for the other without end.
@@ -20,7 +21,7 @@ LONGEST_WAIT_S: Final = 30.0
 """How long a suspect waits for others to end, and others for a suspect."""
 
 
-class Member(Protocol):
+class QuarantinedExecutor(Protocol):
     """An executor of the worker."""
 
     @property
@@ -40,55 +41,55 @@ class Quarantine:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._members: list[Member] = []
-        self._suspects: deque[tuple[Member, Job]] = deque()
-        self._alone: Job | None = None
+        self._members: list[QuarantinedExecutor] = []
+        self._suspects: deque[tuple[QuarantinedExecutor, Job]] = deque()
+        self._running_suspect: Job | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._waited_too_long = False
+        self._wait_expired = False
 
     @property
-    def closed(self) -> bool:
+    def blocks_new_work(self) -> bool:
         """Whether nothing else may be started now."""
-        if self._alone is not None:
-            return not self._waited_too_long
+        if self._running_suspect is not None:
+            return not self._wait_expired
         return bool(self._suspects)
 
-    def join(self, member: Member) -> None:
+    def register(self, member: QuarantinedExecutor) -> None:
         self._members.append(member)
 
-    def leave(self, member: Member) -> None:
+    def unregister(self, member: QuarantinedExecutor) -> None:
         """``member`` stops: its suspects are given back with all that it has in flight."""
         self._members.remove(member)
         self._suspects = deque(entry for entry in self._suspects if entry[0] is not member)
         self.advance()
 
-    def add(self, member: Member, job: Job) -> None:
+    def add(self, member: QuarantinedExecutor, job: Job) -> None:
         """Let ``job``, whose claim was released, run alone when its turn comes."""
         self._suspects.append((member, job))
         self.advance()
 
     def release(self, job: Job) -> None:
         """``job`` has left the worker, whatever became of it."""
-        if job is self._alone:
-            self._alone = None
+        if job is self._running_suspect:
+            self._running_suspect = None
             self._stop_timer()
             self.advance()
 
     def advance(self) -> None:
         """Start the next suspect where it would be alone; where there is none, let the others go on."""
-        while self._alone is None and self._suspects:
-            if not self._waited_too_long and any(member.busy for member in self._members):
+        while self._running_suspect is None and self._suspects:
+            if not self._wait_expired and any(member.busy for member in self._members):
                 if self._timer is None:
                     self._start_timer()
                 return
-            member, self._alone = self._suspects.popleft()
+            member, self._running_suspect = self._suspects.popleft()
             self._stop_timer()
             self._start_timer()
-            if member.start_alone(self._alone):
+            if member.start_alone(self._running_suspect):
                 return
-            self._alone = None
+            self._running_suspect = None
             self._stop_timer()
-        if self._alone is None:
+        if self._running_suspect is None:
             self._start_members()
 
     def _start_members(self) -> None:
@@ -100,14 +101,14 @@ class Quarantine:
 
     def _stop_waiting(self) -> None:
         self._timer = None
-        self._waited_too_long = True
-        if self._alone is None:
+        self._wait_expired = True
+        if self._running_suspect is None:
             self.advance()
         else:
             self._start_members()
 
     def _stop_timer(self) -> None:
-        self._waited_too_long = False
+        self._wait_expired = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

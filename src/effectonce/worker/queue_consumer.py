@@ -163,9 +163,9 @@ class QueueConsumer:
             self._fail(error)
             self.settler.redeliver(delivery, 0.0)
 
-    def take_joining(self, job: Job, limit: int, may_join: Callable[[Job], bool]) -> list[Job]:
-        """See `Lanes.take_joining`. All but the last of what it returns are settled by `ack_joined`."""
-        return self._lanes.take_joining(job, limit, may_join)
+    def take_batchable(self, job: Job, limit: int) -> list[Job]:
+        """See `Lanes.take_batchable`. All but the last of what it returns are settled by `ack_batched`."""
+        return self._lanes.take_batchable(job, limit)
 
     def put_back(self, jobs: Sequence[Job]) -> None:
         """See `Lanes.put_back`."""
@@ -184,7 +184,7 @@ class QueueConsumer:
             self._advance(job)
         self.settler.ack(deliveries)
 
-    def ack_joined(self, job: Job) -> None:
+    def ack_batched(self, job: Job) -> None:
         """Ack a job whose lane does not move on, since others of it have run together with it."""
         self.settler.ack([] if job.stale else [job.delivery])
         self.counts.forget(job)
@@ -251,7 +251,7 @@ class QueueConsumer:
         try:
             owned = await self._consumer.extend([job.delivery for job in jobs], self._window)
         except BrokerUnavailable as error:
-            log.info("queue %s: what is in flight was not extended: %s", self.queue, error)
+            log.info("queue %s: could not extend the ack window of the messages in flight: %s", self.queue, error)
             return
         for job, still_ours in zip(jobs, owned, strict=True):
             if not still_ours:
@@ -276,7 +276,7 @@ class QueueConsumer:
             try:
                 await last()
             except Exception as error:  # it ends in any case; what was not settled is delivered again
-                log.warning("queue %s: %s; what was in flight comes again", self.queue, error)
+                log.warning("queue %s: %s; the broker will redeliver the messages in flight", self.queue, error)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

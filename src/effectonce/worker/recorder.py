@@ -29,7 +29,7 @@ from .queue_consumer import QueueConsumer
 log = logging.getLogger("effectonce")
 
 UNRECORDED_DELAY_S: Final = 1.0
-"""After how long a message comes again whose success could not be recorded."""
+"""After how long a message whose success could not be recorded is redelivered."""
 
 Publish = Callable[[str, list[Message[Any]]], Awaitable[None]]
 
@@ -87,7 +87,7 @@ class Recorder:
         except Exception as error:
             may_be_ours = isinstance(error, StoreUnavailable) or not (isinstance(error, LeaseLost) or run.lease_lost)
             if may_be_ours and not self._stopped:
-                self._unrecorded.append(job)  # asked again: the store knows its own
+                self._unrecorded.append(job)  # sent again: the store recognises this owner's completion
                 self._pause.begin(error)
                 return
             log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
@@ -137,7 +137,7 @@ class Recorder:
         except Exception as error:
             delay = job.route.retry.after(error, max(1, job.delivery.attempt))
             if delay is None:
-                await self._bury(job, error, job.delivery.attempt, "unsent")
+                await self._dead_letter(job, error, job.delivery.attempt, "unsent")
             else:
                 self._consumer.redeliver(job, delay, tried=True)
         else:
@@ -168,16 +168,16 @@ class Recorder:
                 job, 0.0
             )  # cancelled, or it ended this process: that says nothing about the message
         elif isinstance(step, str):
-            await self._bury(job, error, job.attempt, step)
+            await self._dead_letter(job, error, job.attempt, step)
         else:
             self._consumer.redeliver(job, step, tried=True)
         self._consumer.finishing -= 1
 
     def give_up(self, job: Job, error: Exception, attempts: int, why: str = "") -> None:
         """Move ``job`` to the dead letters, without another attempt."""
-        self.background.spawn(self._bury(job, error, attempts, why))
+        self.background.spawn(self._dead_letter(job, error, attempts, why))
 
-    async def _bury(self, job: Job, error: BaseException, attempts: int, why: str) -> None:
+    async def _dead_letter(self, job: Job, error: BaseException, attempts: int, why: str) -> None:
         """Move ``job`` to the dead letters, with the time of its first attempt where its record knows that."""
         cause = cause_of(error, why, attempts=max(0, attempts))
         try:
@@ -188,7 +188,7 @@ class Recorder:
         self._consumer.dead_letter(job, cause)
 
     async def stop(self) -> None:
-        """Wait for the tasks under way. What is not recorded comes again: the store is away."""
+        """Wait for the tasks under way. What is not recorded is redelivered: the store is away."""
         self._stopped = True
         self._pause.close()
         await self.background.wait()

@@ -49,7 +49,7 @@ class RedrivePreview(Protocol):
         """Let it run as a new generation, whatever became of it before. False where there was nothing to reopen."""
         ...
 
-    async def forgive(self, job: Job) -> None:
+    async def reset_crash_count(self, job: Job) -> None:
         """It is redriven: what is counted against it counts no longer."""
         ...
 
@@ -80,7 +80,7 @@ class StoreRedrivePreview:
             return True
         return await asyncio.to_thread(self._store.forget, scope, job.key, retention=retention)
 
-    async def forgive(self, job: Job) -> None:
+    async def reset_crash_count(self, job: Job) -> None:
         """Nothing to do: the redriven message says how many attempts were counted before it."""
 
 
@@ -115,8 +115,8 @@ class InboxRedrivePreview:
 
         return await self._within(job, forget)
 
-    async def forgive(self, job: Job) -> None:
-        """Forget the starts that ended without a word, so that a redrive of poison runs."""
+    async def reset_crash_count(self, job: Job) -> None:
+        """Forget the starts that never reported an outcome, so that a redrive of poison runs."""
 
         async def uncount(transaction: InboxTransaction, session: DriverAdapter) -> None:
             inbox = transaction.handler.inbox

@@ -24,7 +24,7 @@ RETRY_PAUSE_S: Final = 1.0
 """How long settlements wait while the broker is away. The receiving task logs the outage, and reconnects."""
 
 UNMOVABLE_DELAY_S: Final = 300.0
-"""After how many seconds a message comes again that the dead letters have refused."""
+"""After how many seconds a message that the dead letters refused is redelivered."""
 
 
 class Settler:
@@ -131,7 +131,7 @@ class Settler:
         """Move one message to the dead letters.
 
         They may refuse it because the cause leaves too little room for the body: then it goes with a brief one. If they
-        refuse that as well it stays in its queue and comes again later: that loses nothing, and ends no worker.
+        refuse that as well it stays in its queue and is redelivered later: nothing is lost, and the worker goes on.
         """
         for header in (cause, cause.brief()):
             began = self._loop.time()
@@ -141,7 +141,13 @@ class Settler:
                 return
             except ConfigurationError as error:
                 refusal = error
-        log.error("queue %s: a message that is given up stays here, %s: %s", self.queue, cause.why, refusal)
+        log.error(
+            "queue %s: the dead letters refused a message (%s); it stays in its queue and is redelivered in 5 minutes: "
+            "%s",
+            self.queue,
+            cause.why,
+            refusal,
+        )
         await self._consumer.nack([delivery], UNMOVABLE_DELAY_S)
 
     def _count(self, outcome: str, deliveries: Sequence[Delivery], began: float) -> None:

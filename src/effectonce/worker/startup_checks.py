@@ -38,8 +38,8 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
     if window is not None and not route.with_connection and not policy.seen and policy.lease / 1e6 >= window:
         raise ConfigurationError(
             f"{route.name} has a lease of {readable(policy.lease)}, and {capabilities.name} delivers again after "
-            f"{_span(window)} without an ack: what a dead worker leaves behind would be delivered before it can be "
-            "claimed; set lease= below that, or the broker's ack window above"
+            f"{_span(window)} without an ack: after a crash the message would be redelivered while the old lease still "
+            "holds; set lease= below that, or the broker's ack window above"
         )
 
 

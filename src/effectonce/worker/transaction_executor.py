@@ -24,7 +24,7 @@ from effectonce.record import Answer
 
 from .background_tasks import Fail, wait_for_either
 from .handler_pool import HandlerPool
-from .jobs import Job, Poison, cause_of
+from .jobs import POISON_TEXT, Job, Poison, cause_of
 from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
@@ -66,6 +66,7 @@ class TransactionExecutor:
         self._idle = asyncio.Event()
 
     def enqueue(self, job: Job) -> None:
+        job.suspect = job.redelivered
         self._pool_of[job.route].waiting.append(job)
 
     def resume(self, job: Job) -> None:
@@ -77,8 +78,8 @@ class TransactionExecutor:
         if self._pause.active or self._consumer.stopping:
             return
         for pool in self.pools:
-            while pool.waiting and pool.room > 0 and (unit := self._next_unit(pool)) is not None:
-                pool.taken += 1
+            while pool.waiting and pool.free_slots > 0 and (unit := self._next_unit(pool)) is not None:
+                pool.claimed += 1
                 pool.ready.append(unit)
             if pool.ready:
                 pool.wake()
@@ -91,34 +92,29 @@ class TransactionExecutor:
             job = pool.waiting.popleft()
             if job.stale:
                 self._consumer.drop(job)
-            elif self._may_share(job):
-                jobs += self._consumer.take_joining(job, limit - len(jobs), self._may_share)
-            elif not self._turns.taken and not jobs and self._has_attempts_left(job):
-                self._turns.take(job)
-                jobs.append(job)
-                break
+            elif not job.suspect:
+                jobs += self._consumer.take_batchable(job, limit - len(jobs))
             elif self._turns.taken:
                 self._turns.wait(job, self.resume)
-            elif jobs:
+            elif jobs:  # it starts when these have ended
                 pool.waiting.appendleft(job)
+                break
+            elif not self._dead_letter_if_exhausted(job):
+                self._turns.take(job)
+                jobs.append(job)
                 break
         for job in jobs:
             job.run, job.started_at = _run_of(job), 0.0
         return WorkUnit(jobs, [None] * len(jobs)) if jobs else None
 
-    def _may_share(self, job: Job) -> bool:
-        """Whether it is delivered for the first time."""
-        job.suspect = job.redelivered
-        return not job.redelivered
-
-    def _has_attempts_left(self, job: Job) -> bool:
-        """Whether ``job`` may be tried again; where not, it goes to the dead letters."""
+    def _dead_letter_if_exhausted(self, job: Job) -> bool:
+        """Move ``job`` to the dead letters where every allowed attempt was used. Returns whether it was moved."""
         limit = job.route.retry.max_attempts
         if limit is None or job.broker_attempt <= limit:
-            return True
-        error = AttemptsExhausted("every allowed attempt was used")
+            return False
+        error = AttemptsExhausted(f"all {limit} attempts failed; fix the cause, then redrive the message")
         self._consumer.dead_letter(job, cause_of(error, attempts=job.broker_attempt - 1))
-        return False
+        return True
 
     # -- ending
 
@@ -133,7 +129,7 @@ class TransactionExecutor:
                 self._emit(job, error)
             if error is None:
                 if others:
-                    self._consumer.ack_joined(job)
+                    self._consumer.ack_batched(job)
                 else:
                     self._consumer.ack([job])
                 continue
@@ -159,7 +155,7 @@ class TransactionExecutor:
         self._consumer.events.emit(kind, job.route.policy.scope, job.key, job.broker_attempt, 0, seconds, why)
 
     def _give_back(self, unit: WorkUnit, error: BaseException) -> None:
-        """``unit`` was cancelled, or ended this process: that says nothing about its messages, which come again."""
+        """``unit`` was cancelled, or ended this process: its messages are not to blame, and are redelivered."""
         if not isinstance(error, asyncio.CancelledError):
             self._fail(error)
         for at, job in enumerate(unit.jobs):
@@ -175,6 +171,7 @@ class TransactionExecutor:
         self._make_progress(unit)
 
     def _settle_failed(self, job: Job, error: BaseException) -> None:
+        """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
         consumer, retry = self._consumer, job.route.retry
         attempt = job.attempt
         if isinstance(error, FATAL):
@@ -184,7 +181,7 @@ class TransactionExecutor:
             consumer.dead_letter(job, cause_of(error, attempts=attempt))
         elif isinstance(error, AttemptsExhausted):
             tried = max(attempt - 1, retry.max_crashes)
-            text = f"its last attempt ended without a word, and it has been tried {tried} times"
+            text = POISON_TEXT.format(attempts=tried)
             consumer.dead_letter(job, cause_of(Poison(text), attempts=tried))
         elif isinstance(error, InProgress):
             consumer.redeliver(job, error.retry_after)
@@ -197,20 +194,20 @@ class TransactionExecutor:
             consumer.redeliver(job, step, tried=True)
 
     def _make_progress(self, unit: WorkUnit) -> None:
-        """``unit`` has ended: the next suspect may run, and there may be room, or nothing left to wait for."""
+        """``unit`` has ended: start the next suspect and waiting jobs; while draining, notice when nothing runs."""
         self._turns.release(unit.jobs)
         self.start()
-        if self._consumer.stopping and not any(pool.taken for pool in self.pools):
+        if self._consumer.stopping and not any(pool.claimed for pool in self.pools):
             self._idle.set()
 
     async def stop(self, over: asyncio.Event) -> None:
         for pool in self.pools:
             while pool.ready:
-                pool.taken -= 1
+                pool.claimed -= 1
                 for job in pool.ready.pop().jobs:
                     if job in self._consumer.in_flight:
                         self._consumer.redeliver(job, 0.0)
-        if any(pool.taken for pool in self.pools):
+        if any(pool.claimed for pool in self.pools):
             await wait_for_either(self._idle, over)
         for pool in self.pools:
             await pool.close()

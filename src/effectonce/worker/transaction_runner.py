@@ -64,22 +64,22 @@ class TransactionRunner:
         self.plain = TransactionalHandler(_handling(inbox, connect, None), handle)
         # A redelivered message was already tried once, uncounted: allow it one crash fewer.
         crashes = route.retry.max_crashes
-        self._maybe_tried = TransactionalHandler(_handling(inbox, connect, max(1, crashes)), handle)
-        self._surely_tried = TransactionalHandler(_handling(inbox, connect, max(1, crashes - 1)), handle)
-        self._to_uncount: set[str] = set()  # keys with a start that is still counted, though it ended in good order
+        self._handler_if_maybe_tried = TransactionalHandler(_handling(inbox, connect, max(1, crashes)), handle)
+        self._handler_if_redelivered = TransactionalHandler(_handling(inbox, connect, max(1, crashes - 1)), handle)
+        self._to_uncount: set[str] = set()  # keys with a start that is still counted, though it ended normally
 
     async def check(self) -> None:
         """Whether the database can keep its promise; in a thread where its driver is sync."""
         transaction = InboxTransaction(self.plain)
         if self.route.is_async:
-            await _empty(transaction)
+            await _commit_empty_transaction(transaction)
         else:
-            await asyncio.to_thread(lambda: run_sync(_empty(transaction)))
+            await asyncio.to_thread(lambda: run_sync(_commit_empty_transaction(transaction)))
 
-    def _plan(self, job: Job) -> TransactionalHandler:
+    def _handler_for(self, job: Job) -> TransactionalHandler:
         if not job.suspect:
             return self.plain
-        return self._surely_tried if job.delivery.attempt > 1 else self._maybe_tried
+        return self._handler_if_redelivered if job.delivery.attempt > 1 else self._handler_if_maybe_tried
 
     async def run_async(self, unit: WorkUnit) -> None:
         jobs, errors = unit.jobs, unit.errors
@@ -91,7 +91,7 @@ class TransactionRunner:
             try:
                 if job.key in self._to_uncount and not await self._uncount(job):
                     raise _database_away()
-                await self._plan(job).run_async(job)
+                await self._handler_for(job).run_async(job)
             except (Exception, asyncio.CancelledError) as error:
                 if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._to_uncount:
                     await self._uncount(job)
@@ -109,7 +109,7 @@ class TransactionRunner:
             try:
                 if job.key in self._to_uncount and not run_sync(self._uncount(job)):
                     raise _database_away()
-                self._plan(job).run_sync(job)
+                self._handler_for(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
                 errors[at] = error
                 if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._to_uncount:
@@ -122,7 +122,7 @@ class TransactionRunner:
             try:
                 for job in await batch.begin(unit.jobs):
                     await _run_async_handler(batch.session.connection, job)
-                    await batch.ran(job)
+                    await batch.check_still_open(job)
                 await batch.finish()
                 return True
             except GeneratorExit:
@@ -139,7 +139,7 @@ class TransactionRunner:
             try:
                 for job in run_sync(batch.begin(unit.jobs)):
                     _run_handler(batch.session.connection, job)
-                    run_sync(batch.ran(job))
+                    run_sync(batch.check_still_open(job))
                 run_sync(batch.finish())
                 return True
             except BaseException as error:
@@ -149,7 +149,7 @@ class TransactionRunner:
             time.sleep(pause)
 
     async def _uncount(self, job: Job) -> bool:
-        """Take the counted start of ``job`` back: it ended in good order, or the database failed, so it did not end
+        """Take the counted start of ``job`` back: it ended normally, or the database failed, so it did not end
         without a word. Returns False where the database did not answer; it is repeated before the next attempt."""
         transaction = InboxTransaction(self.plain)
         self._to_uncount.add(job.key)
@@ -185,7 +185,7 @@ class Batch(InboxTransaction):
         await self.mark()
         return list(self._keys)
 
-    async def ran(self, job: Job) -> None:
+    async def check_still_open(self, job: Job) -> None:
         """Its handler has returned."""
         if await self.session.has_ended():
             for ran in list(self._keys):  # these have run to their end, so all of their effects are committed
@@ -205,9 +205,9 @@ class Batch(InboxTransaction):
         foreign = await self.is_foreign()
         await self.session.roll_back()
         if foreign:
-            await self._renounce(self.session)
+            await self._forget_committed_rows(self.session)
 
-    async def _renounce(self, session: DriverAdapter) -> None:
+    async def _forget_committed_rows(self, session: DriverAdapter) -> None:
         """A handler has ended the transaction. Of the rows that it has committed, those whose effects are not surely
         committed, too, go: else their messages would be lost."""
         table = self.handler.inbox.table(session)
@@ -243,7 +243,7 @@ async def _run_async_handler(connection: Any, job: Job) -> None:
 
 
 def _database_away() -> ConnectionLost:
-    return ConnectionLost("the database does not answer: a start that it has counted could not be taken back yet")
+    return ConnectionLost("the database does not answer: a counted start could not be taken back; that is tried first")
 
 
 def _fail_all(unit: WorkUnit, batch: Batch, error: BaseException) -> bool:
@@ -259,7 +259,7 @@ def _fail_all(unit: WorkUnit, batch: Batch, error: BaseException) -> bool:
     return False
 
 
-async def _empty(transaction: InboxTransaction) -> None:
+async def _commit_empty_transaction(transaction: InboxTransaction) -> None:
     try:
         await transaction.open()
         await transaction.commit()

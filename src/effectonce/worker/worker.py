@@ -271,12 +271,15 @@ class Worker:
     async def _serve(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
         checked = loop.create_task(self.check())
         stopped = loop.create_task(stopping.wait())
-        await asyncio.wait([checked, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if not checked.done():
-            checked.cancel()
-            await asyncio.wait([checked])
+        try:
+            await asyncio.wait([checked, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            if not checked.done():  # it waits for a server that is away
+                checked.cancel()
+                await asyncio.wait([checked])
+        if checked.cancelled():
             return
-        stopped.cancel()
         checked.result()
         self.consumers = consumers = self._make_consumers(loop)
         companions = [loop.create_task(self._accompany(companion)) for companion in self._companions]

@@ -117,7 +117,7 @@ class ThreadGroup:
         lead, leads = self._lead, self._leads
         if leads():
             raise SyncAsyncMismatch(
-                "a guarded call was made in the middle of another one's store access, from a signal handler; "
+                "a guarded call was made from a signal handler that interrupted another guarded call; "
                 "set a flag there, and make the call from the main program"
             )
         interrupted: BaseException | None = None

@@ -97,7 +97,7 @@ class Run(Struct, eq=False):
 
     @property
     def lapsed(self) -> bool:
-        """Whether the attempt before this one ended without a word: its process died, or lost its lease."""
+        """Whether the attempt before this one never reported an outcome: its process died, or lost its lease."""
         return self.answer.lapsed
 
     @property
