@@ -69,3 +69,11 @@ def test_the_layout_names_every_module() -> None:
     page = (DOCS / "internals" / "layout.md").read_text().split("**One algorithm")[0]
     modules = {module.name for module in iter_modules(effectonce.__path__)} - {"__main__"}
     assert {each for each in modules if not re.search(rf"\b{each}\b", page)} == set()
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "internals").glob("*.md")), ids=lambda page: str(page.stem))
+def test_the_files_that_a_page_about_the_code_names_are_there(page: Path) -> None:
+    """Paths are below the package, or below the repository; a bare name is a file somewhere in the package."""
+    package = Path(effectonce.__file__).parent
+    named = set(re.findall(r"`((?:[a-z_*]+/)+[a-z_*]*(?:\.py|\.sql|\.lua)?|[a-z_]+\.py)`", page.read_text()))
+    assert {path for path in named if not any(package.rglob(path)) and not any(ROOT.glob(path))} == set()

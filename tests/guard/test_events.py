@@ -57,10 +57,7 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
         monkeypatch.setattr(events, "_adding", lock)
     else:
         told._opening = lock
-    if isinstance(told, Events):
-        told.hooks = Read()
-    else:
-        told._hooks = Read()
+    told.hooks = Read()
     second = threading.Thread(target=told.add_hook, args=(other,))
     told.add_hook(hook)
     second.join(10)
