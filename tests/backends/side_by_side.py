@@ -8,7 +8,7 @@ from unittest import SkipTest
 
 from effectonce.testing.suites import BrokerCase, Site, broker_cases
 
-#: Cases that count what the whole process has open, or do to the server what would disturb the others.
+#: Cases that count the open files of the whole process, or that break connections which others use.
 ALONE = (
     "both_ends_recover_from_a_broken_connection",
     "both_ends_recover_from_a_restart",
@@ -16,7 +16,7 @@ ALONE = (
     "a_closed_backend_leaves_nothing_open",
 )
 
-#: It waits for nearly three ack windows: begun first, so that not all wait for it in the end.
+#: This case waits for nearly three ack windows: it starts first, so that the others do not wait for it in the end.
 LONGEST = "extend_keeps_a_delivery_past_the_window"
 
 Make = Callable[[], Site]
@@ -25,11 +25,11 @@ Make = Callable[[], Site]
 def run(
     *makes: Make | tuple[Make, Make], threads: int, parts: tuple[ModuleType, ...] | None = None, **waits: float
 ) -> None:
-    """Every case that can stand others beside it, on every site; raises with all that failed. ``parts``: of these
-    modules of the suite only.
+    """Run every case that may run beside others, on every site. Raises with all that failed.
 
-    Of two sites in one, the first has a long ack window, which a busy machine does not upset; a case that does not
-    apply there, since it would have to wait for that, runs on the second.
+    Where two sites are given as one, the first has a long ack window, which a busy machine does not upset; a case that
+    does not apply there, since it would have to wait for that, runs on the second. ``parts``: only the cases of these
+    modules of the suite.
     """
     wanted = [case for case in broker_cases() if case.name not in ALONE]
     if parts is not None:
@@ -47,13 +47,13 @@ def run(
 
 
 def _run(case: BrokerCase, make: Make | tuple[Make, Make], waits: Mapping[str, float]) -> None:
-    for each in make if isinstance(make, tuple) else (make,):
+    for make_site in make if isinstance(make, tuple) else (make,):
         try:
-            return case.run(each(), **{"timeout": 60.0, **waits})
+            return case.run(make_site(), **{"timeout": 60.0, **waits})
         except SkipTest:
             continue
 
 
 def alone(*, skip: Iterable[str] = ()) -> list[BrokerCase]:
-    """The others, for a test that is parametrised with them."""
+    """Return the cases that must run alone, for a test that is parametrised with them."""
     return [case for case in broker_cases() if case.name in ALONE and case.name not in skip]

@@ -20,7 +20,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class Done(NamedTuple):
-    """What a command said, run in this process."""
+    """The output of a command, run in this process."""
 
     code: int
     out: str
@@ -109,7 +109,7 @@ def forked(arguments: Sequence[str], variables: dict[str, str], folder: Path) ->
                 sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
                 settings._project.cache_clear()
                 logging.root.handlers.clear()
-                for name in [name for name, each in sys.modules.items() if _temporary(each)]:  # of another test
+                for name in [name for name, module in sys.modules.items() if _temporary(module)]:  # of another test
                     del sys.modules[name]
                 code = main(arguments)
             except SystemExit as ended:
@@ -119,11 +119,11 @@ def forked(arguments: Sequence[str], variables: dict[str, str], folder: Path) ->
                 sys.stderr.flush()
                 os._exit(code)
         _, status = os.waitpid(pid, 0)
-        said = []
+        outputs = []
         for file in (out, err):
             file.seek(0)
-            said.append(file.read().decode())
-    return subprocess.CompletedProcess(arguments, os.waitstatus_to_exitcode(status), *said)
+            outputs.append(file.read().decode())
+    return subprocess.CompletedProcess(arguments, os.waitstatus_to_exitcode(status), *outputs)
 
 
 def _temporary(module: object) -> bool:

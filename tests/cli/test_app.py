@@ -132,7 +132,7 @@ def test_a_setting_is_the_option_else_the_environment_else_the_project(
     assert (twice.code, one_line(twice.err, "configuration")) == (2, True)
 
 
-def test_where_nothing_is_set_it_says_how_to(inline: Cli) -> None:
+def test_a_missing_setting_is_an_error_that_shows_how_to_set_it(inline: Cli) -> None:
     for command in (["check"], ["migrate"], ["records", "list"], ["outbox", "stats"], ["doctor"], ["relay"]):
         done = inline(*command)
         assert (done.code, done.out) == (2, "")
@@ -158,7 +158,7 @@ def test_the_password_of_the_project_is_never_printed(inline: Cli, tmp_path: Pat
         assert CANARY not in done.out + done.err
 
 
-def test_the_shell_completes_commands_and_theirs(run: Run) -> None:
+def test_the_shell_completes_commands_and_their_options(run: Run) -> None:
     for words, at, expected in (
         ("effectonce rec", 1, "records"),
         ("effectonce records pur", 2, "purge"),
@@ -211,7 +211,7 @@ def test_a_wrong_option_names_those_that_exist(run: Run) -> None:
     assert "synchronous" in done.stderr
 
 
-def test_a_wrong_command_line_is_said_in_two_lines(run: Run) -> None:
+def test_a_wrong_command_line_is_a_two_line_error(run: Run) -> None:
     for arguments in (["migrat", "x"], ["migrate", "--bogus", "x"], ["check", "a", "b"], ["records", "shwo"]):
         done = run(*arguments)
         assert done.returncode == 2
@@ -305,12 +305,12 @@ def test_no_password_is_ever_printed(inline: Cli, arguments: list[str]) -> None:
     """F66: whatever the mistake in the command line."""
     for password in (CANARY, "s3cret%2Dcanary", "s3@cret-canary"):
         done = inline(*(argument.format(password) for argument in arguments))
-        said = done.out + done.err
-        assert said
-        assert not any(secret in said for secret in (password, CANARY, "cret-canary")), said
+        output = done.out + done.err
+        assert output
+        assert not any(secret in output for secret in (password, CANARY, "cret-canary")), output
 
 
-def test_a_defect_of_ours_keeps_the_password_too(environment: dict[str, str]) -> None:
+def test_a_defect_report_shows_no_password(environment: dict[str, str]) -> None:
     script = f"""
 import effectonce.cli, effectonce.cli.options as app
 def connect(url, **options): raise RuntimeError("could not use " + url)
@@ -326,7 +326,7 @@ raise SystemExit(effectonce.cli.main(["check", "redis://u:{CANARY}@h"]))
     assert CANARY not in done.stderr
 
 
-def test_the_password_of_the_environment_is_kept_as_well(run: Run) -> None:
+def test_the_password_in_the_environment_is_never_printed(run: Run) -> None:
     done = run("check", EFFECTONCE_STORE=f"redis://u:{CANARY}@127.0.0.1:1")
     assert done.returncode == 1
     assert CANARY not in done.stdout + done.stderr
@@ -336,7 +336,7 @@ def test_an_error_names_its_page(inline: Cli) -> None:
     assert inline("check", "redis://127.0.0.1:1").err.endswith("(docs: reference/errors/#store-unavailable)\n")
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_a_failure(environment: dict[str, str], tmp_path: Path) -> None:
     """`effectonce … | head`, also where the page is longer than a pipe holds."""
     with eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None) as store:
         for number in range(300):
@@ -356,7 +356,7 @@ def test_metrics_without_their_library_say_what_to_install(run: Run, without: Ca
     assert "Traceback" not in done.stderr
 
 
-def test_a_module_that_fails_when_it_is_imported_is_no_defect_of_ours(inline: Cli, tmp_path: Path) -> None:
+def test_a_failing_import_of_the_users_module_is_not_a_defect_of_ours(inline: Cli, tmp_path: Path) -> None:
     (tmp_path / "broken_shop.py").write_text('raise RuntimeError("no settings for postgresql://u:c4nary@db/x")\n')
     done = inline("run", "broken_shop:worker")
     assert done.code == 2

@@ -13,7 +13,7 @@ from effectonce.errors import ConfigurationError, NotInDoubt
 from effectonce.telemetry.audit_log import Audit
 
 
-def test_what_is_asked_is_on_disk_before_it_is_done(tmp_path: Path) -> None:
+def test_an_action_is_on_disk_before_it_starts(tmp_path: Path) -> None:
     audit = Audit(tmp_path / "audit.jsonl")
     with audit.doing("records forget", "charge pay_1", by="ann@desk", detail="was done"):
         (asked,) = audit.recent()
@@ -32,14 +32,14 @@ def test_what_is_asked_is_on_disk_before_it_is_done(tmp_path: Path) -> None:
         (KeyboardInterrupt(), "failed: KeyboardInterrupt"),
     ],
 )
-def test_what_failed_is_written_down_and_goes_on(tmp_path: Path, error: BaseException, outcome: str) -> None:
+def test_a_failed_action_is_logged_and_its_error_propagates(tmp_path: Path, error: BaseException, outcome: str) -> None:
     audit = Audit(tmp_path / "audit.jsonl")
     with pytest.raises(type(error)), audit.doing("a", "b", by="c"):
         raise error
     assert audit.recent()[0].outcome == outcome
 
 
-def test_nothing_is_done_that_cannot_be_written_down(tmp_path: Path) -> None:
+def test_an_action_that_cannot_be_logged_does_not_start(tmp_path: Path) -> None:
     done = False
     with (
         pytest.raises(ConfigurationError, match="--audit or EFFECTONCE_AUDIT"),
@@ -49,12 +49,12 @@ def test_nothing_is_done_that_cannot_be_written_down(tmp_path: Path) -> None:
     assert not done
 
 
-def test_several_write_and_every_line_is_whole(tmp_path: Path) -> None:
+def test_concurrent_writers_tear_no_line(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
 
     def write(number: int) -> None:
-        for each in range(50):
-            Audit(path).record("act", f"{number}/{each} \n\x1b[31m", by="x" * 300)
+        for index in range(50):
+            Audit(path).record("act", f"{number}/{index} \n\x1b[31m", by="x" * 300)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -67,7 +67,7 @@ def test_several_write_and_every_line_is_whole(tmp_path: Path) -> None:
     assert "\x1b" not in path.read_text()
 
 
-def test_the_newest_are_read_from_the_end_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+def test_the_newest_entries_are_read_from_the_end_and_torn_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     audit = Audit(path)
     audit.record("act", "first", by="x")
@@ -80,7 +80,7 @@ def test_the_newest_are_read_from_the_end_and_a_torn_line_is_passed_over(tmp_pat
     assert Audit(tmp_path / "none").recent() == []
 
 
-def test_without_a_file_there_is_the_logger_and_this_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_file_entries_are_logged_and_kept_in_memory(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "effectonce.telemetry.audit_log")
     audit = Audit()
     audit.record("dlq purge", "orders", by="ann@desk")
@@ -89,7 +89,7 @@ def test_without_a_file_there_is_the_logger_and_this_process(caplog: pytest.LogC
 
 
 def test_two_stores_may_share_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They may hold the same keys: each line says which it is about; those of older releases do not."""
+    """They may hold the same keys: each line names its store; lines of older releases do not."""
     caplog.set_level(logging.INFO, "effectonce.telemetry.audit_log")
     audit = Audit(tmp_path / "audit.jsonl")
     (tmp_path / "audit.jsonl").write_text('{"at":1,"by":"a","action":"b","target":"c","outcome":"done","detail":""}\n')
@@ -99,9 +99,7 @@ def test_two_stores_may_share_a_log(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "records forget charge pay_1: done in redis://staging" in caplog.text
 
 
-def test_a_deed_that_cannot_be_written_down_afterwards_is_still_done(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_action_whose_end_cannot_be_logged_still_succeeds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Raised there, the error would say that nothing was done."""
     path = tmp_path / "audit.jsonl"
     audit = Audit(path)

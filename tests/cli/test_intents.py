@@ -59,13 +59,12 @@ def billing(tmp_path: Path, environment: dict[str, str]) -> None:
 
 
 def listed(run: Run, *options: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(run("intents", "list", "billing:intents", "--json", *options).stdout)[
-        "intents"
-    ]
-    return found
+    page = json.loads(run("intents", "list", "billing:intents", "--json", *options).stdout)
+    rows: list[dict[str, object]] = page["intents"]
+    return rows
 
 
-def test_what_is_open_and_what_is_in_doubt_is_listed(billing: None, run: Run) -> None:
+def test_open_intents_and_those_in_doubt_are_listed(billing: None, run: Run) -> None:
     assert [(row["state"], row["operation"], row["key"], row["sent"]) for row in listed(run)] == [
         ("in doubt", "billing/ses/send", "m1", 1),
         ("open", "billing/stripe/charge", "pay_1", 1),
@@ -76,14 +75,14 @@ def test_what_is_open_and_what_is_in_doubt_is_listed(billing: None, run: Run) ->
     assert '{"amount":4200}' in table
 
 
-def test_recovery_goes_on_with_what_was_left(billing: None, run: Run) -> None:
+def test_recover_resumes_unfinished_intents(billing: None, run: Run) -> None:
     done = run("intents", "recover", "billing:intents", "--idle", "1ms", "--json")
     assert json.loads(done.stdout) == {"done": 1, "failed": 0, "in_doubt": 0, "later": 0, "broken": 0}
     assert [row["state"] for row in listed(run)] == ["in doubt"]
 
 
 @pytest.mark.parametrize(("word", "left"), [(["--done", '"sent"'], []), (["--abandon"], []), (["--retry"], ["open"])])
-def test_an_operator_decides_and_that_is_logged(
+def test_an_operators_decision_is_applied_and_logged(
     billing: None, tmp_path: Path, run: Run, word: list[str], left: list[str]
 ) -> None:
     (mail,) = listed(run, "--in-doubt")
@@ -102,32 +101,32 @@ def test_an_operator_decides_and_that_is_logged(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["list", "billing:not_intents"], "is of type int, not Intents"),
         (["list", "billing:nothing"], "was not found"),
-        (["resolve", "billing:intents", "nobody", "--retry"], "there is no intent"),
+        (["resolve", "billing:intents", "unknown", "--retry"], "there is no intent"),
         (["resolve", "billing:intents", "x"], "give exactly one of"),
         (["resolve", "billing:intents", "x", "--retry", "--abandon"], "give exactly one of"),
         (["resolve", "billing:intents", "x", "--done", "{"], "--done takes JSON"),
     ],
 )
-def test_a_wrong_word_is_one_line_and_2(billing: None, run: Run, arguments: list[str], said: str) -> None:
+def test_wrong_arguments_are_a_one_line_error(billing: None, run: Run, arguments: list[str], message: str) -> None:
     done = run("intents", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.usefixtures("billing")
-def test_a_list_goes_on_at_its_cursor(run: Run) -> None:
+def test_a_list_continues_at_its_cursor(run: Run) -> None:
     """What is in doubt comes first, then what is open; nothing twice, nothing left out."""
-    everything = [each["id"] for each in listed(run)]
+    everything = [row["id"] for row in listed(run)]
     seen: list[str] = []
     cursor = ""
     for _ in range(len(everything) + 2):
         words = ["--limit", "1", *(["--cursor", cursor] if cursor else [])]
         page = json.loads(run("intents", "list", "billing:intents", "--json", *words).stdout)
-        seen += [each["id"] for each in page["intents"]]
+        seen += [row["id"] for row in page["intents"]]
         cursor = page["cursor"]
         if cursor is None:
             break
@@ -170,7 +169,7 @@ def test_an_unreadable_record_hides_no_other(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.usefixtures("billing")
-def test_a_doubt_of_a_renamed_operation_is_listed_and_decided(tmp_path: Path, run: Run) -> None:
+def test_an_intent_of_a_renamed_operation_is_listed_and_decided(tmp_path: Path, run: Run) -> None:
     changed(tmp_path, '"ses", "send"', '"ses", "mail"')
     (row,) = listed(run, "--in-doubt")
     assert (row["operation"], row["key"]) == ("billing/ses/send", "m1")
@@ -185,14 +184,14 @@ def test_a_doubt_of_a_renamed_operation_is_listed_and_decided(tmp_path: Path, ru
 
 
 @pytest.mark.usefixtures("billing")
-def test_one_can_be_unreadable_and_of_a_renamed_operation(tmp_path: Path, run: Run) -> None:
+def test_an_unreadable_intent_of_a_renamed_operation_is_listed(tmp_path: Path, run: Run) -> None:
     key = broken(tmp_path, "intents/billing/ses/send")
     changed(tmp_path, '"ses", "send"', '"ses", "mail"')
     assert [(row["id"], row["state"]) for row in listed(run, "--in-doubt")] == [(key, "unreadable")]
 
 
 @pytest.mark.usefixtures("billing")
-def test_a_typed_result_is_said_as_json(tmp_path: Path, run: Run) -> None:
+def test_a_typed_result_is_given_as_json(tmp_path: Path, run: Run) -> None:
     changed(tmp_path, "def mail(intent: eo.Intent[str]) -> str:", "def mail(intent: eo.Intent[str]) -> Receipt:")
     changed(tmp_path, "import sys\n", "import msgspec\n\nclass Receipt(msgspec.Struct):\n    id: str\n\n")
     (mail,) = listed(run, "--in-doubt")

@@ -1,4 +1,4 @@
-"""Ctrl-C, in a real terminal, on every command that may take long: what was begun is whole, the exit code 130."""
+"""Ctrl-C, in a real terminal, on every long command: a started step is completed, and the exit code is 130."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def notes(folder: Path) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def test_run_ends_what_it_has_begun_and_leaves_the_rest(shop: Path, at_terminal: Open) -> None:
+def test_run_finishes_started_messages_and_leaves_the_rest(shop: Path, at_terminal: Open) -> None:
     """F58"""
     with eo.connect_broker(f"sqlite:///{shop}/queue.db") as broker:
         broker.declare("orders", group="billing")
@@ -83,8 +83,8 @@ def test_run_ends_what_it_has_begun_and_leaves_the_rest(shop: Path, at_terminal:
     assert terminal.end() == 130
     assert "billing has stopped" in terminal.shown
     assert "Traceback" not in terminal.shown
-    told = notes(shop)
-    began, ended = ({word.split()[1] for word in told if word.startswith(verb)} for verb in ("began", "ended"))
+    lines = notes(shop)
+    began, ended = ({word.split()[1] for word in lines if word.startswith(verb)} for verb in ("began", "ended"))
     assert began == ended
     with eo.connect(f"sqlite:///{shop}/shop.db", sweep_every=None) as records:
         assert records.stats().counts.get("claimed", 0) == 0
@@ -107,7 +107,7 @@ def test_relay(shop: Path, at_terminal: Open) -> None:
     assert [state for state, _ in states] == ["published"]
 
 
-def test_relay_once_settles_what_is_on_its_way(shop: Path, at_terminal: Open) -> None:
+def test_relay_once_settles_messages_in_flight(shop: Path, at_terminal: Open) -> None:
     """Ctrl-C comes while the broker's file is locked: what was leased is sent then, and nothing stays leased."""
     with eo.connect(f"sqlite:///{shop}/shop.db") as store, eo.connect_broker(f"sqlite:///{shop}/queue.db") as broker:
         store.migrate()
@@ -144,26 +144,26 @@ def stop_at_the_first_step(shop: Path, terminal: Terminal) -> None:
     assert terminal.end() == 130
 
 
-def test_recover_ends_after_the_call_at_hand(shop: Path, at_terminal: Open, environment: dict[str, str]) -> None:
+def test_recover_ends_after_the_current_call(shop: Path, at_terminal: Open, environment: dict[str, str]) -> None:
     begin = "import shop\nfor n in (1, 2):\n try: shop.pay('x', key=f'pay_{n}')\n except shop.eo.OutcomeUnknown: pass"
     subprocess.run([sys.executable, "-c", begin], cwd=shop, env={**environment, "BEFORE": "1"}, check=True, timeout=60)
     terminal = at_terminal("intents", "recover", "shop:intents", "--idle", "1us")
     stop_at_the_first_step(shop, terminal)
     assert "1 done" in terminal.shown
-    assert len(notes(shop)) == 1, "the other was not begun"
+    assert len(notes(shop)) == 1, "the other has not started"
 
 
-def test_resume_ends_after_the_saga_at_hand(shop: Path, at_terminal: Open, environment: dict[str, str]) -> None:
+def test_resume_ends_after_the_current_saga(shop: Path, at_terminal: Open, environment: dict[str, str]) -> None:
     begin = "import shop\nfor n in (1, 2): shop.saga.start(f'order-{n}', 'x')"
     subprocess.run([sys.executable, "-c", begin], cwd=shop, env=environment, check=True, timeout=60)
     terminal = at_terminal("sagas", "resume", "shop:saga", "--audit", "audit.jsonl")
     stop_at_the_first_step(shop, terminal)
-    assert notes(shop) == ["began", "ended"], "what was begun is whole, and the other was not begun"
+    assert notes(shop) == ["began", "ended"], "the started saga is complete, and the other has not started"
     assert "1 done" in terminal.shown
     assert Audit(shop / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
 
 
-def test_recover_leaves_an_intent_that_goes_on_with_the_same_key(
+def test_an_interrupted_intent_is_resumed_with_the_same_key(
     shop: Path, at_terminal: Open, environment: dict[str, str]
 ) -> None:
     begin = "import shop\ntry: shop.pay('x', key='pay_1')\nexcept shop.eo.OutcomeUnknown: pass"
@@ -185,7 +185,7 @@ def test_recover_leaves_an_intent_that_goes_on_with_the_same_key(
     assert first == second
 
 
-def test_dlq_purge_ends_after_the_batch_at_hand(
+def test_dlq_purge_ends_after_the_current_batch(
     dead_letters: eo.DeadLetterQueue, at_terminal: Open, tmp_path: Path
 ) -> None:
     """Ctrl-C comes while the queue's file is locked; in batches of two."""
@@ -208,7 +208,7 @@ def test_dlq_purge_ends_after_the_batch_at_hand(
     assert Audit(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
 
 
-def test_records_purge_ends_after_the_batch_at_hand(expired: int, at_terminal: Open, tmp_path: Path) -> None:
+def test_records_purge_ends_after_the_current_batch(expired: int, at_terminal: Open, tmp_path: Path) -> None:
     terminal = at_terminal("records", "purge", *HERE)
     terminal.until("[y/N]")
     with sqlite3.connect(tmp_path / "shop.db", isolation_level=None) as locked:
@@ -254,16 +254,16 @@ def answers(url: str) -> bool:
 def test_dashboard(store: eo.Store, at_terminal: Open) -> None:
     terminal = at_terminal("dashboard", "--port", "0", "--json", *HERE)
     terminal.until("\n")
-    told = json.loads(terminal.shown)
-    assert told["store"] == "sqlite:///shop.db"
-    assert told["tokens"].keys() == {"operator", "viewer"}
-    until(lambda: answers(told["url"]))  # Python may lose a Ctrl-C while it still imports
+    facts = json.loads(terminal.shown)
+    assert facts["store"] == "sqlite:///shop.db"
+    assert facts["tokens"].keys() == {"operator", "viewer"}
+    until(lambda: answers(facts["url"]))  # Python may lose a Ctrl-C while it still imports
     terminal.type(CTRL_C)
     assert terminal.end() == 130
     assert "Traceback" not in terminal.shown
 
 
-async def test_in_an_event_loop_nothing_is_begun_either_once_somebody_asked_to_stop() -> None:
+async def test_async_recovery_starts_nothing_once_a_stop_is_requested() -> None:
     store = eo.connect("memory://", sweep_every=None)
     saga = eo.Saga("order", store, input=str)
     intents = eo.Intents(store, scope="billing")
@@ -281,7 +281,7 @@ async def test_in_an_event_loop_nothing_is_begun_either_once_somebody_asked_to_s
     await saga.astart("order-1", "x")
     with pytest.raises(eo.OutcomeUnknown):
         await pay("x", key="pay_1")
-    left = await saga.aresume(stop=lambda: True), await intents.arecover(idle="1us", stop=lambda: True)
+    stopped = await saga.aresume(stop=lambda: True), await intents.arecover(idle="1us", stop=lambda: True)
     done = await saga.aresume(), await intents.arecover(idle="1us")
-    assert ([each.done for each in left], [each.done for each in done]) == ([0, 0], [1, 1])
+    assert ([counts.done for counts in stopped], [counts.done for counts in done]) == ([0, 0], [1, 1])
     await store.aclose()

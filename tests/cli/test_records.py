@@ -66,9 +66,9 @@ def audited() -> list[tuple[str, str, str]]:
 
 def test_list_by_scope_state_and_age(store: eo.Store, cli: Cli) -> None:
     def keys(*options: str) -> set[str]:
-        found = cli("records", "list", "--json", *options)
-        assert (found.code, found.err) == (0, "")
-        return {record["key"] for record in found.json["records"]}
+        listed = cli("records", "list", "--json", *options)
+        assert (listed.code, listed.err) == (0, "")
+        return {record["key"] for record in listed.json["records"]}
 
     paid = {f"pay_{number}" for number in range(5)}
     assert keys() == {*paid, "m1", "r1", "s1"}
@@ -94,8 +94,8 @@ def test_pages_follow_their_cursor(store: eo.Store, cli: Cli) -> None:
             break
         cursor = ["--cursor", page["cursor"]]
     assert seen == [f"pay_{number}" for number in range(5)]
-    told = cli("records", "list", "--scope", "charge", "--limit", "2")
-    assert told.err == "there may be more: --cursor 0:6:chargepay_1\n", "and stdout has the table only"
+    page = cli("records", "list", "--scope", "charge", "--limit", "2")
+    assert page.err == "there may be more: --cursor 0:6:chargepay_1\n", "and stdout has the table only"
     wrong = cli("records", "list", "--cursor", "bogus")
     assert (wrong.code, "[invalid-option]" in wrong.err) == (2, True)
 
@@ -105,11 +105,11 @@ def test_a_cursor_does_not_repaint_the_terminal(store: eo.Store, cli: Cli) -> No
     for key in ("a\x1b[31m", "b"):
         with eo.block(store, scope="forged", key=key) as block:
             block.result = 1
-    told = cli("records", "list", "--scope", "forged", "--limit", "1")
-    assert (told.err, "\x1b" in told.out) == ("there may be more: --json prints the cursor\n", False)
+    page = cli("records", "list", "--scope", "forged", "--limit", "1")
+    assert (page.err, "\x1b" in page.out) == ("there may be more: --json prints the cursor\n", False)
 
 
-def test_the_table_says_what_one_wants_to_know(store: eo.Store, cli: Cli) -> None:
+def test_the_table_shows_state_error_and_lease(store: eo.Store, cli: Cli) -> None:
     """F65: and nothing from outside reaches the terminal as it is."""
     table = cli("records", "list").out
     assert "ValueError: declined\\x1b[31m" in table
@@ -118,7 +118,7 @@ def test_the_table_says_what_one_wants_to_know(store: eo.Store, cli: Cli) -> Non
     assert "\x1b" not in table
 
 
-def test_show_tells_the_record_and_its_life(store: eo.Store, cli: Cli) -> None:
+def test_show_prints_the_record_and_its_timeline(store: eo.Store, cli: Cli) -> None:
     shown = cli("records", "show", "charge", "pay_1")
     assert (shown.code, shown.err) == (0, "")
     assert '{"receipt":1}' in shown.out
@@ -128,8 +128,8 @@ def test_show_tells_the_record_and_its_life(store: eo.Store, cli: Cli) -> None:
     assert (facts["state"], facts["attempts"], facts["result"]) == ("done", 1, {"receipt": 1})
     assert [what for _, what in facts["timeline"]][-2:] == ["done", "expires"]
     assert "lease ends: if nothing renews it" in cli("records", "show", "slow", "s1").out
-    none = cli("records", "show", "charge", "nobody")
-    assert (none.code, none.out) == (1, "there is no record of charge nobody\n")
+    none = cli("records", "show", "charge", "unknown")
+    assert (none.code, none.out) == (1, "there is no record of charge unknown\n")
 
 
 def test_stats(store: eo.Store, cli: Cli) -> None:
@@ -142,7 +142,7 @@ def test_stats(store: eo.Store, cli: Cli) -> None:
 # -- deciding
 
 
-def test_forget_lets_it_run_again_and_is_written_down(store: eo.Store, cli: Cli) -> None:
+def test_forget_lets_a_key_run_again_and_is_audited(store: eo.Store, cli: Cli) -> None:
     dry = cli("records", "forget", "charge", "pay_1", "--dry-run")
     assert dry.out == "would forget charge pay_1, which is done\n"
     refused = cli("records", "forget", "charge", "pay_1")
@@ -156,7 +156,7 @@ def test_forget_lets_it_run_again_and_is_written_down(store: eo.Store, cli: Cli)
     assert (record.state, record.generation) == ("free", 1)
     assert audited() == [("records forget", "charge pay_1", "asked"), ("records forget", "charge pay_1", "done")]
     assert {entry.place for entry in Audit("audit.jsonl").recent()} == {"sqlite:///shop.db"}
-    assert cli("records", "forget", "charge", "nobody", "--yes").code == 1
+    assert cli("records", "forget", "charge", "unknown", "--yes").code == 1
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_resolve_decides_what_is_in_doubt(
     ("arguments", "code"),
     [
         (["resolve", "charge", "pay_1", "--done"], "not-in-doubt"),
-        (["resolve", "charge", "nobody", "--done"], "not-in-doubt"),
+        (["resolve", "charge", "unknown", "--done"], "not-in-doubt"),
         (["resolve", "mail", "m1"], "configuration"),
         (["resolve", "mail", "m1", "--done", "--retry"], "configuration"),
         (["resolve", "mail", "m1", "--retry", "--result", "1"], "invalid-option"),
@@ -188,7 +188,7 @@ def test_resolve_decides_what_is_in_doubt(
         (["list", "--state", "gone"], "invalid-option"),
     ],
 )
-def test_a_wrong_word_is_one_line_and_changes_nothing(
+def test_a_wrong_argument_is_a_one_line_error_and_changes_nothing(
     store: eo.Store, cli: Cli, arguments: list[str], code: str
 ) -> None:
     before = cli("records", "list", "--json").out
@@ -196,14 +196,14 @@ def test_a_wrong_word_is_one_line_and_changes_nothing(
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert done.err.startswith(f"effectonce: [{code}] ")
     after = cli("records", "list", "--json").out
-    assert [each["state"] for each in json.loads(before)["records"]] == [
-        each["state"] for each in json.loads(after)["records"]
+    assert [record["state"] for record in json.loads(before)["records"]] == [
+        record["state"] for record in json.loads(after)["records"]
     ]
 
 
 def test_purge_deletes_what_is_expired(store: eo.Store, cli: Cli) -> None:
     assert cli("records", "purge", "--dry-run", "--json").json["expired"] == 2
-    assert cli("records", "purge").code == 2, "nobody to ask"
+    assert cli("records", "purge").code == 2, "there is no terminal to ask on"
     assert cli("records", "purge", "--yes", "--limit", "1", "--json").json == {"deleted": 1, "lapsed": 0, "more": True}
     assert cli("records", "purge", "--yes").out == "1 deleted, 0 moved to in doubt\n"
     assert cli("records", "purge").out == "0 deleted, 0 moved to in doubt\n", "nothing to ask about"
@@ -241,18 +241,18 @@ def test_doctor_says_what_is_wrong_and_exits_with_1(store: eo.Store, cli: Cli) -
     assert done.code == 1
     assert done.out.startswith("sqlite:///shop.db\n[warning] it was never swept  (sweeper-stale)\n    why  ")
     assert done.out.endswith("\n1 warning, 1 note\n")
-    told = cli("doctor", "--json")
-    assert (told.code, told.json["ok"]) == (1, False)
-    assert [finding["code"] for finding in told.json["findings"]] == ["sweeper-stale", "in-doubt"]
+    report = cli("doctor", "--json")
+    assert (report.code, report.json["ok"]) == (1, False)
+    assert [finding["code"] for finding in report.json["findings"]] == ["sweeper-stale", "in-doubt"]
     assert cli("doctor", "--fail-on", "error").code == 0, "for a readiness probe"
     store.purge()
     assert cli("doctor").code == 0, "a note is no reason to fail"
     assert cli("doctor", "--fail-on", "note").code == 1
 
 
-def test_doctor_says_that_all_is_well(cli: Cli) -> None:
+def test_doctor_reports_no_findings(cli: Cli) -> None:
     assert cli("migrate", "sqlite:///new.db").code == 0
-    assert cli("doctor", "sqlite:///new.db") == (0, "[ok] nothing stands against the promise\n", "")
+    assert cli("doctor", "sqlite:///new.db") == (0, "[ok] no findings: every promise can be kept\n", "")
     assert cli("doctor", "sqlite:///new.db", "--json").json == {"ok": True, "findings": []}
 
 
@@ -263,7 +263,7 @@ def test_doctor_looks_at_the_users_programs(cli: Cli, tmp_path: Path, monkeypatc
         'worker = eo.Worker(broker, store=eo.connect("sqlite:///shop.db"), name="billing")\n'
         '@worker.handler("orders", lease="1h")\n'
         "def charge(message): ...\n"
-        "nobody = 7\n"
+        "seven = 7\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     closed: list[eo.Broker] = []
@@ -272,14 +272,14 @@ def test_doctor_looks_at_the_users_programs(cli: Cli, tmp_path: Path, monkeypatc
     assert done.code == 1
     assert len(closed) == 1, "some clients complain at the end of the process when they are left open"
     assert any("set lease= below that" in finding["what"] for finding in done.json["findings"])
-    wrong = cli("doctor", "clinic:nobody")
-    assert (wrong.code, "neither a Worker nor Intents" in wrong.err) == (2, True)
+    wrong = cli("doctor", "clinic:seven")
+    assert (wrong.code, "is of type int, not Worker or Intents" in wrong.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     "arguments", [["--fail-on", "never"], ["sqlite:///a.db", "--store", "sqlite:///b.db"], ["x://"]]
 )
-def test_doctor_that_cannot_look_exits_with_2(cli: Cli, arguments: list[str]) -> None:
+def test_doctor_exits_with_2_when_it_cannot_check(cli: Cli, arguments: list[str]) -> None:
     done = cli("doctor", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
 
@@ -311,7 +311,7 @@ def test_limits_come_from_the_project(store: eo.Store, cli: Cli, tmp_path: Path)
     ],
     ids=" ".join,
 )
-def test_looking_makes_no_file_and_no_tables(inline: Cli, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_reading_commands_create_no_file_and_no_tables(inline: Cli, tmp_path: Path, command: tuple[str, ...]) -> None:
     """A slip in a path would otherwise look like a store in which all is well."""
     foreign = tmp_path / "theirs.db"
     with sqlite3.connect(foreign) as theirs:
@@ -322,7 +322,7 @@ def test_looking_makes_no_file_and_no_tables(inline: Cli, tmp_path: Path, comman
         done = inline(*command, "--store", url)
         assert done.code == (0 if command[0] == "migrate" else 1 if command[0] in ("doctor", "check") else 2)
         assert "there is nothing at" in " ".join((done.out + done.err).split())
-    assert [each.name for each in tmp_path.iterdir()] == ["theirs.db"]
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs.db"]
     assert foreign.read_bytes() == before
 
 
@@ -343,7 +343,7 @@ def test_a_result_that_was_traced_is_shown_as_any_other(cli: Cli, store: eo.Stor
 
 
 @pytest.mark.parametrize(("scope", "tool"), [("saga/orders", "sagas resolve"), ("intents/a/b/c", "intents resolve")])
-def test_what_has_a_program_is_decided_by_it(cli: Cli, store: eo.Store, scope: str, tool: str) -> None:
+def test_records_of_a_program_are_decided_by_that_program(cli: Cli, store: eo.Store, scope: str, tool: str) -> None:
     """A saga that is done by a word would leave its steps as they are."""
     with pytest.raises(TimeoutError), eo.block(store, scope=scope, key="k", on_error="doubt"):
         raise TimeoutError
@@ -358,7 +358,7 @@ def test_a_record_in_doubt_says_what_to_run(cli: Cli, store: eo.Store) -> None:
     assert last.endswith("then: effectonce records resolve mail m1 --done | --retry | --abandon")
 
 
-def test_a_table_is_straight_whatever_its_keys_are_written_in(cli: Cli, store: eo.Store) -> None:
+def test_a_table_is_aligned_in_every_script(cli: Cli, store: eo.Store) -> None:
     """An ideograph takes two columns of a terminal, an accent of its own none."""
     keys = ("注文・受注番号一二三", "cafe\u0301", "주문", "x" * 20)
     for key in keys:
@@ -369,7 +369,7 @@ def test_a_table_is_straight_whatever_its_keys_are_written_in(cli: Cli, store: e
     assert all(key in "".join(lines) for key in keys)
 
 
-def test_prose_is_broken_by_columns() -> None:
+def test_prose_wraps_by_terminal_columns() -> None:
     prose = "状態が不明です。" * 30 + " plain words " * 20
     lines = table(Screen(), ["what", "why"], [[Cell("注文"), Cell(prose)], [Cell("x"), Cell("y")]])
     assert {cell_len(line) for line in lines} == {cell_len(lines[0])}

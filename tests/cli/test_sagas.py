@@ -91,7 +91,7 @@ def shown(cli: Cli, id: str) -> Any:
     return json.loads(cli("show", id, "--json")[1])
 
 
-def test_an_operator_finds_mends_and_resumes(orders: Path, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_operator_finds_decides_and_resumes(orders: Path, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
     waiting = {"o-unknown": "waiting", "o-new": "waiting"}
     assert listed(cli) == {"o-declined": "in doubt", **waiting}
     assert listed(cli, "--in-doubt") == {"o-declined": "in doubt"}
@@ -102,7 +102,7 @@ def test_an_operator_finds_mends_and_resumes(orders: Path, cli: Cli, caplog: pyt
     assert "the warehouse is closed" in text
     assert "ValueError: declined" in text
     assert "#" in text
-    assert [(each["step"], each["compensation"], each["state"]) for each in shown(cli, "o-declined")["timeline"]] == [
+    assert [(part["step"], part["compensation"], part["state"]) for part in shown(cli, "o-declined")["timeline"]] == [
         ("reserve", False, "done"),
         ("charge", False, "failed"),
         ("reserve", True, "failed"),
@@ -125,7 +125,7 @@ def test_an_operator_turns_a_saga_around(orders: Path, cli: Cli) -> None:
     cli("resolve", "o-unknown", "--done", "--result", "4200", "--yes")
     cli("resume")
     timeline = shown(cli, "o-unknown")["timeline"]
-    assert [(each["step"], each["state"]) for each in timeline] == [
+    assert [(part["step"], part["state"]) for part in timeline] == [
         ("reserve", "done"),
         ("charge", "done"),
         ("reserve", "done"),
@@ -133,7 +133,7 @@ def test_an_operator_turns_a_saga_around(orders: Path, cli: Cli) -> None:
     assert listed(cli) == {"o-declined": "in doubt"}
 
 
-def test_a_dry_run_says_what_would_be_done(orders: Path, cli: Cli) -> None:
+def test_a_dry_run_shows_what_would_be_done(orders: Path, cli: Cli) -> None:
     before = listed(cli, "--all")
     assert cli("compensate", "o-unknown", "--dry-run")[1] == "would undo, of o-unknown: reserve\n"
     assert cli("resolve", "o-declined", "--retry", "--dry-run")[1] == (
@@ -151,8 +151,8 @@ def test_a_dry_run_says_what_would_be_done(orders: Path, cli: Cli) -> None:
 
 
 WRONG = [
-    (["show", "nobody"], "there is no saga order with id"),
-    (["compensate", "nobody"], "there is no saga order with id"),
+    (["show", "unknown"], "there is no saga order with id"),
+    (["compensate", "unknown"], "there is no saga order with id"),
     (["compensate", "o-good"], "is done"),
     (["resolve", "o-good", "--retry"], "is done, not in doubt"),
     (["resolve", "o-declined"], "give exactly one of"),
@@ -166,7 +166,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("note", ["ff", "9ca1ff"], ids=["of another release", "cut in a character"])
-def test_a_log_that_cannot_be_read_hides_no_other(orders: Path, cli: Cli, note: str) -> None:
+def test_an_unreadable_log_hides_no_other_saga(orders: Path, cli: Cli, note: str) -> None:
     with closing(sqlite3.connect(orders / "shop.db")) as shop:
         shop.execute(f"UPDATE effectonce_records SET note = x'{note}' WHERE key = 'o-declined'")
         shop.commit()
@@ -188,7 +188,7 @@ ODD = ["new\nline", " sp", "t\\:1:x", "it's", "\x1b[31mred\u0085", "-dash", "o-p
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this system")
-def test_an_id_that_is_listed_is_known_to_the_other_commands(orders: Path, cli: Cli) -> None:
+def test_listed_ids_can_be_pasted_into_other_commands(orders: Path, cli: Cli) -> None:
     """F65: JSON has it as it is, and a terminal as a shell takes it."""
     assert listed(cli)
     for id in ODD:
@@ -196,16 +196,16 @@ def test_an_id_that_is_listed_is_known_to_the_other_commands(orders: Path, cli: 
     assert set(ODD) <= set(listed(cli))
     lines = [line for line in cli("list")[1].splitlines() if "waiting" in line]
     shown_as = [line.split("|" if "|" in line else "│")[1].strip() for line in lines]
-    assert all(each.isprintable() for each in shown_as)
-    script = "".join(f"printf '%s\\0' {each}\n" for each in shown_as)
-    said = subprocess.run(["bash", "-c", script], capture_output=True, env={"LC_ALL": "C.UTF-8"}, check=True).stdout
-    assert {each.decode() for each in said.split(b"\0")[:-1]} >= set(ODD)
+    assert all(id.isprintable() for id in shown_as)
+    script = "".join(f"printf '%s\\0' {id}\n" for id in shown_as)
+    output = subprocess.run(["bash", "-c", script], capture_output=True, env={"LC_ALL": "C.UTF-8"}, check=True).stdout
+    assert {id.decode() for id in output.split(b"\0")[:-1]} >= set(ODD)
     for id in ODD:
         assert json.loads(cli("show", "--json", "--", id)[1])["id"] == id
     assert "`list --json` has the ids as they are" in cli("show", "new\\nline")[2]
 
 
-def test_a_result_is_said_as_the_step_gives_it(cli: Cli) -> None:
+def test_a_result_must_have_the_type_of_its_step(cli: Cli) -> None:
     cli("compensate", "o-unknown", "--yes")
     for result in ('"text"', "null"):
         code, out, err = cli("resolve", "o-unknown", "--done", "--result", result, "--yes")
@@ -217,13 +217,13 @@ def test_a_result_is_said_as_the_step_gives_it(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("of", ["orders:not_a_saga", "orders:nothing", "orders"])
-def test_what_is_no_saga_is_one_line_and_2(cli: Cli, of: str) -> None:
+def test_a_name_that_is_not_a_saga_is_a_one_line_error(cli: Cli, of: str) -> None:
     code, out, err = cli("list", of=of)
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
-def test_a_wrong_word_is_one_line_and_2(cli: Cli) -> None:
-    for (command, *arguments), said in WRONG:
+def test_wrong_arguments_are_a_one_line_error(cli: Cli) -> None:
+    for (command, *arguments), message in WRONG:
         code, out, err = cli(command, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1), arguments
-        assert said in err
+        assert message in err

@@ -117,7 +117,7 @@ def expired(store: eo.Store) -> int:
 HERE = ("--store", "sqlite:///shop.db")
 
 
-def test_no_is_the_answer_unless_it_is_yes(store: eo.Store, at_terminal: Open, tmp_path: Path) -> None:
+def test_any_answer_but_yes_declines(store: eo.Store, at_terminal: Open, tmp_path: Path) -> None:
     command = ("records", "forget", "charge", "pay_1", *HERE, "--audit", "audit.jsonl")
     for answer, code, state in ((b"\n", 1, "done"), (b"n\n", 1, "done"), (b"y\n", 0, "free")):
         terminal = at_terminal(*command)
@@ -140,7 +140,7 @@ def test_ctrl_c_at_a_prompt_does_nothing(store: eo.Store, at_terminal: Open) -> 
     assert store.get("charge", "pay_1").state == "done"  # type: ignore[union-attr]
 
 
-def test_purge_shows_how_far_it_is_and_wipes_that(expired: int, at_terminal: Open) -> None:
+def test_purge_shows_its_progress_and_wipes_it(expired: int, at_terminal: Open) -> None:
     terminal = at_terminal("records", "purge", *HERE, "--yes")
     assert terminal.end() == 0
     plain = COLOUR.sub("", terminal.shown)
@@ -149,7 +149,7 @@ def test_purge_shows_how_far_it_is_and_wipes_that(expired: int, at_terminal: Ope
     assert COLOUR.search(terminal.shown)
 
 
-def test_no_colour_means_none(store: eo.Store, at_terminal: Open) -> None:
+def test_no_color_disables_colour(store: eo.Store, at_terminal: Open) -> None:
     for command in (["records", "list", *HERE], ["doctor", *HERE], ["records", "purge", *HERE, "--yes"]):
         terminal = at_terminal(*command, NO_COLOR="1")
         terminal.end()
@@ -193,7 +193,7 @@ def dead_letters(tmp_path: Path) -> Iterator[eo.DeadLetterQueue]:
         yield eo.DeadLetterQueue(broker, "orders", group="billing")
 
 
-def test_ctrl_c_ends_a_redrive_after_the_one_at_hand(
+def test_ctrl_c_ends_a_redrive_after_the_current_message(
     dead_letters: eo.DeadLetterQueue, at_terminal: Open, tmp_path: Path
 ) -> None:
     """What was sent is gone from the dead letters, what was not is still there: nothing is in between."""
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_a_redrive_after_the_one_at_hand(
     assert Audit(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
 
 
-def test_a_redrive_asks_and_shows_how_far_it_is(dead_letters: eo.DeadLetterQueue, at_terminal: Open) -> None:
+def test_a_redrive_asks_and_shows_its_progress(dead_letters: eo.DeadLetterQueue, at_terminal: Open) -> None:
     terminal = at_terminal("dlq", "redrive", "shop:worker", "orders")
     terminal.until("Send up to 6 dead letters to orders again?")
     terminal.until("[y/N]")

@@ -54,7 +54,7 @@ def shop(tmp_path: Path) -> list[str]:
     return ["--message", "payment.json", "--effects", "shop:count"]
 
 
-def test_a_double_charge_is_found_told_and_is_exit_code_1(run: Run, shop: list[str]) -> None:
+def test_a_double_charge_is_reported_with_exit_code_1(run: Run, shop: list[str]) -> None:
     done = run("verify", "shop:naive", *shop)
     assert (done.returncode, done.stderr) == (1, "")
     assert "[fail] delivered twice: 1 of 1 trials: doubled" in done.stdout
@@ -87,15 +87,15 @@ def test_a_guarded_handler_passes_and_its_window_is_named(run: Run, shop: list[s
 def test_an_async_handler_of_a_message(run: Run, shop: list[str]) -> None:
     done = run("verify", "shop:of_a_message", *shop, "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert (told["handler"], told["ok"]) == ("of_a_message", True)
-    assert {trial["verdict"] for trial in told["trials"]} == {"once", "may repeat"}
+    facts = json.loads(done.stdout)
+    assert (facts["handler"], facts["ok"]) == ("of_a_message", True)
+    assert {trial["verdict"] for trial in facts["trials"]} == {"once", "may repeat"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["shop:nobody"], "'shop:nobody' was not found"),
+        (["shop:missing"], "'shop:missing' was not found"),
         (["nowhere:naive"], "No module named 'nowhere'"),
         (["naive"], "is not a MODULE:NAME"),
         (["shop:not_a_function"], "is a int, which cannot be called"),
@@ -104,8 +104,8 @@ def test_an_async_handler_of_a_message(run: Run, shop: list[str]) -> None:
         (["shop:naive", "--message", "shop.py"], "shop.py cannot be read as JSON"),
     ],
 )
-def test_what_cannot_be_tried_is_one_line_and_2(run: Run, shop: list[str], arguments: list[str], said: str) -> None:
+def test_wrong_arguments_are_a_one_line_error(run: Run, shop: list[str], arguments: list[str], message: str) -> None:
     done = run("verify", arguments[0], *shop, *arguments[1:])
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -121,8 +121,8 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
     assert "attempts-exhausted" in listed.stdout
     assert listed.stdout.endswith("2 of 2 dead letters\n")
     facts = json.loads(run("dlq", "list", "shop:worker", "orders", "--json").stdout)["dead_letters"]
-    facts.sort(key=lambda each: str(each["key"]))
-    assert [(each["key"], each["why"], each["text"]) for each in facts] == [
+    facts.sort(key=lambda dead: str(dead["key"]))
+    assert [(dead["key"], dead["why"], dead["text"]) for dead in facts] == [
         ("o1", "attempts-exhausted", "the shop is broken"),
         ("o2", "attempts-exhausted", "the shop is broken"),
     ]
@@ -149,23 +149,23 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["run", "shop"], "is not a MODULE:NAME"),
-        (["run", "shop:nobody"], "was not found"),
+        (["run", "shop:missing"], "was not found"),
         (["run", "nowhere:worker"], "was not found"),
         (["run", "shop:broker"], "is of type Broker, not Worker"),
         (["dlq", "list", "shop:worker", "invoices"], "no handler for queue 'invoices'"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(shop: Shop, run: Run, arguments: list[str], said: str) -> None:
+def test_a_missing_program_is_a_one_line_error(shop: Shop, run: Run, arguments: list[str], message: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_dry_run_removes_nothing_and_deeds_are_written_down(shop: Shop, run: Run) -> None:
+def test_a_dry_run_removes_nothing_and_actions_are_audited(shop: Shop, run: Run) -> None:
     (shop.folder / "broken").touch()
     shop.send(1)
     shop.work(lambda: shop.dead() == 1)

@@ -28,15 +28,15 @@ class Visitor(TestClient):
         return self
 
     def csrf(self) -> str:
-        found = re.search(r'name="csrf" value="([0-9a-f]+)"', self.get("/").text)
-        assert found is not None
-        return found[1]
+        match = re.search(r'name="csrf" value="([0-9a-f]+)"', self.get("/").text)
+        assert match is not None
+        return match[1]
 
     def act(self, path: str, **fields: str | list[str]) -> httpx.Response:
         return self.post(path, data={"csrf": self.csrf(), **fields})
 
     def links(self, path: str, to: str) -> list[str]:
-        return [unescape(each) for each in re.findall(rf'href="({re.escape(to)}\?[^"#]*)', self.get(path).text)]
+        return [unescape(address) for address in re.findall(rf'href="({re.escape(to)}\?[^"#]*)', self.get(path).text)]
 
 
 def visiting(world: World) -> Iterator[Visitor]:

@@ -42,10 +42,10 @@ def served(sources: Sources) -> Iterator[str]:
 
 
 def executable() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
         raise Missing("Chromium", "apt-get install chromium")
-    return found
+    return path
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def test_a_wrong_token_opens_nothing(stranger: Visitor, monkeypatch: pytest.Monk
         assert "set-cookie" not in answer.headers
 
 
-def test_nobody_gets_in_without_a_name(stranger: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_needs_a_name(stranger: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit log names who did it."""
     monkeypatch.setattr("effectonce.dashboard.app.WRONG_TOKEN_DELAY_S", 0)
     assert stranger.post("/login", data={"who": "  ", "token": OPERATOR}).status_code == 401
@@ -213,7 +213,7 @@ def test_no_page_has_inline_code_or_asks_another_host(operator: Visitor) -> None
         assert not re.search(r"(?:src|href|action)=\"(?:https?:)?//", text), path
 
 
-def test_another_name_that_leads_here_is_refused(operator: Visitor) -> None:
+def test_a_foreign_host_name_is_refused(operator: Visitor) -> None:
     """DNS rebinding: the browser sends the attacker's name."""
     for host in ("evil.example", "evil.example:80", "", "testserver.evil.example", "[::", "127.0.0.1"):
         assert operator.get("/", headers={"host": host}).status_code == 421, host
@@ -228,7 +228,7 @@ def test_a_form_that_is_too_large_is_refused(operator: Visitor) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])
-def test_this_machine_may_always_look(host: str) -> None:
+def test_loopback_needs_no_flag(host: str) -> None:
     require_safe_bind(host, remote=False, token_given=False)
 
 

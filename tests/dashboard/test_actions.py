@@ -29,9 +29,9 @@ def audit_log(own: World) -> list[tuple[str, str, str, str]]:
 
 
 def record(own: World, scope: str, key: str) -> Any:
-    found = own.sources().store.get(scope, key)
-    assert found is not None
-    return found
+    stored = own.sources().store.get(scope, key)
+    assert stored is not None
+    return stored
 
 
 # -- in doubt
@@ -52,7 +52,7 @@ def test_a_guarded_call_in_doubt_is_decided(own: World, hand: Visitor, word: str
     assert who in hand.get("/record?scope=charge-card&key=pay_doubtful").text, "the timeline names who decided"
 
 
-def test_a_second_word_is_refused_and_written_down(own: World, hand: Visitor) -> None:
+def test_a_second_decision_is_refused_and_audited(own: World, hand: Visitor) -> None:
     fields = {"scope": "charge-card", "key": "pay_doubtful", "outcome": "abandon"}
     hand.act("/in-doubt/resolve", **fields)
     again = hand.act("/in-doubt/resolve", **{**fields, "outcome": "retry"})
@@ -70,14 +70,14 @@ def test_a_second_word_is_refused_and_written_down(own: World, hand: Visitor) ->
         {"outcome": "done", "result": "{broken"},
     ],
 )
-def test_a_word_that_makes_no_sense_changes_nothing(own: World, hand: Visitor, fields: dict[str, str]) -> None:
+def test_an_invalid_decision_changes_nothing(own: World, hand: Visitor, fields: dict[str, str]) -> None:
     answer = hand.act("/in-doubt/resolve", **{"scope": "charge-card", "key": "pay_doubtful", **fields})
     assert answer.status_code == 400
     assert record(own, "charge-card", "pay_doubtful").state == "in_doubt"
     assert audit_log(own) == []
 
 
-def test_what_is_gone_cannot_be_decided(hand: Visitor) -> None:
+def test_a_record_that_is_gone_cannot_be_decided(hand: Visitor) -> None:
     assert hand.act("/in-doubt/resolve", scope="charge-card", key="never", outcome="done").status_code == 409
 
 
@@ -92,7 +92,7 @@ def test_an_intent_is_decided_as_its_program_would(own: World, hand: Visitor) ->
     assert record(own, INTENT, key).result == b'1{"sid":"SM9"}'
 
 
-def test_a_sagas_step_is_decided_and_goes_on(own: World, hand: Visitor) -> None:
+def test_a_sagas_step_is_decided_and_the_saga_continues(own: World, hand: Visitor) -> None:
     result = '{"charge": "ch_2", "amount": 4200}'
     answer = hand.act("/in-doubt/resolve", scope=SAGA, key="order-2003", outcome="done", result=result)
     assert answer.headers["location"].startswith("/saga?")
@@ -100,7 +100,7 @@ def test_a_sagas_step_is_decided_and_goes_on(own: World, hand: Visitor) -> None:
     assert record(own, SAGA, "order-2003").state == "done"
 
 
-def test_a_compensation_is_decided_by_other_words(own: World, hand: Visitor) -> None:
+def test_a_compensation_has_decisions_of_its_own(own: World, hand: Visitor) -> None:
     page = hand.get("/saga?scope=saga%2Forder-fulfilment&key=order-2005").text
     assert "It was undone by hand" in page
     assert "It did not happen" not in page
@@ -137,7 +137,7 @@ def test_chosen_messages_are_unparked(own: World, hand: Visitor) -> None:
     assert audit_log(own)[-1] == ("outbox unpark", f"{own.url} outbox", "done", "ada (operator, dashboard)")
 
 
-def test_all_are_unparked_only_where_that_is_said(own: World, hand: Visitor) -> None:
+def test_unparking_all_must_be_explicit(own: World, hand: Visitor) -> None:
     assert hand.act("/outbox/unpark").status_code == 400
     assert hand.act("/outbox/unpark", seq=["x"]).status_code == 400
     assert hand.act("/outbox/unpark", seq=["2"], all="yes").status_code == 400
@@ -158,14 +158,14 @@ def test_a_dry_run_changes_nothing(own: World, hand: Visitor) -> None:
     assert audit_log(own) == []
 
 
-def test_chosen_letters_are_redriven(own: World, hand: Visitor) -> None:
+def test_chosen_dead_letters_are_redriven(own: World, hand: Visitor) -> None:
     page = hand.act("/dead-letters/redrive", queue="billing/orders", id=["1", "3"])
     assert "2 of 2 sent" in page.text
     assert [dead.id for dead in own.sources().dead_letter_queues["billing/orders"].list()] == ["2"]
     assert audit_log(own)[-1][:3] == ("dlq redrive", "orders of billing", "done")
 
 
-def test_letters_that_are_gone_are_not_sent_twice(own: World, hand: Visitor) -> None:
+def test_dead_letters_that_are_gone_are_not_sent_twice(own: World, hand: Visitor) -> None:
     hand.act("/dead-letters/redrive", queue="billing/orders", id=["1"])
     again = hand.act("/dead-letters/redrive", queue="billing/orders", id=["1"])
     assert "None of them is here any more" in again.text
@@ -174,23 +174,25 @@ def test_letters_that_are_gone_are_not_sent_twice(own: World, hand: Visitor) -> 
 def test_two_operators_at_once_start_one_new_generation(own: World, hand: Visitor) -> None:
     fields = {"csrf": hand.csrf(), "queue": "billing/orders", "id": "1", "new_generation": "yes"}
     with ThreadPoolExecutor(4) as people:
-        pages = [each.text for each in people.map(lambda _: hand.post("/dead-letters/redrive", data=fields), range(4))]
+        pages = [
+            answer.text for answer in people.map(lambda _: hand.post("/dead-letters/redrive", data=fields), range(4))
+        ]
     assert sum("1 of 1 sent" in page for page in pages) == 1
     assert sum("None of them is here any more" in page for page in pages) == 3
 
 
 def test_dead_letters_are_shown_page_by_page(hand: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "PAGE_SIZE", 2)
-    (following,) = {each for each in hand.links("/dead-letters", "/dead-letters") if "after=" in each}
+    (following,) = {link for link in hand.links("/dead-letters", "/dead-letters") if "after=" in link}
     assert "The oldest 2 of 3" in hand.get("/dead-letters").text
-    assert [each[-4:] for each in hand.links(following, "/dead-letter")] == ["id=3"]
+    assert [link[-4:] for link in hand.links(following, "/dead-letter")] == ["id=3"]
     hand.act("/dead-letters/redrive", queue="billing/orders", id=["2"])
     assert hand.get(following).status_code == 400, "what it would go on behind is gone"
 
 
-def test_a_redrive_names_its_queue_and_letters(hand: Visitor) -> None:
+def test_a_redrive_names_its_queue_and_dead_letters(hand: Visitor) -> None:
     assert hand.act("/dead-letters/redrive", queue="billing/orders").status_code == 400
-    assert hand.act("/dead-letters/redrive", queue="nobody/nothing", id=["1"]).status_code == 400
+    assert hand.act("/dead-letters/redrive", queue="unknown/nothing", id=["1"]).status_code == 400
     assert hand.act("/dead-letters/preview", queue="", id=["1"]).status_code == 400
 
 
@@ -204,8 +206,8 @@ def test_without_an_audit_log_nothing_is_done(own: World, hand: Visitor) -> None
     assert record(own, "charge-card", "pay_doubtful").state == "in_doubt"
 
 
-def test_what_was_asked_and_never_ended_is_in_the_timeline(own: World, hand: Visitor) -> None:
-    """The process died on the way: somebody has to look."""
+def test_an_action_without_an_end_is_in_the_timeline(own: World, hand: Visitor) -> None:
+    """The process died on the way: an operator must look."""
     own.audit.record("records resolve", "charge-card pay_doubtful", by="grace@desk", outcome="asked", detail="retry")
     assert "no outcome was written" in hand.get("/record?scope=charge-card&key=pay_doubtful").text
     own.audit.record("records resolve", "charge-card pay_doubtful", by="grace@desk", detail="retry")
@@ -214,7 +216,7 @@ def test_what_was_asked_and_never_ended_is_in_the_timeline(own: World, hand: Vis
     assert page.count("grace@desk") == 1
 
 
-def test_what_was_done_in_another_store_is_told_with_its_name(own: World, hand: Visitor) -> None:
+def test_an_action_in_another_store_is_shown_with_that_store(own: World, hand: Visitor) -> None:
     """Several stores may share an audit log, and hold the same keys: this record was not resolved."""
     for place in ("redis://staging", own.url):
         own.audit.record("records resolve", "charge-card pay_doubtful", by="cron", detail="done", place=place)
@@ -243,7 +245,7 @@ def test_a_private_record_is_decided_without_its_secret_and_stays_readable(tmp_p
             with suppress(TimeoutError):
                 charge(key)
         sources = Sources(eo.connect(url, sweep_every=None))
-        hidden = [each.key for each in sources.store.list(state="in_doubt").records]
+        hidden = [record.key for record in sources.store.list(state="in_doubt").records]
         app = make_app(sources, Access(operator=OPERATOR, hosts=["testserver"]))
         with Visitor(app, follow_redirects=False) as hand:
             hand.enter()
@@ -255,9 +257,9 @@ def test_a_private_record_is_decided_without_its_secret_and_stays_readable(tmp_p
             assert hand.act("/in-doubt/resolve", scope="charge", key=hidden[1], outcome="abandon").status_code == 303
         came = set()
         for key in ("a", "b"):
-            with pytest.raises((eo.ResultNotStored, eo.PermanentFailure)) as told:
+            with pytest.raises((eo.ResultNotStored, eo.PermanentFailure)) as raised:
                 charge(key)
-            came.add(told.value.code)
+            came.add(raised.value.code)
         assert came == {"result-not-stored", "permanent-failure"}
 
 
@@ -268,11 +270,11 @@ def test_a_hash_as_a_key_is_not_taken_for_a_private_one(tmp_path: Path) -> None:
                 if key[0] == "a":
                     raise TimeoutError
                 block.result = 1
-        told: list[Any] = []
-        store.add_hook(told.append)
+        events: list[Any] = []
+        store.add_hook(events.append)
         store.resolve("files", "a" * 64, "done", result=2, who="ada")
         store.forget("files", "a" * 64)
-        assert [(each.kind, each.key, each.detail) for each in told] == [
+        assert [(event.kind, event.key, event.detail) for event in events] == [
             ("resolved", "a" * 64, "done by ada"),
             ("forgotten", "a" * 64, ""),
         ]

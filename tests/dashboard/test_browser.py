@@ -21,8 +21,8 @@ def chromium() -> Iterator[Any]:
         executable()
     except Missing as missing:
         skip_or_fail(str(missing))
-    with sync_playwright() as playwright, browser(playwright) as found:
-        yield found
+    with sync_playwright() as playwright, browser(playwright) as chromium:
+        yield chromium
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +34,13 @@ def night(world: World) -> Iterator[tuple[World, str]]:
 @pytest.fixture(scope="module")
 def sessions(chromium: Any, night: tuple[World, str]) -> dict[str, Any]:
     """The cookies of those who have logged in, through the form."""
-    found = {}
+    states = {}
     for role, token, who in (("operator", OPERATOR, "ada"), ("viewer", VIEWER, "val")):
         page = chromium.new_page()
         log_in(page, night[1], token, who)
-        found[role] = page.context.storage_state()
+        states[role] = page.context.storage_state()
         page.close()
-    return found
+    return states
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def page(request: pytest.FixtureRequest, chromium: Any, night: tuple[World, str]
     opened.on("request", lambda request: None if request.url.startswith(night[1]) else complaints.append(request.url))
     yield opened
     context.close()
-    assert [each for each in complaints if "status of 401" not in each] == []
+    assert [complaint for complaint in complaints if "status of 401" not in complaint] == []
 
 
 @pytest.mark.parametrize("page", [""], indirect=True)
@@ -105,7 +105,7 @@ def test_an_intent_in_doubt_is_decided(page: Page, world: World) -> None:
     expect(page.get_by_role("status")).to_contain_text("It is done")
     expect(page.locator(".timeline")).to_contain_text("ada (operator, dashboard)")
     assert b"SM7" in b"".join(
-        each.result or b"" for each in world.store.list(scope="intents/billing/twilio/sms").records
+        record.result or b"" for record in world.store.list(scope="intents/billing/twilio/sms").records
     )
 
 

@@ -39,7 +39,7 @@ def make(folder: Path) -> None:
 
 @contextmanager
 def running(folder: Path, *options: str, **variables: str) -> Iterator[tuple[str, str]]:
-    """The command until it listens: its address, and what it has said. Ended as by Ctrl-C, without a complaint."""
+    """The command until it listens: its address, and its output. It ends as by Ctrl-C, without an error."""
     command = [sys.executable, "-m", "effectonce", "dashboard", "--port", "0", *options]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EFFECTONCE")}
     process = subprocess.Popen(
@@ -57,10 +57,10 @@ def running(folder: Path, *options: str, **variables: str) -> Iterator[tuple[str
     assert errors == ""
 
 
-def test_it_makes_up_tokens_and_prints_them(tmp_path: Path) -> None:
+def test_generated_tokens_are_printed(tmp_path: Path) -> None:
     make(tmp_path)
-    with running(tmp_path, "--store", "sqlite:///shop.db") as (address, said):
-        tokens = dict(re.findall(r"(operator|viewer) token: +([^\s]+)", said))
+    with running(tmp_path, "--store", "sqlite:///shop.db") as (address, output):
+        tokens = dict(re.findall(r"(operator|viewer) token: +([^\s]+)", output))
         assert set(tokens) == {"operator", "viewer"}
         for role, token in tokens.items():
             with httpx.Client(base_url=address, follow_redirects=True) as client:
@@ -72,9 +72,9 @@ def test_it_shows_a_workers_store_and_queues(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     token = "a-token-from-the-environment"
     variables = {"EFFECTONCE_DASHBOARD_TOKEN": token}
-    with running(tmp_path, "--worker", "shop:worker", **variables) as (address, said):
-        assert token not in said
-        assert "sqlite:///shop.db" in said
+    with running(tmp_path, "--worker", "shop:worker", **variables) as (address, output):
+        assert token not in output
+        assert "sqlite:///shop.db" in output
         with httpx.Client(base_url=address, follow_redirects=True) as client:
             client.post("/login", data={"who": "ada", "token": token})
             assert "billing/orders" in client.get("/dead-letters").text
@@ -88,7 +88,7 @@ def test_other_machines_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "EFFECTONCE_DASHBOARD_TOKEN" in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -96,7 +96,7 @@ def test_a_port_that_is_taken_is_said_so(tmp_path: Path, capsys: pytest.CaptureF
     assert "choose another --port" in capsys.readouterr().err
 
 
-def test_what_is_no_saga_is_refused(
+def test_a_name_that_is_not_a_saga_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shopped.py").write_text("not_a_saga = 3\n")

@@ -83,7 +83,7 @@ def test_no_form_is_answered_by_a_defect(hand: Visitor) -> None:
             content=f"csrf={hand.csrf()}&{raw}",
             headers={"content-type": "application/x-www-form-urlencoded"},
         )
-        odd += [(path, value[:20], each.status_code) for each in (answer, bare) if each.status_code >= 500]
+        odd += [(path, value[:20], response.status_code) for response in (answer, bare) if response.status_code >= 500]
     assert odd == []
 
 

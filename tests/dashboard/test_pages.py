@@ -46,7 +46,7 @@ def test_a_viewer_sees_the_same_pages(viewer: Visitor) -> None:
             assert "<h1>" in text(viewer, path)
 
 
-def test_the_overview_says_what_needs_somebody(operator: Visitor) -> None:
+def test_the_overview_shows_what_needs_attention(operator: Visitor) -> None:
     operator.app.state.dashboard.poller.poll()  # type: ignore[attr-defined]
     page = text(operator, "/")
     assert "in doubt, the oldest for" in page
@@ -62,7 +62,7 @@ def test_the_overviews_figures_come_as_json(operator: Visitor) -> None:
     assert {len(values) for values in series.values()} == {len(series["at"])}
     assert series["in_doubt"][-1] == 5
     assert series["outbox_lag"][-1] > 1700
-    assert series["deliveries"][-1] is None, "nobody has named the workers' metrics"
+    assert series["deliveries"][-1] is None, "no --metrics was given"
     assert dict(facts["states"])["in_doubt"] == "5"
 
 
@@ -77,8 +77,8 @@ def test_records_are_found_by_a_whole_key_in_any_scope(operator: Visitor) -> Non
 
 
 def test_records_are_found_by_the_beginning_of_a_key(operator: Visitor) -> None:
-    found = operator.links("/records?key=pay_003*&scope=charge-card", "/record")
-    assert [link.rpartition("=")[2] for link in found] == [f"pay_003{n}" for n in range(10)]
+    links = operator.links("/records?key=pay_003*&scope=charge-card", "/record")
+    assert [link.rpartition("=")[2] for link in links] == [f"pay_003{n}" for n in range(10)]
     exact = operator.links("/records?key=pay_0030*&scope=charge-card", "/record")
     assert [link.rpartition("=")[2] for link in exact] == ["pay_0030"]
     assert len(operator.links("/records?key=order-10*", "/record")) == 24, "in all scopes that are known"
@@ -86,8 +86,8 @@ def test_records_are_found_by_the_beginning_of_a_key(operator: Visitor) -> None:
 
 
 def test_records_are_found_by_state(operator: Visitor) -> None:
-    found = operator.links("/records?state=failed", "/record")
-    assert sorted(link.rpartition("=")[2] for link in found) == ["order-2004", "pay_declined"]
+    links = operator.links("/records?state=failed", "/record")
+    assert sorted(link.rpartition("=")[2] for link in links) == ["order-2004", "pay_declined"]
     assert operator.get("/records?state=nonsense").status_code == 400
 
 
@@ -101,11 +101,11 @@ def test_paging_reaches_every_record_once(operator: Visitor) -> None:
     assert len(seen) == len(set(seen)) == 65
 
 
-def test_a_bad_cursor_is_said_so(operator: Visitor) -> None:
+def test_a_bad_cursor_is_an_error_message(operator: Visitor) -> None:
     assert "start again without one" in text(operator, "/records?cursor=nonsense")
 
 
-def test_a_timeline_tells_who_and_when(operator: Visitor) -> None:
+def test_a_timeline_shows_who_and_when(operator: Visitor) -> None:
     page = text(operator, "/record?scope=charge-card&key=pay_declined")
     for word in ("first seen", "claimed", "owner 0d0d0d0d", "first attempt", "failed for good", "expires"):
         assert word in page
@@ -113,7 +113,7 @@ def test_a_timeline_tells_who_and_when(operator: Visitor) -> None:
     assert "sent to twilio" in text(operator, path)
 
 
-def test_what_has_no_record_is_not_found(operator: Visitor) -> None:
+def test_a_missing_record_is_not_found(operator: Visitor) -> None:
     assert operator.get("/record?scope=charge-card&key=never").status_code == 404
     assert operator.get("/saga?scope=saga%2Forder-fulfilment&key=never").status_code == 404
     assert operator.get("/saga?scope=charge-card&key=pay_0001").status_code == 404
@@ -122,7 +122,7 @@ def test_what_has_no_record_is_not_found(operator: Visitor) -> None:
     assert operator.get("/nowhere").status_code == 404
 
 
-# -- what is only for operators, and what is for nobody
+# -- what only operators see, and what is never shown
 
 
 SECRETS = {
@@ -151,7 +151,7 @@ def test_a_request_is_for_operators(anyone: Visitor) -> None:
         assert ("Your parcel is on its way" in text(anyone, path)) is shown
 
 
-def test_what_keys_hold_is_text(operator: Visitor) -> None:
+def test_keys_are_rendered_as_text(operator: Visitor) -> None:
     """F65: markup, line ends and terminal codes in a key."""
     page = operator.get("/records?key=pay_<*&scope=charge-card").text
     assert SCRIPT not in page
@@ -188,7 +188,7 @@ def test_secrets_in_urls_are_never_rendered() -> None:
         assert visitor.get("/records").status_code == 503
 
 
-def test_a_defect_says_nothing_of_itself(operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_page_shows_no_details(operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("postgresql://ada:c4nary@db")
 
@@ -216,9 +216,9 @@ def test_a_private_stores_keys_stay_hidden(tmp_path: Path) -> None:
         visitor.enter()
         app.state.dashboard.poller.poll()
         assert "@example.org" not in text(visitor, "/records") + text(visitor, "/in-doubt")
-        (found,) = visitor.links("/records?key=ada@example.org", "/record")
-        assert "ada" not in found
-        assert "sealed" in text(visitor, found)
+        (link,) = visitor.links("/records?key=ada@example.org", "/record")
+        assert "ada" not in link
+        assert "sealed" in text(visitor, link)
         (doubt,) = set(visitor.links("/in-doubt", "/record"))
         hidden = doubt.rpartition("=")[2]
         refused = visitor.act("/in-doubt/resolve", scope="mail", key=hidden, outcome="done", result='"x"')
@@ -271,9 +271,9 @@ def test_doctors_findings_are_shown(operator: Visitor) -> None:
         assert word in page
 
 
-def test_a_finding_is_said_once(world: World) -> None:
+def test_a_finding_is_shown_once(world: World) -> None:
     findings: list[Finding] = world.sources().examine()
-    assert len({(each.code, each.about) for each in findings}) == len(findings)
+    assert len({(finding.code, finding.about) for finding in findings}) == len(findings)
 
 
 def test_the_audit_log_is_shown(operator: Visitor) -> None:
@@ -361,7 +361,7 @@ def test_events_are_read_from_a_page_of_metrics() -> None:
 
 
 def test_rates_come_from_the_workers_metrics(tmp_path: Path) -> None:
-    """The real metrics of a real store, over HTTP; a count that falls began anew."""
+    """The real metrics of a real store, over HTTP; a count that falls has restarted."""
     store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
     registry = prometheus_client.CollectorRegistry()
     Metrics(registry).watch(store)
@@ -414,7 +414,7 @@ def test_without_metrics_first_runs_are_counted_by_the_store(tmp_path: Path) -> 
     store.close()
 
 
-def test_a_source_that_is_away_is_named_and_the_rest_is_seen(tmp_path: Path) -> None:
+def test_an_unreachable_source_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
     poller = Poller(Sources(store, metrics=["http://127.0.0.1:1/metrics"]))
     poller.poll()

@@ -72,44 +72,44 @@ def test_f36_pages_do_not_queue_behind_a_store_that_hangs(redis_url: str, unique
         asyncio.run(visit(app, proxy))
 
 
-def test_what_acts_is_waited_for_once_it_has_begun() -> None:
-    """Somebody has to be told what became of it."""
+def test_an_action_that_has_begun_is_waited_for() -> None:
+    """The operator must learn its result."""
 
     async def act() -> None:
         view_pool = ViewPool(0.02, max_running=1)
-        begun, go_on = threading.Event(), threading.Event()
+        has_started, may_continue = threading.Event(), threading.Event()
 
         def view() -> Response:
-            begun.set()
-            assert go_on.wait(20)
+            has_started.set()
+            assert may_continue.wait(20)
             return PlainTextResponse("done")
 
         acting = asyncio.create_task(view_pool.answer(view, acts=True))
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(has_started.wait, 20)
         with pytest.raises(Overdue):  # whose turn has not come
             await view_pool.answer(lambda: pytest.fail("it must not begin"), acts=True)
         assert not acting.done()
-        go_on.set()
+        may_continue.set()
         assert (await acting).body == b"done"
 
     asyncio.run(act())
 
 
-def test_a_page_that_was_given_up_keeps_its_turn_and_complains_to_nobody() -> None:
+def test_an_overdue_page_keeps_its_slot_and_logs_nothing() -> None:
     async def look() -> None:
         view_pool = ViewPool(0.02, max_running=1)
         complaints: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        go_on = threading.Event()
+        may_continue = threading.Event()
 
         def view() -> Response:
-            assert go_on.wait(20)
+            assert may_continue.wait(20)
             raise eo.StoreUnavailable("at last")
 
         for _ in range(2):  # the second for want of a turn
             with pytest.raises(Overdue):
                 await view_pool.answer(view, acts=False)
-        go_on.set()
+        may_continue.set()
         view_pool.timeout = 20
         assert (await view_pool.answer(lambda: PlainTextResponse("here"), acts=False)).body == b"here"
         assert complaints == []

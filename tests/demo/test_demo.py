@@ -18,8 +18,11 @@ from typing import Any
 import psutil
 import pytest
 
+import effectonce as eo
 from effectonce.demo.crash import ScenarioRun, WorkerProcesses
 from effectonce.demo.crash_modes import MODES
+from effectonce.demo.crash_worker import handle_delivery
+from effectonce.demo.shop import encode_message, make_message
 from tests.cli.conftest import BREAKS, LETS_EVERYTHING_THROUGH, Run, Sabotage
 
 ESCAPE = "\x1b["
@@ -150,6 +153,22 @@ def test_a_worker_is_ready_only_when_it_has_made_its_tables(tmp_path: Path) -> N
         with closing(sqlite3.connect(tmp_path / "run" / "ledger.db")) as db:
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert len(tables - {"charges"}) > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (eo.StoreUnavailable("away", 1.5), "again 1.500"),
+        (eo.LeaseLost("the machine is busy"), "again 0"),
+        (eo.InDoubt("unknown"), "park"),
+        (ValueError("no"), "broken ValueError: no"),
+    ],
+)
+def test_the_answer_of_a_worker_whose_handler_raised(error: Exception, answer: str) -> None:
+    def handler(message: object) -> None:
+        raise error
+
+    assert handle_delivery(handler, encode_message(make_message())) == answer
 
 
 def test_the_table_of_a_pipe_is_plain_and_leaves_nothing_behind(run: Run, temporary: Path) -> None:

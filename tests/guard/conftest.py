@@ -12,6 +12,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.testing import ManualClock
+from tests.harness.faulty import FaultyBackend
 
 
 @pytest.fixture
@@ -28,6 +29,11 @@ def events() -> list[eo.Event]:
 def store(clock: ManualClock, events: list[eo.Event]) -> Iterator[eo.Store]:
     with eo.Store(MemoryStoreBackend(clock=clock), hooks=[events.append], sweep_every=None) as store:
         yield store
+
+
+@pytest.fixture
+def faulty(clock: ManualClock) -> FaultyBackend:
+    return FaultyBackend(clock)
 
 
 class HandlerForm:

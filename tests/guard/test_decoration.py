@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import gc
 import inspect
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import effectonce as eo
 from effectonce.testing import override
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 def handler(payment_id: str) -> str:
@@ -233,107 +234,101 @@ async def test_a_callable_object_with_an_async_call_is_async(store: eo.Store) ->
     assert (await guarded.call("k")).replayed
 
 
-# -- as an object among others
+class Generates:
+    def __call__(self, k: str) -> Iterator[int]:
+        yield 1
 
 
-class Counted:
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    @eo.once(eo.connect("memory://"), scope="counted", key="order.id")
-    def charge(self, order: Any, amount: int = 1, *, currency: str = "EUR") -> int:
-        """Charges."""
-        self.seen.append(order)
-        return amount
+def test_lazy_results_are_refused(store: eo.Store) -> None:
+    with pytest.raises(eo.ConfigurationError, match="generator"):
+        eo.once(store, scope="s", key="k")(Generates())
+    handler = eo.once(store, scope="s", key="k")(lambda k: (n for n in range(3)))
+    with pytest.raises(eo.SyncAsyncMismatch, match="nothing had happened"):
+        handler("k")
+    assert store.get("s", "k").state == "free"  # type: ignore[union-attr]
 
 
-def test_a_bound_method_has_the_parameters_that_are_left() -> None:
-    counted = Counted()
-    parameters = inspect.signature(counted.charge).parameters
-    assert list(parameters) == ["order", "amount", "currency"]
-    assert (parameters["amount"].default, parameters["currency"].kind) == (1, inspect.Parameter.KEYWORD_ONLY)
-    assert list(inspect.signature(Counted.charge).parameters) == ["self", "order", "amount", "currency"]
-    assert (counted.charge.__self__, counted.charge.__doc__) == (counted, "Charges.")  # type: ignore[attr-defined]
-    assert counted.charge.__func__ is Counted.__dict__["charge"]  # type: ignore[attr-defined]
+def test_a_bound_method_on_another_class_stays_bound(store: eo.Store) -> None:
+    class Service:
+        @eo.once(store, scope="service", key="k")
+        def charge(self, k: str) -> str:
+            return type(self).__name__
+
+    class Worker:
+        handler = Service().charge
+
+    assert Worker().handler("k") == "Service"
 
 
-def test_bound_methods_are_equal_as_those_of_python_are() -> None:
-    one, other = Counted(), Counted()
-    assert one.charge == one.charge
-    assert hash(one.charge) == hash(one.charge)
-    assert one.charge != other.charge
-    assert one.charge != Counted.charge
-    assert one.charge != "charge"
-    assert len({one.charge, one.charge, other.charge, Counted.charge}) == 3
+def test_parameters_may_be_annotated_for_type_checkers_only(store: eo.Store) -> None:
+    @eo.once(store, scope="s", key="k")
+    def charge(k: str, amount: Decimal) -> int:
+        return 1
+
+    assert charge("k", None) == 1  # type: ignore[arg-type]
+
+    def unknown(k: str) -> Decimal: ...
+
+    with pytest.raises(eo.ConfigurationError, match="returns="):
+        eo.once(store, scope="s2", key="k")(unknown)("k")
 
 
-def test_a_bound_method_is_not_bound_again(store: eo.Store) -> None:
-    counted = Counted()
+def test_two_closures_under_one_explicit_scope_are_refused(store: eo.Store) -> None:
+    def make(name: str) -> Any:
+        @eo.once(store, scope="notify", key="k")
+        def send(k: str) -> str:
+            return name
 
-    class Other:
-        charge = counted.charge
+        return send
 
-    assert Other().charge == counted.charge
-
-
-def test_a_guarded_function_tells_its_store_scope_and_policy(store: eo.Store) -> None:
-    guarded = eo.once(store, scope="charge", key="payment_id", lease="7s", max_attempts=3)(handler)
-    assert (guarded.store, guarded.scope) == (store, "charge")
-    assert (guarded.policy.lease, guarded.policy.max_attempts) == (7_000_000, 3)
-    assert "handler" in repr(guarded)
+    mail = make("mail")
+    with pytest.raises(eo.ScopeTaken):
+        make("sms")
+    assert mail("k") == "mail"
 
 
-def test_a_guarded_function_is_copied_and_pickled_by_its_name() -> None:
-    shop = Shop()
-    for guarded in (Shop.charge, Shop.static):
-        assert pickle.loads(pickle.dumps(guarded)) is guarded
-        assert copy.copy(guarded) is guarded
-    bound = copy.deepcopy(shop.charge)
-    assert bound("p9") == "p9"
-    assert shop.charges == [], "it is the method of a copy"
+class SMSMessage:
+    pass
 
 
-def test_what_a_guarded_function_looks_like() -> None:
-    assert inspect.isfunction(Shop.charge)
-    assert inspect.ismethod(Shop().charge)
-    assert inspect.iscoroutinefunction(Shop.acharge)
-    assert not inspect.iscoroutinefunction(Shop.charge)
-    assert inspect.unwrap(Shop.charge).__qualname__ == "Shop.charge"
+def test_a_class_with_a_name_like_message_is_not_a_message(store: eo.Store) -> None:
+    def handle(message: SMSMessage) -> None: ...
+
+    with pytest.raises(eo.ConfigurationError, match="key="):
+        eo.once(store, scope="s")(handle)
 
 
-def test_an_object_looks_like_no_function(store: eo.Store) -> None:
-    class Charge:
-        def __call__(self, payment_id: str) -> str:
-            return payment_id
-
-    class Acharge:
-        async def __call__(self, payment_id: str) -> str:
-            return payment_id
-
-    charge = eo.once(store, scope="object", key="payment_id")(Charge())
-    assert not inspect.isfunction(charge)
-    assert (charge("p1"), charge.call("p1").replayed) == ("p1", True)
-    acharge = eo.once(store, scope="async object", key="payment_id")(Acharge())
-    assert inspect.iscoroutinefunction(acharge)
+async def test_a_blocking_wait_in_a_loop_is_refused_at_every_call(store: eo.Store) -> None:
+    charge = eo.once(store, scope="s", key="k", wait="1s")(lambda k: k)
+    with pytest.raises(eo.SyncAsyncMismatch, match="event loop"):
+        charge("k")
 
 
-def test_what_does_not_tell_its_parameters_is_refused(store: eo.Store) -> None:
-    class Silent:
-        __signature__ = "none"
-
-        def __call__(self, k: str) -> None: ...
-
-    with pytest.raises(eo.ConfigurationError, match="does not tell its parameters"):
-        eo.once(store, scope="s", key="k")(Silent())
+@pytest.mark.parametrize("option", [{"lease": "1us"}, {"max_attempts": 2.5}])
+def test_settings_that_cannot_work_are_refused(store: eo.Store, option: dict[str, Any]) -> None:
+    with pytest.raises(eo.ConfigurationError):
+        eo.once(store, scope="s", key="k", **option)
 
 
-def test_scopes_have_a_length(store: eo.Store) -> None:
-    assert eo.once(store, scope="x" * 255, key="payment_id")(handler).scope == "x" * 255
-    with pytest.raises(eo.ConfigurationError, match="1 to 255 bytes"):
-        eo.once(store, scope="x" * 254 + "ü", key="payment_id")
+def test_a_secret_is_text_or_bytes() -> None:
+    with pytest.raises(eo.InvalidOption, match="str or bytes"):
+        eo.connect("memory://", private=32)
 
 
-def test_a_lease_that_could_not_be_renewed_is_refused(store: eo.Store) -> None:
-    assert eo.once(store, scope="s", key="payment_id", lease="10ms")(handler).policy.lease == 10_000
-    with pytest.raises(eo.ConfigurationError, match="too short to be renewed"):
-        eo.once(store, scope="s", key="payment_id", lease="9ms")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:c4n4ry#x@h/db",
+        "redis://u:12#c4n4ry@h",
+        "redis://app:c4n4ry/x@db",
+        "mysql://app:c4n4ry?x@db/y",
+        "redis://app:1234/5c4n4ry@db",
+        "postgresql://u:c4n4ry℀@h/db",
+        "sqlite:////tmp/my#file.db",
+    ],
+)
+def test_f66_a_password_that_was_not_encoded_is_not_printed(url: str) -> None:
+    with pytest.raises(eo.InvalidOption, match="percent-encode") as caught:
+        eo.connect(url)
+    assert "c4n4ry" not in str(caught.value)
+    assert caught.value.__context__ is None or "c4n4ry" not in str(caught.value.__context__)

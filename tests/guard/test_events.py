@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -15,6 +16,10 @@ from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.core import events
 from effectonce.core.events import Events
 from effectonce.core.store_runtime import StoreRuntime
+from effectonce.testing import ManualClock
+from tests.core.grouped import GroupedBackend
+
+from .conftest import HandlerForm
 
 
 class Lock:
@@ -80,3 +85,99 @@ def test_a_fork_while_a_hook_is_added_does_not_hang_the_child(make: Any) -> None
             told.add_hook(print)
             os._exit(0 if told.hooks == (print,) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("mode", ["lease", "seen"])
+def test_a_hook_added_while_a_handler_runs_gets_its_whole_duration(
+    store: eo.Store, clock: ManualClock, form: HandlerForm, mode: Any
+) -> None:
+    events = list[eo.Event]()
+
+    @form.once(store, scope="charge", key="k", mode=mode)
+    def charge(k: str) -> None:
+        clock.advance(3)
+        store.runtime.set_hooks((events.append,))
+        clock.advance(4)
+        if k == "broken":
+            raise ValueError(k)
+
+    store.runtime.set_hooks(())
+    charge("p1")
+    store.runtime.set_hooks(())
+    with pytest.raises(ValueError, match="broken"):
+        charge("broken")
+    assert [(event.kind, event.seconds) for event in events] == [("completed", 7.0), ("released", 7.0)]
+
+
+async def test_a_hook_that_replaces_another_in_mid_run_gets_the_duration() -> None:
+    """And not when the run began, as if that were how long it took."""
+    store, events = eo.Store(GroupedBackend(0.05), hooks=[lambda event: None], sweep_every=None), list[eo.Event]()
+
+    @eo.once(store, scope="charge", key="k")
+    async def charge(k: str) -> None:
+        store.runtime.set_hooks(())
+        asyncio.get_running_loop().call_later(0.02, store.add_hook, events.append)
+
+    await charge("p1")
+    assert [(event.kind, 0.0 < event.seconds < 5.0) for event in events] == [("completed", True)]
+    await store.aclose()
+
+
+@pytest.mark.parametrize("value", ["stored", object()], ids=["stored", "not stored"])
+def test_every_event_about_the_end_of_a_run_has_its_duration(
+    store: eo.Store, clock: ManualClock, events: list[eo.Event], form: HandlerForm, value: Any
+) -> None:
+    """What is found out before the settlement too: it was told with a time of 0."""
+
+    @form.once(store, scope="charge", key="k", returns=Any)
+    def charge(k: str):  # type: ignore[no-untyped-def]
+        clock.advance(7)
+        return value
+
+    charge("p1")
+    ends = ["completed"] if value == "stored" else ["result_not_stored", "completed"]
+    assert [(event.kind, event.seconds) for event in events] == [("claimed", 0.0), *((kind, 7.0) for kind in ends)]
+
+
+def test_a_hook_that_raises_is_logged_with_its_own_error_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(event: eo.Event) -> None:
+        raise RuntimeError(event.kind)
+
+    store = eo.Store(MemoryStoreBackend(), hooks=[broken], sweep_every=None)
+    eo.once(store, scope="charge", key="k")(lambda k: None)("p1")
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [(str(error), error and error.__context__) for error in errors] == [("claimed", None), ("completed", None)]
+
+
+def test_a_hook_added_while_others_are_asked_for_their_kinds_gets_events_from_then_on() -> None:
+    asked, added = threading.Event(), threading.Event()
+
+    class Counts:
+        def wants(self, kind: str, scope: str) -> Any:
+            asked.set()
+            added.wait(10)
+            return lambda seconds: None
+
+        def __call__(self, event: eo.Event) -> None: ...
+
+    seen: list[str] = []
+    store = eo.Store(MemoryStoreBackend(), hooks=[Counts()], sweep_every=None)
+    charge = eo.once(store, scope="charge", key="k")(lambda k: None)
+    first = threading.Thread(target=charge, args=("p1",))
+    first.start()
+    assert asked.wait(10)
+    store.add_hook(lambda event: seen.append(event.kind))
+    added.set()
+    first.join()
+    seen.clear()
+    charge("p2")
+    assert seen == ["claimed", "completed"]
+
+
+def test_hooks_that_raise_change_no_outcome(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(event: eo.Event) -> None:
+        raise RuntimeError("sink")
+
+    store = eo.Store(MemoryStoreBackend(clock=clock), hooks=[broken])
+    assert eo.once(store, scope="charge", key="k")(lambda k: 7)("p1") == 7
+    assert "hook raised" in caplog.text

@@ -483,3 +483,12 @@ def test_waiting_threads_get_the_first_ones_result() -> None:
         for thread in threads:
             thread.join(10)
         assert results == ["receipt"] * 4
+
+
+def test_a_call_without_a_key_has_no_key_for_a_provider(store: eo.Store, form: HandlerForm) -> None:
+    @form.once(store, scope="s", key="k", on_missing_key="run")
+    def charge(k: str | None) -> None:
+        eo.current().provider_key("stripe")
+
+    with pytest.raises(eo.MissingKey, match="provider"):
+        charge(None)

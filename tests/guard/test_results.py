@@ -17,7 +17,11 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
+from effectonce.record import Batchable, Settlement
 from effectonce.testing import ManualClock
+from tests.harness.faulty import FaultyBackend
+
+from .conftest import HandlerForm
 
 SECRET = "0123456789abcdef-a-secret"
 
@@ -49,7 +53,7 @@ class Customer(pydantic.BaseModel):
     born: date
 
 
-class HandlerForm(enum.Enum):
+class Colour(enum.Enum):
     RED = "red"
 
 
@@ -71,7 +75,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
         (Customer, Customer(name="Ada", born=date(1815, 12, 10))),
         (list[Customer], [Customer(name="Ada", born=date(1815, 12, 10))]),
         (Customer | None, None),
-        (HandlerForm, HandlerForm.RED),
+        (Colour, Colour.RED),
         (Point, Point(1, 2)),
         (bytes, b"\x00\xff"),
         (tuple[int, str], (1, "a")),
@@ -210,3 +214,114 @@ def test_seen_mode_is_private_too(clock: ManualClock) -> None:
     assert (seen("k"), seen("k")) == ("kept", "kept")
     store.forget("s", "k")
     assert (seen("k"), seen("k")) == ("kept", "kept")
+
+
+@dataclass
+class Base:
+    a: int
+
+
+@dataclass
+class Sub(Base):
+    b: int
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (dict[str, Any], {"at": datetime(2026, 1, 1, tzinfo=UTC)}),
+        (dict, {1: "a"}),
+        (list, [(1, 2)]),
+        (float | None, float("nan")),
+        (Base, Sub(1, 2)),
+        (list | None, {1, 2}),
+    ],
+    ids=str,
+)
+def test_a_value_that_would_read_back_as_another_is_not_stored(store: eo.Store, type_: Any, value: Any) -> None:
+    handler = eo.once(store, scope="s", key="k", returns=type_)(lambda k: value)
+    assert handler("k") is value
+    with pytest.raises(eo.ResultNotStored):
+        handler("k")
+
+
+def test_a_handler_with_returns_none_stores_none(store: eo.Store) -> None:
+    handler = eo.once(store, scope="s", key="k", returns=None)(lambda k: object())
+    handler("k")
+    assert handler("k") is None
+
+
+class Declined(Exception):
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(f"card declined ({code})")
+
+
+def test_an_error_that_would_come_back_changed_is_a_permanent_failure(store: eo.Store) -> None:
+    @eo.once(store, scope="s", key="k", permanent=(Declined,))
+    def charge(k: str) -> None:
+        raise Declined(51)
+
+    with pytest.raises(Declined):
+        charge("k")
+    with pytest.raises(eo.PermanentFailure, match=r"card declined \(51\)"):
+        charge("k")
+
+
+def test_errors_of_ours_are_never_stored_as_permanent(store: eo.Store) -> None:
+    @eo.once(store, scope="s", key="k", permanent=(Exception,))
+    def outer(k: str) -> None:
+        raise eo.InProgress("an inner guard is busy")
+
+    for _ in range(2):
+        with pytest.raises(eo.InProgress):
+            outer("k")
+    assert store.get("s", "k").state == "free"  # type: ignore[union-attr]
+
+
+class Opaque:
+    pass
+
+
+@pytest.mark.parametrize(
+    "value", [Opaque(), {1: "int key"}, float("nan"), (1, 2), {"deep": [Opaque()]}, b"raw", datetime(2026, 1, 1)]
+)
+def test_f18_a_result_that_cannot_be_stored_is_done_all_the_same(
+    store: eo.Store, form: HandlerForm, value: Any, events: list[eo.Event]
+) -> None:
+    runs: list[int] = []
+
+    @form.once(store, scope="charge", key="k")
+    def charge(k: str):  # type: ignore[no-untyped-def]
+        runs.append(1)
+        return value
+
+    assert charge("p1") is value
+    with pytest.raises(eo.ResultNotStored, match="ack"):
+        charge("p1")
+    assert runs == [1]
+    assert "result_not_stored" in [event.kind for event in events]
+
+
+@pytest.mark.parametrize("value", ["x" * 200, 10**200], ids=["text", "number"])
+def test_f18_a_result_over_the_cap_is_done_too(clock: ManualClock, form: HandlerForm, value: str | int) -> None:
+    store = eo.Store(MemoryStoreBackend(clock=clock), max_result=100)
+    charge = form.once(store, scope="charge", key="k", returns=type(value))(lambda k: value)
+    assert charge("p1") == value
+    with pytest.raises(eo.ResultNotStored):
+        charge("p1")
+
+
+def test_f18_a_result_that_the_store_refuses_is_done_all_the_same(faulty: FaultyBackend, form: HandlerForm) -> None:
+    store = eo.Store(faulty)
+
+    def too_big(op: Batchable) -> Exception | None:
+        return ValueError("item too large") if isinstance(op, Settlement) and op.result else None
+
+    faulty.before = too_big
+    runs: list[int] = []
+    charge = form.once(store, scope="charge", key="k")(lambda k: runs.append(1))
+    charge("p1")
+    with pytest.raises(eo.ResultNotStored):
+        charge("p1")
+    assert runs == [1]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from tests.inbox.kinds import Desk, Kind, Place, observers
+from tests.inbox.kinds import CallerConnection, Kind, Place, observers
 
 EFFECTS = {
     "sqlite": "CREATE TABLE effects (scope TEXT, name TEXT)",
@@ -88,12 +88,12 @@ class Shop:
         self.inbox = eo.Inbox(scope=scope, table=place.table)
         self.stack = AsyncExitStack()
 
-    async def desk(self) -> Desk:
+    async def caller(self) -> CallerConnection:
         """A new connection, with a transaction begun as its users begin one."""
         assert self.kind is not None
-        desk: Desk = await self.stack.enter_async_context(self.kind.open(self.place))
-        await desk.begin()
-        return desk
+        caller: CallerConnection = await self.stack.enter_async_context(self.kind.open(self.place))
+        await caller.begin()
+        return caller
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Any]:

@@ -1,4 +1,4 @@
-"""The inbox on every kind of connection, in both colours, against real servers."""
+"""The inbox on every kind of connection, sync and async, against real servers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.values.awaitables import maybe_await
 from tests.inbox.conftest import Shop, place_of
-from tests.inbox.kinds import KINDS, Kind, run, run_sync, told
+from tests.inbox.kinds import KINDS, Kind, run, run_sync
 
 pytestmark = pytest.mark.quick_on("sqlite3", "psycopg", "psycopg, async", "asyncpg", "pymysql", "aiomysql")
 
@@ -37,60 +38,60 @@ def paid(amount: int = 4200, key: str = "order-1") -> eo.Message[dict[str, int]]
 
 
 async def test_the_first_is_first_and_its_duplicate_is_not(shop: Shop) -> None:
-    desk = await shop.desk()
-    assert await told(shop.inbox.first(desk.conn, paid())) is True
-    await desk.run(shop.effect("paid"))
-    assert await told(shop.inbox.first(desk.conn, paid())) is False
+    caller = await shop.caller()
+    assert await maybe_await(shop.inbox.first(caller.conn, paid())) is True
+    await caller.run(shop.effect("paid"))
+    assert await maybe_await(shop.inbox.first(caller.conn, paid())) is False
     assert shop.rows == shop.effects == []  # not before the commit
-    await desk.commit()
+    await caller.commit()
     assert (shop.rows, shop.effects) == (["order-1"], ["paid"])
-    await desk.begin()
-    assert await told(shop.inbox.first(desk.conn, paid())) is False
+    await caller.begin()
+    assert await maybe_await(shop.inbox.first(caller.conn, paid())) is False
 
 
 async def test_a_rollback_takes_the_record_with_the_effect(shop: Shop) -> None:
     """F33: nothing stays behind, so the next delivery runs."""
-    desk = await shop.desk()
-    assert await told(shop.inbox.first(desk.conn, paid()))
-    await desk.run(shop.effect("paid"))
-    await desk.roll_back()
+    caller = await shop.caller()
+    assert await maybe_await(shop.inbox.first(caller.conn, paid()))
+    await caller.run(shop.effect("paid"))
+    await caller.roll_back()
     assert shop.rows == shop.effects == []
-    await desk.begin()
-    assert await told(shop.inbox.first(desk.conn, paid()))
-    await desk.run(shop.effect("paid"))
-    await desk.commit()
+    await caller.begin()
+    assert await maybe_await(shop.inbox.first(caller.conn, paid()))
+    await caller.run(shop.effect("paid"))
+    await caller.commit()
     assert (shop.rows, shop.effects) == (["order-1"], ["paid"])
 
 
 async def test_a_duplicate_leaves_the_transaction_usable(shop: Shop) -> None:
     """F40."""
-    desk = await shop.desk()
-    assert await told(shop.inbox.first(desk.conn, paid()))
-    await desk.commit()
-    await desk.begin()
-    assert not await told(shop.inbox.first(desk.conn, paid()))
-    assert await told(shop.inbox.first(desk.conn, paid(key="order-2")))
-    await desk.run(shop.effect("second"))
-    await desk.commit()
+    caller = await shop.caller()
+    assert await maybe_await(shop.inbox.first(caller.conn, paid()))
+    await caller.commit()
+    await caller.begin()
+    assert not await maybe_await(shop.inbox.first(caller.conn, paid()))
+    assert await maybe_await(shop.inbox.first(caller.conn, paid(key="order-2")))
+    await caller.run(shop.effect("second"))
+    await caller.commit()
     assert (shop.rows, shop.effects) == (["order-1", "order-2"], ["second"])
 
 
 async def test_another_payload_under_the_same_key_is_refused_and_the_transaction_goes_on(shop: Shop) -> None:
     """F21."""
-    desk = await shop.desk()
-    assert await told(shop.inbox.first(desk.conn, paid(4200)))
+    caller = await shop.caller()
+    assert await maybe_await(shop.inbox.first(caller.conn, paid(4200)))
     with pytest.raises(eo.PayloadMismatch, match="order-1"):
-        await told(shop.inbox.first(desk.conn, paid(1)))
+        await maybe_await(shop.inbox.first(caller.conn, paid(1)))
     with pytest.raises(eo.PayloadMismatch, match="order-1"):
-        await told(shop.inbox.call(desk.conn, paid(1), runs(desk, "twice", shop)))
-    await desk.run(shop.effect("paid"))
-    await desk.commit()
+        await maybe_await(shop.inbox.call(caller.conn, paid(1), runs(caller, "twice", shop)))
+    await caller.run(shop.effect("paid"))
+    await caller.commit()
     assert (shop.rows, shop.effects) == (["order-1"], ["paid"])
 
 
 async def test_keys_are_compared_as_bytes(shop: Shop) -> None:
     """Neither case, nor blanks, nor composition, nor what a driver would escape makes two keys one, or one key two."""
-    desk = await shop.desk()
+    caller = await shop.caller()
     odd = [
         "a",
         "A",
@@ -111,51 +112,51 @@ async def test_keys_are_compared_as_bytes(shop: Shop) -> None:
     ]
     odd += ["NULL", "null", "x" * 1024, "%", "?", ":a", "a\nb", "`"]
     for key in odd:
-        assert await told(shop.inbox.first(desk.conn, key)), key
+        assert await maybe_await(shop.inbox.first(caller.conn, key)), key
     for key in odd:
-        assert not await told(shop.inbox.first(desk.conn, key)), key
-    assert await told(shop.inbox.first_many(desk.conn, odd)) == [False] * len(odd)
+        assert not await maybe_await(shop.inbox.first(caller.conn, key)), key
+    assert await maybe_await(shop.inbox.first_many(caller.conn, odd)) == [False] * len(odd)
     more = [f"more {key}"[:1024] for key in odd]
-    assert await told(shop.inbox.first_many(desk.conn, more)) == [True] * len(odd)
-    await desk.commit()
+    assert await maybe_await(shop.inbox.first_many(caller.conn, more)) == [True] * len(odd)
+    await caller.commit()
     assert set(shop.rows) == {*odd, *more}
 
 
 async def test_many_are_answered_in_their_order(shop: Shop) -> None:
-    desk = await shop.desk()
-    assert await told(shop.inbox.first(desk.conn, paid(key="b")))
+    caller = await shop.caller()
+    assert await maybe_await(shop.inbox.first(caller.conn, paid(key="b")))
     messages = [paid(key=key) for key in "cbaacb"]
-    assert await told(shop.inbox.first_many(desk.conn, messages)) == [True, False, True, False, False, False]
-    assert await told(shop.inbox.first_many(desk.conn, [])) == []
-    assert await told(shop.inbox.first_many(desk.conn, ["plain", ("tenant", 7)])) == [True, True]
-    await desk.commit()
+    assert await maybe_await(shop.inbox.first_many(caller.conn, messages)) == [True, False, True, False, False, False]
+    assert await maybe_await(shop.inbox.first_many(caller.conn, [])) == []
+    assert await maybe_await(shop.inbox.first_many(caller.conn, ["plain", ("tenant", 7)])) == [True, True]
+    await caller.commit()
     assert shop.rows == ["a", "b", "c", "plain", "tenant:7"]
 
 
 async def test_many_with_one_mismatch_record_none(shop: Shop) -> None:
     """Else a caller who goes on and commits would have the others recorded, and not done."""
-    desk = await shop.desk()
-    assert await told(shop.inbox.first(desk.conn, paid(key="b")))
+    caller = await shop.caller()
+    assert await maybe_await(shop.inbox.first(caller.conn, paid(key="b")))
     for wrong in ([paid(key="a"), paid(1, key="b"), paid(key="c")], [paid(key="a"), paid(1, key="a")]):
         with pytest.raises(eo.PayloadMismatch):
-            await told(shop.inbox.first_many(desk.conn, wrong))
-    await desk.commit()
+            await maybe_await(shop.inbox.first_many(caller.conn, wrong))
+    await caller.commit()
     assert shop.rows == ["b"]
 
 
-def runs(desk: Any, name: str, shop: Shop, result: Any = None, error: BaseException | None = None) -> Any:
-    """A handler in the colour of the kind, which has the effect ``name``."""
+def runs(caller: Any, name: str, shop: Shop, result: Any = None, error: BaseException | None = None) -> Any:
+    """A handler, sync or async as the kind, which has the effect ``name``."""
 
     def sync(conn: Any, message: Any) -> Any:
-        assert conn is desk.conn
-        desk._run(shop.effect(name))
+        assert conn is caller.conn
+        caller._run(shop.effect(name))
         if error is not None:
             raise error
         return result
 
     async def asynchronous(conn: Any, message: Any) -> Any:
-        assert conn is desk.conn
-        await desk.run(shop.effect(name))
+        assert conn is caller.conn
+        await caller.run(shop.effect(name))
         if error is not None:
             raise error
         return result
@@ -166,73 +167,77 @@ def runs(desk: Any, name: str, shop: Shop, result: Any = None, error: BaseExcept
 
 async def test_a_call_replays_what_the_first_gave(shop: Shop) -> None:
     """Of falsy results, too."""
-    desk = await shop.desk()
+    caller = await shop.caller()
     results = [None, 0, "", [], False, {"receipt": ["ä", 1.5, None]}]
     for at, result in enumerate(results):
-        outcome = await told(shop.inbox.call(desk.conn, paid(key=f"k{at}"), runs(desk, "paid", shop, result)))
+        outcome = await maybe_await(
+            shop.inbox.call(caller.conn, paid(key=f"k{at}"), runs(caller, "paid", shop, result))
+        )
         assert (outcome.value, outcome.replayed, outcome.key, outcome.scope) == (result, False, f"k{at}", shop.scope)
-    await desk.commit()
-    await desk.begin()
+    await caller.commit()
+    await caller.begin()
     for at, result in enumerate(results):
-        outcome = await told(shop.inbox.call(desk.conn, paid(key=f"k{at}"), runs(desk, "again", shop, "other")))
+        outcome = await maybe_await(
+            shop.inbox.call(caller.conn, paid(key=f"k{at}"), runs(caller, "again", shop, "other"))
+        )
         assert (outcome.value, outcome.replayed) == (result, True)
-    await desk.commit()
+    await caller.commit()
     assert shop.effects == ["paid"] * len(results)
 
 
 async def test_a_call_that_raises_is_undone_even_if_the_caller_goes_on_and_commits(shop: Shop) -> None:
     """The message is not lost: its next delivery runs."""
-    desk = await shop.desk()
-    await desk.run(shop.effect("before"))
+    caller = await shop.caller()
+    await caller.run(shop.effect("before"))
     for error in (RuntimeError("no stock"), KeyboardInterrupt()):
         with pytest.raises(type(error)) as raised:
-            await told(shop.inbox.call(desk.conn, paid(), runs(desk, "half", shop, error=error)))
+            await maybe_await(shop.inbox.call(caller.conn, paid(), runs(caller, "half", shop, error=error)))
         assert raised.value is error
-    await desk.run(shop.effect("after"))
-    await desk.commit()
+    await caller.run(shop.effect("after"))
+    await caller.commit()
     assert (shop.rows, shop.effects) == ([], ["after", "before"])
-    await desk.begin()
-    assert not (await told(shop.inbox.call(desk.conn, paid(), runs(desk, "paid", shop)))).replayed
-    await desk.commit()
+    await caller.begin()
+    assert not (await maybe_await(shop.inbox.call(caller.conn, paid(), runs(caller, "paid", shop)))).replayed
+    await caller.commit()
     assert (shop.rows, shop.effects) == (["order-1"], ["after", "before", "paid"])
 
 
 async def test_a_call_is_not_committed_by_itself(shop: Shop) -> None:
     """Also where it is the first that is done on the connection: a savepoint alone would be the transaction."""
-    desk = await shop.desk()
-    await told(shop.inbox.call(desk.conn, paid(), runs(desk, "paid", shop, 1)))
+    caller = await shop.caller()
+    await maybe_await(shop.inbox.call(caller.conn, paid(), runs(caller, "paid", shop, 1)))
     assert shop.rows == shop.effects == []
-    await desk.roll_back()
+    await caller.roll_back()
     assert shop.rows == shop.effects == []
 
 
 async def test_calls_may_be_nested(shop: Shop) -> None:
-    desk = await shop.desk()
+    caller = await shop.caller()
     inner = eo.Inbox(scope=f"{shop.scope}-inner", table=shop.place.table)
-    fails = runs(desk, "half", shop, error=ValueError("no"))
+    fails = runs(caller, "half", shop, error=ValueError("no"))
 
     def sync(conn: Any, message: Any) -> str:
-        desk._run(shop.effect("outer"))
+        caller._run(shop.effect("outer"))
         with pytest.raises(ValueError, match="no"):
             inner.call(conn, message, fails)
-        return inner.call(conn, message, runs(desk, "inner", shop, "deep")).value  # type: ignore[no-any-return]
+        return inner.call(conn, message, runs(caller, "inner", shop, "deep")).value  # type: ignore[no-any-return]
 
     async def asynchronous(conn: Any, message: Any) -> str:
-        await desk.run(shop.effect("outer"))
+        await caller.run(shop.effect("outer"))
         with pytest.raises(ValueError, match="no"):
             await inner.call(conn, message, fails)
-        return (await inner.call(conn, message, runs(desk, "inner", shop, "deep"))).value  # type: ignore[no-any-return]
+        return (await inner.call(conn, message, runs(caller, "inner", shop, "deep"))).value  # type: ignore[no-any-return]
 
     assert shop.kind is not None
-    outcome = await told(shop.inbox.call(desk.conn, paid(), asynchronous if shop.kind.is_async else sync))
+    outcome = await maybe_await(shop.inbox.call(caller.conn, paid(), asynchronous if shop.kind.is_async else sync))
     assert outcome.value == "deep"
-    await desk.commit()
+    await caller.commit()
     assert shop.effects == ["inner", "outer"]
 
 
-async def test_a_handler_of_the_wrong_colour_is_refused_and_nothing_is_recorded(shop: Shop) -> None:
+async def test_a_sync_handler_on_an_async_connection_is_refused_and_nothing_is_recorded(shop: Shop) -> None:
     """F72: what nobody awaits would be recorded, and never done."""
-    desk = await shop.desk()
+    caller = await shop.caller()
 
     async def asynchronous(conn: Any, message: Any) -> None:
         raise AssertionError("it must not run")
@@ -246,18 +251,18 @@ async def test_a_handler_of_the_wrong_colour_is_refused_and_nothing_is_recorded(
     assert shop.kind is not None
     for wrong in [plain] if shop.kind.is_async else [asynchronous, returns_an_awaitable]:
         with pytest.raises(eo.SyncAsyncMismatch):
-            await told(shop.inbox.call(desk.conn, paid(), wrong))
-    await desk.commit()
+            await maybe_await(shop.inbox.call(caller.conn, paid(), wrong))
+    await caller.commit()
     assert shop.rows == []
 
 
 @only(lambda kind: kind.is_async)
 async def test_an_answer_that_nobody_awaits_is_an_error(shop: Shop) -> None:
     """F71: it would always be true."""
-    desk = await shop.desk()
+    caller = await shop.caller()
     with pytest.raises(eo.NotAwaited, match=r"await inbox\.first"):
-        bool(shop.inbox.first(desk.conn, paid()))
-    await desk.commit()
+        bool(shop.inbox.first(caller.conn, paid()))
+    await caller.commit()
     assert shop.rows == []
 
 
@@ -265,44 +270,46 @@ async def test_an_answer_that_nobody_awaits_is_an_error(shop: Shop) -> None:
 async def test_a_connection_that_commits_each_statement_is_refused(shop: Shop) -> None:
     assert shop.kind is not None
     assert shop.kind.autocommit is not None
-    async with shop.kind.autocommit(shop.place) as desk:
+    async with shop.kind.autocommit(shop.place) as caller:
         with pytest.raises(eo.NotInTransaction, match="begin a transaction"):
-            await told(shop.inbox.first(desk.conn, paid()))
+            await maybe_await(shop.inbox.first(caller.conn, paid()))
         with pytest.raises(eo.NotInTransaction):
-            await told(shop.inbox.call(desk.conn, paid(), runs(desk, "paid", shop)))
+            await maybe_await(shop.inbox.call(caller.conn, paid(), runs(caller, "paid", shop)))
         with pytest.raises(eo.NotInTransaction):
-            await told(shop.inbox.first_many(desk.conn, [paid()]))
+            await maybe_await(shop.inbox.first_many(caller.conn, [paid()]))
         with pytest.raises(eo.NotInTransaction):
-            await told(shop.inbox.on_table("payments", column="idempotency_key").insert(desk.conn, "k", {"amount": 1}))
+            await maybe_await(
+                shop.inbox.on_table("payments", column="idempotency_key").insert(caller.conn, "k", {"amount": 1})
+            )
     assert shop.rows == shop.effects == []
 
 
 @only(lambda kind: "ession" not in kind.name)  # which open again by themselves
 async def test_a_closed_connection_says_so(shop: Shop) -> None:
-    desk = await shop.desk()
-    await desk.close()
+    caller = await shop.caller()
+    await caller.close()
     with pytest.raises(eo.StoreUnavailable, match="closed"):
-        await told(shop.inbox.first(desk.conn, paid()))
+        await maybe_await(shop.inbox.first(caller.conn, paid()))
 
 
 async def test_without_its_table_it_says_how_to_create_it(shop: Shop) -> None:
-    desk = await shop.desk()
+    caller = await shop.caller()
     missing = eo.Inbox(scope=shop.scope, table="not_migrated")
-    await desk.run(shop.effect("before"))
+    await caller.run(shop.effect("before"))
     with pytest.raises(eo.SchemaMissing, match="effectonce migrate URL, or run what schema_sql"):
-        await told(missing.call(desk.conn, paid(), runs(desk, "paid", shop)))
+        await maybe_await(missing.call(caller.conn, paid(), runs(caller, "paid", shop)))
     with pytest.raises(eo.SchemaMissing, match=r"not_migrated is missing.*inbox\.schema_sql"):
-        await told(missing.check(desk.conn))
+        await maybe_await(missing.check(caller.conn))
     if shop.place.dialect != "postgresql":  # which ends a transaction in which a statement has failed
         with pytest.raises(eo.SchemaMissing):
-            await told(missing.first(desk.conn, paid()))
-    await desk.commit()  # a call is inside of a savepoint, so nothing is lost there either
+            await maybe_await(missing.first(caller.conn, paid()))
+    await caller.commit()  # a call is inside of a savepoint, so nothing is lost there either
     assert shop.effects == ["before"]
 
 
 async def test_what_is_wrong_with_a_message_is_said_before_the_first_statement(shop: Shop) -> None:
-    desk = await shop.desk()
-    await desk.run(shop.effect("before"))
+    caller = await shop.caller()
+    await caller.run(shop.effect("before"))
     wrong = {
         None: eo.MissingKey,
         "": eo.MissingKey,
@@ -312,39 +319,41 @@ async def test_what_is_wrong_with_a_message_is_said_before_the_first_statement(s
     }
     for key, error in wrong.items():
         with pytest.raises(error):
-            await told(shop.inbox.first(desk.conn, key))
+            await maybe_await(shop.inbox.first(caller.conn, key))
         with pytest.raises(error):
-            await told(shop.inbox.first_many(desk.conn, ["fine", key]))
+            await maybe_await(shop.inbox.first_many(caller.conn, ["fine", key]))
     with pytest.raises(eo.InvalidKey, match="cannot be fingerprinted"):
-        await told(shop.inbox.first(desk.conn, eo.Message(data=object())))
-    await desk.commit()
+        await maybe_await(shop.inbox.first(caller.conn, eo.Message(data=object())))
+    await caller.commit()
     assert (shop.rows, shop.effects) == ([], ["before"])
 
 
 async def test_a_result_that_cannot_be_kept_makes_it_done_all_the_same(shop: Shop) -> None:
     """F18."""
-    desk = await shop.desk()
+    caller = await shop.caller()
     unstorable = object()
-    outcome = await told(shop.inbox.call(desk.conn, paid(), runs(desk, "paid", shop, unstorable)))
+    outcome = await maybe_await(shop.inbox.call(caller.conn, paid(), runs(caller, "paid", shop, unstorable)))
     assert outcome.value is unstorable
-    await desk.commit()
-    await desk.begin()
+    await caller.commit()
+    await caller.begin()
     with pytest.raises(eo.ResultNotStored, match="ack this delivery"):
-        await told(shop.inbox.call(desk.conn, paid(), runs(desk, "again", shop)))
-    await desk.commit()
+        await maybe_await(shop.inbox.call(caller.conn, paid(), runs(caller, "again", shop)))
+    await caller.commit()
     assert shop.effects == ["paid"]
 
 
 async def test_a_private_inbox_shows_neither_keys_nor_results(shop: Shop) -> None:
     """F62."""
-    desk = await shop.desk()
+    caller = await shop.caller()
     private = eo.Inbox(scope=shop.scope, table=shop.place.table, private="correct horse battery")
-    outcome = await told(private.call(desk.conn, paid(key="alice"), runs(desk, "paid", shop, "card 4242")))
+    outcome = await maybe_await(private.call(caller.conn, paid(key="alice"), runs(caller, "paid", shop, "card 4242")))
     assert (outcome.key, outcome.value) == ("alice", "card 4242")
-    assert (await told(private.call(desk.conn, paid(key="alice"), runs(desk, "paid", shop)))).value == "card 4242"
+    assert (
+        await maybe_await(private.call(caller.conn, paid(key="alice"), runs(caller, "paid", shop)))
+    ).value == "card 4242"
     with pytest.raises(eo.PayloadMismatch):
-        await told(private.first(desk.conn, paid(1, key="alice")))
-    await desk.commit()
+        await maybe_await(private.first(caller.conn, paid(1, key="alice")))
+    await caller.commit()
     ((key, result),) = shop.place.query(
         f"SELECT {'`key`' if shop.place.dialect == 'mysql' else 'key'}, result FROM {shop.place.table} "
         f"WHERE scope = '{shop.scope}'"
@@ -354,53 +363,53 @@ async def test_a_private_inbox_shows_neither_keys_nor_results(shop: Shop) -> Non
 
 
 async def test_a_unique_key_of_ones_own_table_serves_as_well(shop: Shop) -> None:
-    desk = await shop.desk()
+    caller = await shop.caller()
     payments = shop.inbox.on_table("payments", column="idempotency_key")
-    first = await told(payments.insert(desk.conn, shop.scope, {"amount": 4200}))
+    first = await maybe_await(payments.insert(caller.conn, shop.scope, {"amount": 4200}))
     assert first.was_inserted
     assert set(first.row) == {"id", "idempotency_key", "amount"}
     assert first.row["amount"] == 4200
-    again = await told(payments.insert(desk.conn, shop.scope, {"amount": 1}))
+    again = await maybe_await(payments.insert(caller.conn, shop.scope, {"amount": 1}))
     assert not again.was_inserted
     assert again.row == first.row
-    await desk.commit()
-    await desk.begin()
-    again = await told(payments.insert(desk.conn, shop.scope, {"amount": 1}))
+    await caller.commit()
+    await caller.begin()
+    again = await maybe_await(payments.insert(caller.conn, shop.scope, {"amount": 1}))
     assert (again.row, again.was_inserted) == (first.row, False)
-    await desk.run(shop.effect("after"))
-    await desk.commit()
+    await caller.run(shop.effect("after"))
+    await caller.commit()
     assert shop.place.query(f"SELECT amount FROM payments WHERE idempotency_key = '{shop.scope}'") == [(4200,)]
     assert shop.effects == ["after"]
 
 
 async def test_expired_rows_are_purged_and_no_others(shop: Shop) -> None:
     brief = eo.Inbox(scope=shop.scope, table=shop.place.table, retention=0.000001)
-    desk = await shop.desk()
+    caller = await shop.caller()
     for key in "abc":
-        assert await told(brief.first(desk.conn, key))
-    assert await told(shop.inbox.first(desk.conn, "kept"))
-    await desk.commit()
+        assert await maybe_await(brief.first(caller.conn, key))
+    assert await maybe_await(shop.inbox.first(caller.conn, "kept"))
+    await caller.commit()
     await asyncio.sleep(0.01)  # SQLite's clock counts milliseconds
-    await desk.begin()
-    assert not await told(brief.first(desk.conn, "a"))  # past its retention, and not purged: still a duplicate
-    await desk.run(shop.effect("a"))
-    purged = await told(shop.inbox.purge(desk.conn, limit=2))
+    await caller.begin()
+    assert not await maybe_await(brief.first(caller.conn, "a"))  # past its retention, and not purged: still a duplicate
+    await caller.run(shop.effect("a"))
+    purged = await maybe_await(shop.inbox.purge(caller.conn, limit=2))
     assert purged == 2
     while purged:
-        purged = await told(shop.inbox.purge(desk.conn, limit=2))
-    await desk.commit()
+        purged = await maybe_await(shop.inbox.purge(caller.conn, limit=2))
+    await caller.commit()
     assert shop.rows == ["kept"]
 
 
 async def test_the_tables_can_be_made_on_the_connection_itself(shop: Shop) -> None:
     other = eo.Inbox(scope="any", table=f"{shop.scope}_inbox")
-    desk = await shop.desk()
-    await told(other.migrate(desk.conn))
-    await told(other.migrate(desk.conn))
-    await told(other.check(desk.conn))
+    caller = await shop.caller()
+    await maybe_await(other.migrate(caller.conn))
+    await maybe_await(other.migrate(caller.conn))
+    await maybe_await(other.check(caller.conn))
     if shop.place.dialect != "mysql":  # where DDL ends the transaction
-        assert await told(other.first(desk.conn, "k"))
-    await desk.roll_back()
+        assert await maybe_await(other.first(caller.conn, "k"))
+    await caller.roll_back()
     with shop.place.connected() as run:
         if shop.place.dialect == "mysql":
             run(f"DROP TABLE {other.table_name}")
@@ -431,12 +440,12 @@ async def test_a_handler_owns_its_transaction(shop: Shop) -> None:
                 return 7
 
         with pytest.raises(RuntimeError):
-            await told(handle(paid()))
+            await maybe_await(handle(paid()))
         assert shop.rows == shop.effects == []
-        assert await told(handle(paid())) == 7
+        assert await maybe_await(handle(paid())) == 7
         assert (shop.rows, shop.effects) == (["order-1"], ["paid"])
-        outcome = await told(handle.call(paid()))
+        outcome = await maybe_await(handle.call(paid()))
         assert (outcome.value, outcome.replayed) == (7, True)
         with pytest.raises(eo.PayloadMismatch):
-            await told(handle(paid(1)))
+            await maybe_await(handle(paid(1)))
         assert shop.effects == ["paid"]

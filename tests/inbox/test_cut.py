@@ -15,8 +15,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import effectonce as eo
 from effectonce.contracts import ConnectionLost
+from effectonce.values.awaitables import maybe_await
 from tests.inbox.conftest import Shop, place_of
-from tests.inbox.kinds import KINDS, Kind, Place, run_sync, told
+from tests.inbox.kinds import KINDS, Kind, Place, run_sync
 from tests.inbox.test_ended import deadlocks
 from tests.inbox.test_handler import handler, paid
 from tests.inbox.test_inputs import opened
@@ -39,15 +40,15 @@ async def test_a_cancelled_first_records_nothing_even_if_the_caller_goes_on_and_
             answered.add(key)
 
     for step in range(8):
-        desk = await shop.desk()
-        asking = asyncio.create_task(ask(desk.conn, f"k{step}"))
+        caller = await shop.caller()
+        asking = asyncio.create_task(ask(caller.conn, f"k{step}"))
         asyncio.get_running_loop().call_later(step * 0.0005, asking.cancel)
         with suppress(asyncio.CancelledError):
             await asking
         with suppress(Exception):
-            await desk.commit()
+            await caller.commit()
         with suppress(Exception):
-            await desk.roll_back()
+            await caller.roll_back()
         assert set(shop.rows) <= answered
     await shop.stack.aclose()
 
@@ -132,7 +133,7 @@ async def test_a_session_with_two_databases_has_to_say_which(sqlite_place: Place
     three, four = (create_async_engine(url) for url in (sqlite_place.sqlalchemy("aiosqlite"), "sqlite+aiosqlite://"))
     async with AsyncSession(three, binds={Order: four}) as several:
         with pytest.raises(eo.ConfigurationError, match=r"session\.connection"):
-            await told(shop.inbox.first(several, "k"))
+            await maybe_await(shop.inbox.first(several, "k"))
     for engine in (one, two):
         engine.dispose()
     assert shop.rows == ["k"]

@@ -19,9 +19,10 @@ import effectonce as eo
 from effectonce.core.run_sync import run_sync as run_coroutine
 from effectonce.sessions import session_on
 from effectonce.sessions.psycopg import PsycopgSession
+from effectonce.values.awaitables import maybe_await
 from tests.harness.proxy import FaultProxy
 from tests.inbox.conftest import Shop, place_of
-from tests.inbox.kinds import KINDS, Kind, Place, run, run_sync, told
+from tests.inbox.kinds import KINDS, Kind, Place, run, run_sync
 from tests.inbox.test_inputs import opened
 from tests.inbox.test_waiting import until_waiting
 
@@ -98,10 +99,10 @@ async def test_a_commit_whose_answer_was_lost_is_found_done(cut: tuple[Shop, Fau
     shop, proxy = cut
     async with shop.connect() as connect:
         handle = handler(shop, connect, lambda number: proxy.drop_reply(to=b"COMMIT"), allow_unsafe=True)
-        outcome = await told(handle.call(paid()))
+        outcome = await maybe_await(handle.call(paid()))
         assert (outcome.value, outcome.replayed) == (1, True)
         assert (shop.rows, shop.effects) == (["order-1"], ["run 1"])
-        assert await told(handle(paid())) == 1
+        assert await maybe_await(handle(paid())) == 1
 
 
 async def test_a_commit_that_never_arrived_is_done_again(cut: tuple[Shop, FaultProxy]) -> None:
@@ -109,7 +110,7 @@ async def test_a_commit_that_never_arrived_is_done_again(cut: tuple[Shop, FaultP
     shop, proxy = cut
     async with shop.connect() as connect:
         handle = handler(shop, connect, lambda number: proxy.reset() if number == 1 else None, allow_unsafe=True)
-        outcome = await told(handle.call(paid()))
+        outcome = await maybe_await(handle.call(paid()))
         assert (outcome.value, outcome.replayed) == (2, False)
         assert (shop.rows, shop.effects) == (["order-1"], ["run 2"])
 
@@ -486,7 +487,7 @@ def test_it_looks_like_a_function_of_the_message() -> None:
     assert inspect.get_annotations(pay) == {"message": "eo.Message[int]", "return": "int"}
 
 
-async def test_colours_are_not_mixed(shop: Shop) -> None:
+async def test_sync_and_async_are_not_mixed(shop: Shop) -> None:
     """F72: and nothing is recorded."""
     import aiosqlite
 
@@ -700,12 +701,12 @@ async def test_sqlite_with_autocommit(sqlite_place: Place, unique_name: str, aut
         for db in (conn, aconn):
             if autocommit:
                 with pytest.raises(eo.NotInTransaction):
-                    await told(shop.inbox.first(db, "order-3"))
+                    await maybe_await(shop.inbox.first(db, "order-3"))
                 with pytest.raises(eo.NotInTransaction):
-                    await told(shop.inbox.call(db, "order-3", lambda conn, key: asyncio.sleep(0)))
+                    await maybe_await(shop.inbox.call(db, "order-3", lambda conn, key: asyncio.sleep(0)))
             else:
-                assert await told(shop.inbox.first(db, "order-3"))
-                await told(db.rollback())
+                assert await maybe_await(shop.inbox.first(db, "order-3"))
+                await maybe_await(db.rollback())
     conn.close()
     assert shop.rows == ["order-1", "order-2"]
 
@@ -716,13 +717,13 @@ async def test_a_transaction_that_has_failed_is_never_taken_for_committed(
 ) -> None:
     """Where nothing was written after the error was hidden, the COMMIT itself would seem to work."""
     shop = Shop(postgres_place, unique_name, kind)
-    desk = await shop.desk()
-    session = session_on(desk.conn)
+    caller = await shop.caller()
+    session = session_on(caller.conn)
     with pytest.raises(Exception, match="division by zero"):
         await session.rows("SELECT 1 / 0")
     with pytest.raises(Exception, match=r"its error was hidden|aborted"):
         await session.commit()
-    await desk.roll_back()
+    await caller.roll_back()
     await shop.stack.aclose()
 
 

@@ -13,7 +13,9 @@ import pytest
 
 import effectonce as eo
 from effectonce.core.run_sync import run_sync
+from effectonce.inbox.call_run import CallRun
 from effectonce.inbox.recording import record, undo
+from effectonce.inbox.run import run_async_handler
 from effectonce.inbox.table import ExistingRow, InboxKey, inbox_table
 
 DIALECTS = ["sqlite", "postgresql", "mysql"]
@@ -49,24 +51,30 @@ def test_a_row_that_is_purged_before_each_look_is_a_conflict_in_the_end(dialect:
     inserting = inbox_table(dialect, "inbox").insert(session, key_named("a", b"f" * 17), result=True)  # type: ignore[arg-type]
     with pytest.raises(eo.TransactionConflict, match="run the whole transaction again"):
         run_sync(inserting)
-    assert len(session.asked) == 10, "five inserts, and a look after each"
+    looks = 1 if dialect == "mysql" else 5  # MySQL's insert locks the row, so that no purge can be that quick
+    assert len(session.asked) == 2 * looks, "so many inserts, and a look after each"
 
 
-@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_so_is_a_batch_of_them(dialect: Any) -> None:
-    session = Session()
+    session = Session(returning=False)
     inserting = inbox_table(dialect, "inbox").insert_many(session, [key_named("a"), key_named("b")])  # type: ignore[arg-type]
     with pytest.raises(eo.TransactionConflict, match="run the whole transaction again"):
         run_sync(inserting)
-    assert len(session.asked) == 10
+    assert len(session.asked) == (2 if dialect == "mysql" else 10)
 
 
 @pytest.mark.parametrize(("returning", "statements"), [(True, 1), (False, 2)])
-@pytest.mark.parametrize("count", [1, 2])
-def test_mariadb_answers_in_one_statement_and_mysql_in_two(returning: bool, statements: int, count: int) -> None:
-    session = Session(returning=returning)
-    keys = [key_named(f"k{number}") for number in range(count)]
-    run_sync(inbox_table("mysql", "inbox").insert_many(session, keys))  # type: ignore[arg-type]
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_mariadb_answers_in_one_statement_and_mysql_in_two(returning: bool, statements: int, many: bool) -> None:
+    table = inbox_table("mysql", "inbox")
+    keys = [key_named("a"), key_named("b")] if many else [key_named("a")]
+    rows = [(bytes.fromhex(key.id), b"another's", None, None) for key in keys]
+    session = Session(*([rows] if returning else [[], rows]), returning=returning)
+    if many:
+        assert set(run_sync(table.insert_many(session, keys))) == {"a", "b"}  # type: ignore[arg-type]
+    else:
+        assert run_sync(table.insert(session, keys[0], result=True)) is not None  # type: ignore[arg-type]
     assert len(session.asked) == statements
     assert ("RETURNING" in session.asked[0][0]) is returning
 
@@ -88,8 +96,8 @@ def test_nothing_to_forget_is_no_statement(dialect: Any) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_refund_and_an_end_of_counting_are_statements_on_the_attempts(dialect: Any) -> None:
     table, session = inbox_table(dialect, "inbox"), Session()
-    run_sync(table.refund(session, key_named("a")))  # type: ignore[arg-type]
-    run_sync(table.uncount(session, key_named("a")))  # type: ignore[arg-type]
+    run_sync(table.refund_attempt(session, key_named("a")))  # type: ignore[arg-type]
+    run_sync(table.forget_attempts(session, key_named("a")))  # type: ignore[arg-type]
     refund, uncount = session.asked
     assert refund[0].startswith("UPDATE")
     assert "attempts - 1" in refund[0]
@@ -193,6 +201,7 @@ class AsyncSession(Session):
 
 
 TABLE = inbox_table("sqlite", "inbox")
+INBOX = eo.Inbox(scope="s")
 
 
 async def test_a_cancelled_insert_makes_the_transaction_fail() -> None:
@@ -233,6 +242,11 @@ async def test_an_insert_that_nobody_waits_for_any_more_sends_nothing() -> None:
         with pytest.raises(GeneratorExit):
             await record(TABLE, session, key_named("a"))  # type: ignore[arg-type]
         assert session.steps[-1] == "insert"
+    session = AsyncSession(outlives_cancel=True, insert=GeneratorExit())
+    run = CallRun(INBOX, session, key_named("a"), INBOX.codec_for(Any), "a")  # type: ignore[arg-type]
+    with pytest.raises(GeneratorExit):
+        await run_async_handler(run, lambda conn, message: None, "a")
+    assert session.steps[-1] == "insert"
 
 
 async def test_a_savepoint_that_is_gone_means_that_the_transaction_is() -> None:
@@ -242,6 +256,10 @@ async def test_a_savepoint_that_is_gone_means_that_the_transaction_is() -> None:
         await undo(session, "point", ValueError("the handler's"))  # type: ignore[arg-type]
     for error in (asyncio.CancelledError(), eo.TransactionConflict("deadlock")):
         await undo(session, "point", error)  # type: ignore[arg-type]
+    session = AsyncSession(outlives_cancel=True)
+    run = CallRun(INBOX, session, key_named("a"), INBOX.codec_for(Any), "a")  # type: ignore[arg-type]
+    await run.abort(ValueError("no savepoint was set"))
+    assert session.steps == []
 
 
 # -- connections that do not fit
@@ -249,9 +267,6 @@ async def test_a_savepoint_that_is_gone_means_that_the_transaction_is() -> None:
 
 async def connection() -> sqlite3.Connection:
     return sqlite3.connect(":memory:")
-
-
-INBOX = eo.Inbox(scope="s")
 
 
 def test_a_sync_handler_with_connections_to_await_is_told_and_nothing_is_left_to_await() -> None:

@@ -293,3 +293,46 @@ def test_at_least_once_is_a_choice(intents: Intents) -> None:
     message("hello", key="m1")
     assert len(sent) == 2
     assert len(set(sent)) == 1, "the intent's id goes into tags, the same each time"
+
+
+def test_a_retention_shorter_than_the_redelivery_is_refused(intents: Intents) -> None:
+    """F25."""
+
+    @intents.operation("ses", "send", without_key="at-most-once", retention="1h")
+    def send(intent: Intent[str]) -> None: ...
+
+    with pytest.raises(eo.ConfigurationError, match="lengthen retention="):
+        intents.check("14d")
+
+
+async def test_a_coroutine_that_is_awaited_late_is_sent(clock: ManualClock, intents: Intents) -> None:
+    sent = []
+
+    @intents.operation("ses", "send", without_key="at-most-once")
+    async def send(intent: Intent[str]) -> None:
+        sent.append(intent.request)
+
+    later = send("hello", key="m")
+    clock.advance("31s")
+    await later
+    assert sent == ["hello"]
+
+
+async def test_the_lease_of_a_coroutine_that_is_awaited_late_is_kept(
+    clock: ManualClock, store: eo.Store, intents: Intents
+) -> None:
+    """It may run for ``max_run`` from when it begins, not from when it was made."""
+    told: list[eo.Event] = []
+    store.add_hook(told.append)
+
+    @intents.operation("stripe", "charge", max_run="10m")
+    async def charge(intent: Intent[str]) -> None:
+        for _ in range(20):
+            clock.advance("20s")
+            store.runtime.heartbeat.beat()
+        assert not eo.current().lease_lost
+
+    later = charge("p1", key="p1")
+    clock.advance("9m")
+    await later
+    assert [event.seconds for event in told if event.kind == "completed"] == [400.0]

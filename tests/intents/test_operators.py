@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
@@ -244,3 +245,46 @@ def test_in_a_private_store_they_are_found_by_their_id() -> None:
         assert deployed.id_of(record) == id
         deployed.resolve(id, "abandon")
         assert deployed.in_doubt() == []
+
+
+def test_an_operators_decision_is_kept_for_the_retention_of_the_operation(clock: ManualClock, intents: Intents) -> None:
+    sent = []
+
+    @intents.operation("ses", "mail", without_key="at-most-once", retention="90d")
+    def mail(intent: Intent[str]) -> None:
+        sent.append(intent.request)
+        raise TimeoutError
+
+    for outcome in ("done", "retry"):
+        with pytest.raises(eo.InDoubt):
+            mail("hello", key=outcome)
+    for record in intents.in_doubt():
+        intents.resolve(record.key, "done" if intents.log(record).key == "done" else "retry", result=...)
+    clock.advance("60d")
+    intents.store.purge()
+    with pytest.raises(eo.ResultNotStored) if mail.policy.codec.discards is False else nullcontext():
+        mail("hello", key="done")
+    assert sent.count("hello") == 2
+    assert intents.recover().in_doubt == 1, "what is to be retried waits for it"
+
+
+def test_every_doubt_is_listed_however_many_others_there_are(intents: Intents, mail: Any) -> None:
+    for number in range(7):
+        with pytest.raises(eo.InDoubt):
+            mail("lost reply", key=f"m{number}")
+    assert len(intents.in_doubt(limit=5)) == 5
+    assert len(intents.in_doubt()) == 7
+
+
+def test_an_operators_result_must_be_one(intents: Intents) -> None:
+    @intents.operation("ses", "send", without_key="at-most-once")
+    def send(intent: Intent[str]) -> int:
+        raise TimeoutError
+
+    with pytest.raises(eo.InDoubt):
+        send("hello", key="m")
+    (record,) = intents.in_doubt()
+    with pytest.raises(eo.ConfigurationError, match="not a result of"):
+        intents.resolve(record.key, "done", result="ch_1")
+    intents.resolve(record.key, "done", result=7)
+    assert send("hello", key="m") == 7

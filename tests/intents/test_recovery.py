@@ -168,3 +168,23 @@ def test_what_somebody_runs_is_left_alone(clock: ManualClock, store: Store, inte
     charge(PAYMENT, key="p")
     assert found == [type(found[0])()]
     assert len(bank.seen) == 1
+
+
+def test_one_unreadable_record_does_not_keep_the_others_waiting(
+    clock: ManualClock, store: Store, intents: Intents, charge: Any, bank: Bank
+) -> None:
+    bank.after = raising(TimeoutError())
+    for number in range(3):
+        with pytest.raises(eo.OutcomeUnknown):
+            charge(PAYMENT, key=f"p{number}")
+    bank.after = lambda: None
+    log = intents.log
+
+    def unreadable(record: Any) -> Any:
+        if log(record).key == "p0":
+            raise eo.CorruptRecord("a row that somebody edited")
+        return log(record)
+
+    intents.log = unreadable  # type: ignore[method-assign]
+    clock.advance("2m")
+    assert (intents.recover().done, intents.recover().broken) == (2, 1)

@@ -11,7 +11,7 @@ import pytest
 import effectonce as eo
 from effectonce.contracts.outbox import OutboxRow
 from effectonce.outbox.outbox import Outbox, message_of
-from tests.inbox.kinds import Desk, Kind, Place, observers
+from tests.inbox.kinds import CallerConnection, Kind, Place, observers
 
 EFFECTS = "CREATE TABLE outbox_effects (scope VARCHAR(100), name VARCHAR(100))"
 COLUMNS = "seq, id, message_id, destination, ordering_key, type, headers, payload, content, trace_id, source, time"
@@ -61,11 +61,11 @@ class Office:
         self.inbox = eo.Inbox(scope=name, table="outbox_tests_inbox")
         self.stack = AsyncExitStack()
 
-    async def desk(self) -> Desk:
+    async def caller(self) -> CallerConnection:
         """A new connection, with a transaction begun as its users begin one."""
-        desk: Desk = await self.stack.enter_async_context(self.kind.open(self.place))
-        await desk.begin()
-        return desk
+        caller: CallerConnection = await self.stack.enter_async_context(self.kind.open(self.place))
+        await caller.begin()
+        return caller
 
     def effect(self, name: str) -> str:
         return f"INSERT INTO outbox_effects (scope, name) VALUES ('{self.name}', '{name}')"

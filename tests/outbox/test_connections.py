@@ -1,4 +1,4 @@
-"""The outbox on every kind of connection, in both colours, against real servers."""
+"""The outbox on every kind of connection, sync and async, against real servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import effectonce as eo
 from effectonce.contracts import Event
 from effectonce.outbox import outbox as outboxes
 from effectonce.outbox.outbox import Outbox
-from tests.inbox.kinds import KINDS, Kind, told
+from effectonce.values.awaitables import maybe_await
+from tests.inbox.kinds import KINDS, Kind
 from tests.outbox.conftest import Office
 from tests.relay.harness import FakeBroker
 
@@ -31,16 +32,16 @@ def paid(id: str = "m1", **fields: Any) -> eo.Message[Any]:
 
 async def test_a_message_is_there_with_the_commit_and_gone_with_a_rollback(office: Office) -> None:
     """F33, F34."""
-    desk = await office.desk()
-    assert await told(office.outbox.send(desk.conn, paid("m1"))) is None
-    await desk.run(office.effect("one"))
+    caller = await office.caller()
+    assert await maybe_await(office.outbox.send(caller.conn, paid("m1"))) is None
+    await caller.run(office.effect("one"))
     assert office.ids == [], "not before the commit"
-    await desk.commit()
+    await caller.commit()
     assert (office.ids, office.effects) == (["m1"], ["one"])
-    await desk.begin()
-    await told(office.outbox.send(desk.conn, paid("m2")))
-    await desk.run(office.effect("two"))
-    await desk.roll_back()
+    await caller.begin()
+    await maybe_await(office.outbox.send(caller.conn, paid("m2")))
+    await caller.run(office.effect("two"))
+    await caller.roll_back()
     assert (office.ids, office.effects) == (["m1"], ["one"])
 
 
@@ -58,42 +59,42 @@ async def test_a_message_is_stored_whole(office: Office) -> None:
         data={"s": strange, "n": [1.5, None, True, 2**70], "e": {}},
     )
     others = [paid("m2", data=bytes(range(256))), paid("m3", data=None), paid("m4", data=b"")]
-    desk = await office.desk()
-    await told(office.outbox.send_many(desk.conn, [message, *others]))
-    await desk.commit()
+    caller = await office.caller()
+    await maybe_await(office.outbox.send_many(caller.conn, [message, *others]))
+    await caller.commit()
     assert office.sent == [message, *others]
 
 
 async def test_many_messages_keep_their_order(office: Office) -> None:
-    desk = await office.desk()
+    caller = await office.caller()
     messages = [paid(f"m{n}", ordering_key=f"k{n % 3}" if n % 2 else None) for n in range(600)]
-    await told(office.outbox.send_many(desk.conn, iter(messages)))
-    await told(office.outbox.send_many(desk.conn, []))
-    await desk.commit()
+    await maybe_await(office.outbox.send_many(caller.conn, iter(messages)))
+    await maybe_await(office.outbox.send_many(caller.conn, []))
+    await caller.commit()
     assert office.sent == messages
 
 
 async def test_what_cannot_be_stored_is_refused_and_the_transaction_goes_on(office: Office) -> None:
-    desk = await office.desk()
-    await desk.run(office.effect("before"))
+    caller = await office.caller()
+    await caller.run(office.effect("before"))
     small = Outbox(to=office.name, table="outbox_tests", max_size=100)
     with pytest.raises(eo.ConfigurationError, match="no JSON form"):
-        await told(office.outbox.send(desk.conn, paid(data=object())))
+        await maybe_await(office.outbox.send(caller.conn, paid(data=object())))
     with pytest.raises(eo.PayloadTooLarge, match="send a reference"):
-        await told(small.send_many(desk.conn, [paid(), paid(data="x" * 100)]))
-    await told(small.send(desk.conn, paid("m2")))
-    await desk.commit()
+        await maybe_await(small.send_many(caller.conn, [paid(), paid(data="x" * 100)]))
+    await maybe_await(small.send(caller.conn, paid("m2")))
+    await caller.commit()
     assert (office.ids, office.effects) == (["m2"], ["before"])
 
 
 async def test_inbox_effect_and_outbox_are_one_commit_and_a_duplicate_sends_nothing_new(office: Office) -> None:
     async def handle(order: eo.Message[Any]) -> bool:
-        desk = await office.desk()
-        first = await told(office.inbox.first(desk.conn, order))
+        caller = await office.caller()
+        first = await maybe_await(office.inbox.first(caller.conn, order))
         if first:
-            await desk.run(office.effect(order.id))
-            await told(office.outbox.send(desk.conn, paid(f"paid-{order.id}")))
-        await desk.commit()
+            await caller.run(office.effect(order.id))
+            await maybe_await(office.outbox.send(caller.conn, paid(f"paid-{order.id}")))
+        await caller.commit()
         return bool(first)
 
     order = eo.Message(type="order.placed", data={"order": 1}, id="o1")
@@ -104,41 +105,41 @@ async def test_inbox_effect_and_outbox_are_one_commit_and_a_duplicate_sends_noth
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.autocommit is not None])
 async def test_a_connection_that_commits_by_itself_is_refused(office: Office, kind: Kind) -> None:
     assert kind.autocommit is not None
-    async with kind.autocommit(office.place) as desk:
+    async with kind.autocommit(office.place) as caller:
         with pytest.raises(eo.NotInTransaction, match="begin a transaction"):
-            await told(office.outbox.send(desk.conn, paid()))
+            await maybe_await(office.outbox.send(caller.conn, paid()))
     assert office.ids == []
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.is_async])
 async def test_an_async_send_that_is_not_awaited_is_not_silent(office: Office) -> None:
     """F71."""
-    desk = await office.desk()
+    caller = await office.caller()
     with pytest.raises(eo.NotAwaited, match=r"await outbox\.send"):
-        bool(office.outbox.send(desk.conn, paid()))  # type: ignore[call-overload, unused-ignore]
+        bool(office.outbox.send(caller.conn, paid()))  # type: ignore[call-overload, unused-ignore]
     with pytest.warns(RuntimeWarning, match="never awaited"):
-        office.outbox.send(desk.conn, paid())
-    await desk.commit()
+        office.outbox.send(caller.conn, paid())
+    await caller.commit()
     assert office.ids == []
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name == "asyncpg"])
 async def test_a_send_that_is_awaited_after_the_transaction_is_refused(office: Office) -> None:
     """By then it would be committed by itself."""
-    desk = await office.desk()
-    late = office.outbox.send(desk.conn, paid())
-    await desk.run(office.effect("paid"))
-    await desk.commit()
+    caller = await office.caller()
+    late = office.outbox.send(caller.conn, paid())
+    await caller.run(office.effect("paid"))
+    await caller.commit()
     with pytest.raises(eo.NotInTransaction):
-        await told(late)
+        await maybe_await(late)
     assert office.ids == []
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.name in ONE_EACH])
 async def test_of_many_all_are_sent_or_none(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second statement fails, and the caller goes on and commits."""
-    desk = await office.desk()
-    await desk.run(office.effect("paid"))
+    caller = await office.caller()
+    await caller.run(office.effect("paid"))
     monkeypatch.setattr("effectonce.outbox.outbox._MAX_STATEMENT_ROWS", 2)
     params = outboxes._params
 
@@ -148,8 +149,8 @@ async def test_of_many_all_are_sent_or_none(office: Office, monkeypatch: pytest.
 
     monkeypatch.setattr("effectonce.outbox.outbox._params", second_fails)
     with pytest.raises(Exception):  # noqa: B017  (each driver has its own words for it)
-        await told(office.outbox.send_many(desk.conn, [paid(f"m{n}") for n in range(4)]))
-    await desk.commit()
+        await maybe_await(office.outbox.send_many(caller.conn, [paid(f"m{n}") for n in range(4)]))
+    await caller.commit()
     assert (office.ids, office.effects) == ([], ["paid"])
 
 
@@ -166,12 +167,12 @@ async def test_what_the_first_delivery_wrote_still_leaves_after_the_second_was_s
         store.migrate()
         outbox = Outbox(to="orders", table=table)
         for expected in (True, False):
-            desk = await office.desk()
-            first = office.inbox.first(desk.conn, eo.Message(data=1, id="o1"))
+            caller = await office.caller()
+            first = office.inbox.first(caller.conn, eo.Message(data=1, id="o1"))
             assert first is expected
             if first:
-                outbox.send(desk.conn, paid("paid-o1"))
-            await desk.commit()
+                outbox.send(caller.conn, paid("paid-o1"))
+            await caller.commit()
         broker = FakeBroker()
         assert await eo.Relay(store, broker).drain() == 1  # type: ignore[arg-type, unused-ignore]
         assert [packet.id for _, packet in broker.sent] == ["paid-o1"]

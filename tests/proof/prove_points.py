@@ -28,6 +28,7 @@ import effectonce as eo
 import effectonce.public
 from effectonce.record import Claim, Renewal, Settlement
 from effectonce.store import Store, open_backend
+from effectonce.testing.wrapper import Wrapper
 
 Ending = Literal["exception", "cancel", "SIGKILL"]
 
@@ -84,7 +85,7 @@ class DeliveryProcess:
 
     def __init__(self, request: PointsRequest, cells: Sequence[Cell] = ()) -> None:
         self.ends = {cell.key: cell for cell in cells}
-        self.started_to_end: set[str] = set()
+        self.ending: set[str] = set()  # the deliveries whose end has begun
         self.reached: set[str] = set()  # the deliveries that have ended at their point, for the handler to see
         self.tasks: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = {}
         ledger = os.open(request.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -113,9 +114,9 @@ class DeliveryProcess:
     def reach(self, key: str, point: str) -> None:
         """End the delivery of ``key`` if this is its point. May be called from any thread."""
         cell = self.ends.get(key)
-        if cell is None or cell.point != point or key in self.started_to_end:
+        if cell is None or cell.point != point or key in self.ending:
             return
-        self.started_to_end.add(key)
+        self.ending.add(key)
         if cell.ending == "SIGKILL":
             os.kill(os.getpid(), signal.SIGKILL)
         if cell.ending == "cancel":
@@ -171,16 +172,13 @@ async def _await(work: Awaitable[None]) -> None:
     await work
 
 
-class _Backend:
-    """Every claim, renewal and settlement goes alone, and is a crash point before and after."""
+class _Backend(Wrapper):
+    """A store whose claims, renewals and settlements go one by one, each a crash point before and after."""
 
     def __init__(self, inner: Any, process: DeliveryProcess) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._process = process
         self.capabilities = replace(inner.capabilities, lanes=inner.capabilities.lanes or 1, batch=1)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def sync_port(self) -> Any:
         return _Port(self._inner.sync_port(), self._process)
@@ -189,13 +187,10 @@ class _Backend:
         return _Port(self._inner.async_port(), self._process)
 
 
-class _Port:
+class _Port(Wrapper):
     def __init__(self, inner: Any, process: DeliveryProcess) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._process = process
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     async def run(self, batch: Sequence[Any]) -> Any:
         (op,) = batch

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 import effectonce as eo
+from effectonce.testing.fault_points import FaultInjectingBackend, FaultInjector, Killed
 
 
 class Order(msgspec.Struct):
@@ -96,3 +98,18 @@ def part(saga: eo.Saga[Any], step: str, id: str = "o-1") -> Any:
     record = saga.get(id)
     assert record is not None
     return next(entry for entry in saga.log(record).entries if entry.name == step)
+
+
+def killed_after(step: str, store: Any, backend: FaultInjectingBackend, shop: Shop) -> None:
+    """Run the saga in a process that is killed after ``step`` has happened and before that is recorded."""
+
+    def die() -> None:
+        backend.injector.killed = True
+        raise Killed
+
+    shop.after[step] = die
+    with pytest.raises(Killed):
+        order_saga(store, shop).run("o-1", Order("o-1"))
+    shop.after.clear()
+    backend.injector = FaultInjector()
+    backend.clock.advance("1m")

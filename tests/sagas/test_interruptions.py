@@ -1,4 +1,4 @@
-"""What hostile readers found: interruptions that were forgotten, late threads, and one saga that stopped all."""
+"""Interrupted sagas: processes that die in a step, late threads, recovery, and migrations."""
 
 from __future__ import annotations
 
@@ -22,27 +22,9 @@ from effectonce.sagas.recovery import Resumed
 from effectonce.testing import ManualClock
 from effectonce.testing.fault_points import FaultInjectingBackend, FaultInjector, Killed
 
-from .shop import Order, Shop, order_saga, raising
+from .shop import Order, Shop, killed_after, order_saga, raising
 
 ORDER = Order("o-1")
-
-
-def killed_after(step: str, store: Any, backend: FaultInjectingBackend, shop: Shop) -> None:
-    """A process that is killed when ``step`` has happened, and before that is written down."""
-
-    def die() -> None:
-        backend.injector.killed = True
-        raise Killed
-
-    shop.after[step] = die
-    with pytest.raises(Killed):
-        order_saga(store, shop).run("o-1", ORDER)
-    shop.after.clear()
-    backend.injector = FaultInjector()
-    backend.clock.advance("1m")
-
-
-# -- an interrupted step may have happened, whoever looks at the saga in between
 
 
 def started_again(store: eo.Store, shop: Shop) -> None:
@@ -87,9 +69,6 @@ def test_a_step_that_may_have_happened_is_not_dropped_by_a_migration() -> None:
     new.migrate("1", {})
     with pytest.raises(eo.SagaChanged, match="charge has started and is not a step any more"):
         new.run("o-1", ORDER)
-
-
-# -- one saga does not keep the others waiting
 
 
 def test_an_input_that_no_longer_reads_is_refused_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,99 +126,6 @@ def test_a_bounded_resume_that_is_stopped_begins_there_the_next_time() -> None:
     assert saga.resume(limit=6, stop=lambda: len(done) >= 2) == Resumed(done=2)
     assert saga.resume(limit=2) == Resumed(done=2)
     assert done == [0, 1, 2, 3]
-
-
-# -- nobody knows
-
-
-@pytest.mark.parametrize(
-    "error", [TimeoutError("read"), ConnectionResetError(), httpx.ReadTimeout("read"), httpx.RemoteProtocolError("cut")]
-)
-def test_an_error_of_the_network_is_not_taken_for_a_failure(error: Exception) -> None:
-    """The charge may have happened: turned around without it, it would never be refunded."""
-    store, shop = eo.connect("memory://", sweep_every=None), Shop()
-    saga = order_saga(store, shop)
-    shop.after["charge"] = raising(error)
-    with pytest.raises(eo.OutcomeUnknown, match="whether charge happened is unknown"):
-        saga.run("o-1", ORDER)
-    assert "release" not in shop.calls
-    shop.after.clear()
-    assert saga.resume() == Resumed(done=1)
-    assert shop.effects == ["reserve", "charge", "ship"]
-
-
-@pytest.mark.parametrize("error", [httpx.ConnectError("refused"), ConnectionError("closed")])
-def test_what_never_left_is_a_failure(error: Exception) -> None:
-    store, shop = eo.connect("memory://", sweep_every=None), Shop()
-    shop.at["charge"] = raising(error)
-    with pytest.raises(eo.SagaFailed, match="compensated: reserve"):
-        order_saga(store, shop).run("o-1", ORDER)
-
-
-@pytest.mark.parametrize("then", [httpx.ConnectError("refused"), ConnectionRefusedError()])
-def test_what_never_left_says_nothing_about_the_attempt_before(then: Exception) -> None:
-    """Rule 4, for plain steps: the first may have charged, the second could not even connect."""
-    store, shop = eo.connect("memory://", sweep_every=None), Shop()
-    saga = order_saga(store, shop)
-    shop.after["charge"] = raising(TimeoutError(), 1)
-    shop.at["charge"] = _from_the_second_on(then)
-    with pytest.raises(eo.OutcomeUnknown):
-        saga.run("o-1", ORDER)
-    shop.at.clear()
-    assert saga.resume() == Resumed(done=1)
-    assert shop.effects == ["reserve", "charge", "ship"]
-
-
-def _from_the_second_on(error: Exception) -> Any:
-    calls: list[int] = []
-
-    def fail() -> None:
-        calls.append(1)
-        if len(calls) > 1:
-            raise error
-
-    return fail
-
-
-async def test_cancelled_while_it_waits_to_try_again_the_attempt_before_is_not_forgotten() -> None:
-    store = eo.connect("memory://", sweep_every=None)
-    saga = eo.Saga("order", store, input=Order)
-    tried = asyncio.Event()
-
-    @saga.step(retry=eo.Retry(2, first="1h", cap="1h"))
-    async def charge(order: Order) -> None:
-        tried.set()
-        raise eo.OutcomeUnknown("charged, or not", 3600.0)
-
-    task = asyncio.create_task(saga.arun("o-1", ORDER))
-    await tried.wait()
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    with pytest.raises(eo.InDoubt, match="whether it happened is not known"):
-        await saga.acompensate("o-1")
-
-
-@pytest.mark.parametrize("step", ["charge", "refund"])
-def test_f50_what_stays_unknown_comes_to_the_operator_in_the_end(step: str) -> None:
-    clock, shop = ManualClock(), Shop()
-    store: Any = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
-    saga = order_saga(store, shop)
-    shop.at["ship"] = raising(RuntimeError("no carrier"))
-    shop.after[step] = raising(eo.OutcomeUnknown("?", 0.0))
-    with pytest.raises(eo.OutcomeUnknown):
-        saga.run("o-1", ORDER)
-    for _ in range(3):
-        clock.advance("6h")
-        assert saga.resume() == Resumed(later=1)
-    clock.advance("7h")
-    assert saga.resume() == Resumed(in_doubt=1)
-    (record,) = saga.records("in_doubt")
-    assert "it was not known whether it happened" in saga.log(record).doubt
-
-
-# -- threads and processes that go on
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -338,9 +224,6 @@ def test_f49_a_late_step_cannot_charge_what_was_turned_around() -> None:
     assert "has timed out" in str(late[0])
 
 
-# -- what is done inside of a step
-
-
 def test_an_intent_of_a_saga_that_has_turned_around_is_never_sent() -> None:
     """429, so nothing was charged, and the order is given up. A recovery must not charge it after all."""
     clock = ManualClock()
@@ -407,32 +290,6 @@ def test_what_a_step_did_is_remembered_as_long_as_its_saga(tool: str) -> None:
     assert done == ["o-1"]
 
 
-def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
-    backend, shop = FaultInjectingBackend(), Shop()
-    store: Any = eo.Store(backend, sweep_every=None)
-    killed_after("charge", store, backend, shop)
-    backend.clock.advance("31d")
-    saga = order_saga(store, shop)
-    assert saga.resume() == Resumed(in_doubt=1)
-    assert "longer ago than its effect is remembered" in saga.log(saga.get("o-1")).doubt  # type: ignore[arg-type]
-    assert shop.calls.count("charge") == 1
-
-
-def test_a_step_that_ended_in_good_order_is_not_run_blindly_either() -> None:
-    """Nobody knew what came of it, which was written down; and then nobody resumed for longer than the retention."""
-    backend, shop = FaultInjectingBackend(), Shop()
-    store: Any = eo.Store(backend, sweep_every=None)
-    saga = order_saga(store, shop)
-    shop.at["charge"] = raising(eo.OutcomeUnknown("no answer", 0.0))
-    with pytest.raises(eo.OutcomeUnknown):
-        saga.run("o-1", ORDER)
-    before = shop.calls.count("charge")
-    backend.clock.advance("31d")
-    shop.at.clear()
-    assert saga.resume() == Resumed(in_doubt=1)
-    assert shop.calls.count("charge") == before
-
-
 @pytest.mark.parametrize("resumed", [0, 1])
 def test_f12_the_clock_of_the_process_that_began_it_makes_no_step_younger(
     monkeypatch: pytest.MonkeyPatch, resumed: int
@@ -450,9 +307,6 @@ def test_f12_the_clock_of_the_process_that_began_it_makes_no_step_younger(
     backend.clock.advance("31d")
     assert order_saga(store, shop).resume() == Resumed(in_doubt=1)
     assert shop.calls == ["reserve"]
-
-
-# -- two sagas of one name
 
 
 def test_two_definitions_of_one_name_on_one_store_are_refused() -> None:

@@ -12,13 +12,13 @@ import pytest
 import effectonce as eo
 from tests.harness.provider import Provider
 
-from . import mortal
+from . import victims
 
 ROOT = Path(__file__).parents[2]
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.sagas.mortal", *arguments]
+    command = [sys.executable, "-m", "tests.sagas.victims", *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
@@ -42,17 +42,17 @@ def test_charges_are_orders_paid_and_refunds_are_orders_compensated(
         url = f"{server}{'&' if '?' in server else '?'}prefix={unique_name}"
     with eo.connect(url) as store:
         store.migrate()
-    orders = mortal.orders()
+    orders = victims.orders()
     with Provider() as provider:
         assert finished(start("kill", url, provider.url)) == len(orders) == 17
         for process in [start("resume", url, provider.url) for _ in range(2)]:
             assert isinstance(finished(process), dict)
 
-        def of(done: list[dict[str, str]], order: mortal.Order) -> int:
+        def of(done: list[dict[str, str]], order: victims.Order) -> int:
             return sum(each["order"] == order.id for each in done)
 
         with eo.connect(url, sweep_every=None) as store:
-            shop = mortal.Shop(store, provider.url, killing=False)
+            shop = victims.Shop(store, provider.url, killing=False)
             for order in orders:
                 record = shop.saga.get(order.id)
                 assert record is not None

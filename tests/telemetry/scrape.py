@@ -34,10 +34,10 @@ class Page:
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of the samples of this name that have these labels; -1 where there are none."""
-        found = [
+        values = [
             sample.value for sample in self.samples if sample.name == name and labels.items() <= sample.labels.items()
         ]
-        return sum(found) if found else -1
+        return sum(values) if values else -1
 
 
 def private() -> Metrics:

@@ -24,7 +24,7 @@ WORD = re.compile(r"\b(effectonce_[a-z_]+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"\bby \(([^)]*)\)")
 #: Of a metric that has these parts in its text format.
 SUFFIX = re.compile(r"_(bucket|sum|count|total)$")
-#: What somebody has to be told of by night: the alerts must look at each.
+#: What must wake somebody up: there must be an alert on each.
 ALARMING = {
     "effectonce_records", "effectonce_dead_letters", "effectonce_outcomes", "effectonce_outbox_messages",
     "effectonce_outbox_oldest_seconds", "effectonce_sweep_age_seconds", "effectonce_outbox_clean_age_seconds",
@@ -48,7 +48,9 @@ def expressions() -> Iterator[str]:
     for panel in panels():
         yield from (target["expr"] for target in panel["targets"])
     dashboard = json.loads((DEPLOY / "grafana" / "effectonce.json").read_text())
-    yield from (each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query")
+    yield from (
+        variable["query"]["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"
+    )
 
 
 def exposed() -> dict[str, tuple[str, set[str]]]:
@@ -65,10 +67,10 @@ def exposed() -> dict[str, tuple[str, set[str]]]:
 @pytest.mark.parametrize("expression", list(expressions()))
 def test_it_names_metrics_and_labels_that_exist(expression: str) -> None:
     known = exposed()
-    found = WORD.findall(expression)
-    assert found
+    words = WORD.findall(expression)
+    assert words
     labels: set[str] = set()
-    for name, matchers in found:
+    for name, matchers in words:
         base = name if name in known else SUFFIX.sub("", name)
         assert base in known, name
         kind, given = known[base]
@@ -80,7 +82,7 @@ def test_it_names_metrics_and_labels_that_exist(expression: str) -> None:
         for matcher in re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", matchers):
             assert matcher in given, f"{name} has no label {matcher}"
     for group in GROUPED.findall(expression):
-        assert {each.strip() for each in group.split(",")} <= labels
+        assert {label.strip() for label in group.split(",")} <= labels
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
@@ -134,7 +136,9 @@ def test_no_two_panels_share_a_place() -> None:
 def test_relays_in_kubernetes_are_probed_where_they_listen(name: str) -> None:
     document = next(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
     pod = document["spec"]["template"]["spec"]
-    (relay,) = (each for each in [*pod["containers"], *pod.get("initContainers", ())] if each["name"] == "relay")
+    (relay,) = (
+        container for container in [*pod["containers"], *pod.get("initContainers", ())] if container["name"] == "relay"
+    )
     (port,) = relay["ports"]
     _, listens = parse_address(relay["args"][relay["args"].index("--listen") + 1])
     assert (port["name"], port["containerPort"]) == ("metrics", listens)

@@ -43,22 +43,22 @@ async def page(worker: eo.Worker | eo.Relay) -> Page:
     return Page(text)
 
 
-async def test_what_a_worker_serves_is_what_happened(redis_url: str, unique_name: str) -> None:
+async def test_a_workers_metrics_match_its_work(redis_url: str, unique_name: str) -> None:
     """Duplicates, replays, conflicts, doubt, lost leases, fenced writes, acks, delays and dead letters."""
     store, broker = eo.connect(redis_url, sweep_every=None), eo.connect_broker(redis_url)
     worker = eo.Worker(broker, store=store, name=unique_name, listen="127.0.0.1:0")
-    go_on, overtaken = asyncio.Event(), asyncio.Event()
+    may_continue, overtaken = asyncio.Event(), asyncio.Event()
 
     @worker.handler(unique_name, type="order.paid", scope=f"{unique_name}-paid")
     async def charge(message: eo.Message[dict[str, int]]) -> None: ...
 
     @worker.handler(unique_name, type="slow", scope=f"{unique_name}-slow")
     async def slow(message: eo.Message[dict[str, int]]) -> None:
-        await go_on.wait()
+        await may_continue.wait()
 
     @worker.handler(unique_name, type="doubtful", scope=f"{unique_name}-doubtful", on_error="doubt")
     async def doubtful(message: eo.Message[dict[str, int]]) -> None:
-        raise RuntimeError("nobody knows")
+        raise RuntimeError("the outcome is unknown")
 
     @worker.handler(unique_name, type="zombie", scope=f"{unique_name}-zombie", retry=eo.Retry(first=0.01))
     async def zombie(message: eo.Message[dict[str, int]]) -> None:
@@ -67,8 +67,8 @@ async def test_what_a_worker_serves_is_what_happened(redis_url: str, unique_name
             overtaken.set()
 
     async def counted(kind: str, scope: str) -> float:
-        found = await page(worker)
-        return found.value("effectonce_outcomes_total", kind=kind, scope=f"{unique_name}-{scope}")
+        scraped = await page(worker)
+        return scraped.value("effectonce_outcomes_total", kind=kind, scope=f"{unique_name}-{scope}")
 
     await broker.backend.declare(unique_name, group=unique_name)
     async with serving(worker):
@@ -85,18 +85,18 @@ async def test_what_a_worker_serves_is_what_happened(redis_url: str, unique_name
         with pytest.raises(eo.InProgress):
             async with eo.block(store, scope=f"{unique_name}-slow", key="slow-1"):
                 pass
-        go_on.set()
+        may_continue.set()
         await broker.apublish(unique_name, [paid(type="doubtful"), paid(type="unheard-of"), paid(type="zombie")])
         await until(lambda: worker.consumers[0].settler.settled["dead"] == 2)
         await until(lambda: worker.consumers[0].settler.settled["acked"] == 27)
-        found = await page(worker)
-        assert found.value("effectonce_deliveries_total", queue=unique_name, outcome="received") >= 29
-        assert found.value("effectonce_deliveries_total", queue=unique_name, outcome="acked") == 27
-        assert found.value("effectonce_deliveries_total", queue=unique_name, outcome="dead") == 2
-        assert found.value("effectonce_deliveries_total", queue=unique_name, outcome="delayed") == 1
-        assert found.value("effectonce_dead_letters", queue=unique_name) == 2
-        assert found.value("effectonce_in_hand", queue=unique_name) == 0
-        assert found.value("effectonce_ready", what=f"worker {unique_name}") == 1
+        scraped = await page(worker)
+        assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="received") >= 29
+        assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="acked") == 27
+        assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="dead") == 2
+        assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="delayed") == 1
+        assert scraped.value("effectonce_dead_letters", queue=unique_name) == 2
+        assert scraped.value("effectonce_in_hand", queue=unique_name) == 0
+        assert scraped.value("effectonce_ready", what=f"worker {unique_name}") == 1
         assert await counted("completed", "paid") == 20
         assert await counted("replayed", "paid") == 5
         assert await counted("in_progress", "slow") == 1
@@ -104,15 +104,15 @@ async def test_what_a_worker_serves_is_what_happened(redis_url: str, unique_name
         assert await counted("dead_lettered", "doubtful") == 1
         assert await counted("fenced", "zombie") == 1
         assert await counted("completed", "zombie") == 1
-        assert found.value("effectonce_records", state="in_doubt") >= 1
-        assert found.value("effectonce_batch_size_count", lane="claims") > 0
-        assert found.value("effectonce_claim_seconds_count", scope=f"{unique_name}-paid") == 20
+        assert scraped.value("effectonce_records", state="in_doubt") >= 1
+        assert scraped.value("effectonce_batch_size_count", lane="claims") > 0
+        assert scraped.value("effectonce_claim_seconds_count", scope=f"{unique_name}-paid") == 20
     await broker.aclose()
     await store.aclose()
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_worker_in_transactions_tells_of_duplicates_too(batch: bool, tmp_path: Path) -> None:
+async def test_a_worker_in_transactions_counts_duplicates(batch: bool, tmp_path: Path) -> None:
     """It has no store, and tells all the same."""
     path = tmp_path / "shop.db"
     eo.connect(f"sqlite:///{path}").migrate()
@@ -137,12 +137,12 @@ async def test_a_worker_in_transactions_tells_of_duplicates_too(batch: bool, tmp
         await until(lambda: worker.consumers[0].settler.settled["acked"] == 10)
         await worker.broker.apublish("orders", [paid(id="3"), paid(type="broken")])
         await until(lambda: worker.consumers[0].settler.settled == {"acked": 11, "delayed": 0, "dead": 1})
-        found = await page(worker)
-        assert found.value("effectonce_outcomes_total", scope="orders", kind="completed") == 10
-        assert found.value("effectonce_run_seconds_count", scope="orders", outcome="completed") == 10
-        assert found.value("effectonce_outcomes_total", scope="orders", kind="replayed") == 1
-        assert found.value("effectonce_outcomes_total", scope="broken", kind="released") == 1
-        assert found.value("effectonce_outcomes_total", scope="broken", kind="dead_lettered") == 1
+        scraped = await page(worker)
+        assert scraped.value("effectonce_outcomes_total", scope="orders", kind="completed") == 10
+        assert scraped.value("effectonce_run_seconds_count", scope="orders", outcome="completed") == 10
+        assert scraped.value("effectonce_outcomes_total", scope="orders", kind="replayed") == 1
+        assert scraped.value("effectonce_outcomes_total", scope="broken", kind="released") == 1
+        assert scraped.value("effectonce_outcomes_total", scope="broken", kind="dead_lettered") == 1
         assert await aget(worker.listen or "", "/readyz") == (200, "ok\n")
 
 
@@ -159,15 +159,13 @@ async def test_a_lost_lease_is_counted(tmp_path: Path) -> None:
     async with serving(worker):
         await until(lambda: worker.phase == "running")
         await worker.broker.apublish("orders", paid())
-        found = await page(worker)
-        while found.value("effectonce_outcomes_total", kind="lease_lost") != 1:
-            found = await page(worker)
+        scraped = await page(worker)
+        while scraped.value("effectonce_outcomes_total", kind="lease_lost") != 1:
+            scraped = await page(worker)
     store.close()
 
 
-async def test_it_is_not_ready_while_its_store_is_away_and_is_again_after_that(
-    redis_url: str, unique_name: str
-) -> None:
+async def test_a_worker_is_not_ready_while_its_store_is_away(redis_url: str, unique_name: str) -> None:
     """F36: alive, but not ready; a scrape still answers."""
     with FaultProxy(urlsplit(redis_url).port or 0) as proxy:
         store = eo.connect(f"{proxy.through(redis_url)}?timeout=300ms&connect_timeout=300ms", sweep_every=None)
@@ -191,15 +189,15 @@ async def test_it_is_not_ready_while_its_store_is_away_and_is_again_after_that(
         await store.aclose()
 
 
-async def test_it_is_not_ready_while_it_drains_nor_while_its_loop_is_blocked() -> None:
+async def test_a_worker_is_not_ready_while_it_drains_or_its_loop_is_blocked() -> None:
     bench = Bench()
     worker = bench.worker(listen="127.0.0.1:0")
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    has_started, may_continue = asyncio.Event(), asyncio.Event()
 
     @worker.handler("orders")
     async def handle(message: eo.Message[dict[str, int]]) -> None:
-        begun.set()
-        await go_on.wait()
+        has_started.set()
+        await may_continue.wait()
 
     serve = asyncio.create_task(worker.serve())
     await until(lambda: worker.phase == "running")
@@ -208,12 +206,12 @@ async def test_it_is_not_ready_while_it_drains_nor_while_its_loop_is_blocked() -
     assert status == 503
     assert "the event loop does not run" in text
     await bench.send("orders", paid())
-    await begun.wait()
+    await has_started.wait()
     worker.stop()
     await until(lambda: worker.phase == "draining")
     assert await aget(address, "/readyz") == (503, "it is draining\n")
     assert await aget(address, "/healthz") == (200, "ok\n")
-    go_on.set()
+    may_continue.set()
     await serve
     with pytest.raises(OSError):
         await aget(address, "/healthz")
@@ -231,10 +229,10 @@ async def test_a_relay_serves_its_outbox(tmp_path: Path, monkeypatch: pytest.Mon
             self._inner = type(broker.backend).publisher(broker.backend)
 
         async def publish(self, queue: str, packets: list[eo.Message[int]]) -> list[Exception | None]:
-            found = await self._inner.publish(queue, packets)  # type: ignore[arg-type]
+            errors = await self._inner.publish(queue, packets)  # type: ignore[arg-type]
             return [
                 ValueError("not this one") if refusing and packet.id == "bad" else None for packet in packets
-            ] or list(found)
+            ] or list(errors)
 
         async def close(self) -> None:
             await self._inner.close()
@@ -247,19 +245,19 @@ async def test_a_relay_serves_its_outbox(tmp_path: Path, monkeypatch: pytest.Mon
             outbox.send(connection, eo.Message(id=id, data=1))
     serve = asyncio.create_task(relay.serve())
     await until(lambda: relay.totals.published == 2 and relay.totals.parked == 1)
-    found = await page(relay)
-    assert found.value("effectonce_relay_total", destination="orders", kind="published") == 2
-    assert found.value("effectonce_relay_total", destination="orders", kind="parked") == 1
-    assert found.value("effectonce_outbox_messages", state="parked") == 1
-    assert found.value("effectonce_outbox_messages", state="pending") == 0
-    assert found.value("effectonce_outbox_oldest_seconds") > 0
+    scraped = await page(relay)
+    assert scraped.value("effectonce_relay_total", destination="orders", kind="published") == 2
+    assert scraped.value("effectonce_relay_total", destination="orders", kind="parked") == 1
+    assert scraped.value("effectonce_outbox_messages", state="parked") == 1
+    assert scraped.value("effectonce_outbox_messages", state="pending") == 0
+    assert scraped.value("effectonce_outbox_oldest_seconds") > 0
     assert await aget(relay.listen or "", "/readyz") == (200, "ok\n")
     relay.stop()
     await serve
     store.close()
 
 
-def test_the_commands_serve_them_too(tmp_path: Path) -> None:
+def test_the_commands_serve_the_endpoints(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
         textwrap.dedent(f"""
             import effectonce as eo
@@ -307,7 +305,7 @@ def answered(process: subprocess.Popen[bytes], address: str, path: str) -> tuple
     raise AssertionError("it ended before it listened")
 
 
-async def test_a_collector_that_raises_is_an_answer_and_probes_go_on() -> None:
+async def test_a_failing_collector_is_a_500_and_probes_still_answer() -> None:
     class Broken:
         def collect(self) -> list[Any]:
             raise RuntimeError("a defect")
@@ -325,18 +323,18 @@ async def test_a_collector_that_raises_is_an_answer_and_probes_go_on() -> None:
 
 
 @pytest.mark.parametrize("listen", ["9464", "localhost", "localhost:http", "127.0.0.1:70000", ""])
-def test_an_address_that_is_none_is_refused(listen: str) -> None:
+def test_an_invalid_address_is_refused(listen: str) -> None:
     with pytest.raises(eo.ConfigurationError, match=r"write 127\.0\.0\.1:9464"):
         parse_address(listen)
 
 
 def test_without_a_host_only_this_machine_is_served() -> None:
-    """F64: nothing is open to others unless it is told to."""
+    """F64: other machines are served only on request."""
     assert parse_address(":9464") == ("127.0.0.1", 9464)
     assert parse_address("[::1]:9464") == ("::1", 9464)
 
 
-async def test_an_address_that_is_taken_stops_the_worker() -> None:
+async def test_an_address_in_use_stops_the_worker() -> None:
     taken = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
     port = taken.sockets[0].getsockname()[1]
     worker = Bench().worker(listen=f"127.0.0.1:{port}")

@@ -22,7 +22,7 @@ def charged(store: eo.Store, key: str = "pay_7f3a") -> None:
         pass
 
 
-def test_a_duplicate_is_one_line_and_what_is_normal_is_none(caplog: Log) -> None:
+def test_a_duplicate_is_logged_and_a_first_run_is_not(caplog: Log) -> None:
     caplog.set_level(logging.DEBUG)
     store = eo.connect("memory://", sweep_every=None)
     EventLogger().watch(store)
@@ -60,7 +60,7 @@ def test_a_private_store_shows_no_key_and_no_detail(caplog: Log) -> None:
 @pytest.mark.parametrize(
     "hostile", ["a\r\nclaimed scope=forged", "\x1b[2Jx", "two words", 'quo"ted', "a=b", "x" * 5000]
 )
-def test_f65_what_comes_from_outside_stays_in_its_place(format: Any, hostile: str, caplog: Log) -> None:
+def test_f65_a_key_cannot_forge_a_log_line(format: Any, hostile: str, caplog: Log) -> None:
     store = eo.connect("memory://", sweep_every=None)
     EventLogger(format=format).watch(store)
     store.runtime.emit("fenced", "s", hostile, detail=hostile)
@@ -81,12 +81,12 @@ def test_f66_no_password_is_in_a_line(caplog: Log) -> None:
     assert "amqp://shop:***@host/vhost" in caplog.text
 
 
-def test_every_kind_that_has_a_level_is_one() -> None:
+def test_every_kind_with_a_level_exists() -> None:
     kinds = set(typing.get_args(typing.get_type_hints(Event)["kind"]))
     assert set(LEVELS) <= kinds
 
 
-def test_what_cannot_be_watched_says_so() -> None:
+def test_watching_other_objects_is_refused() -> None:
     with pytest.raises(eo.ConfigurationError, match="a sink watches a Store, a Worker or a Relay, not str"):
         EventLogger().watch("redis://")  # type: ignore[arg-type]
     with pytest.raises(eo.InvalidOption):

@@ -45,8 +45,8 @@ class Watching:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     for point in metric.data.data_points if metric.name == name else ():
-                        found = {key.replace(".", "_"): value for key, value in (point.attributes or {}).items()}
-                        if attributes.items() <= found.items():
+                        labels = {key.replace(".", "_"): value for key, value in (point.attributes or {}).items()}
+                        if attributes.items() <= labels.items():
                             total += float(getattr(point, "value", getattr(point, "count", 0)))
         return total
 
@@ -72,7 +72,7 @@ def id_of(span: ReadableSpan) -> int:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "redis", "nats"])
-async def test_from_producer_to_handler_by_outbox_relay_and_broker_it_is_one_trace(
+async def test_one_trace_leads_from_producer_to_handler_through_outbox_relay_and_broker(
     kind: str, watching: Watching, tmp_path: Path, unique_name: str, request: pytest.FixtureRequest
 ) -> None:
     database = f"sqlite:///{tmp_path}/shop.db"
@@ -179,7 +179,7 @@ def test_a_replayed_call_links_the_callers_span_to_the_first_and_gives_the_same_
     assert charge("before") == untraced == {"amount": 42}, "what was done outside of any trace is replayed all the same"
 
 
-def test_who_does_not_trace_reads_what_was_stored_with_a_trace(watching: Watching, tmp_path: Path) -> None:
+def test_a_process_without_tracing_reads_traced_results(watching: Watching, tmp_path: Path) -> None:
     """One process traces and the other does not: both replay."""
     url = f"sqlite:///{tmp_path}/records.db"
     with eo.connect(url, sweep_every=None) as traced, eo.connect(url, sweep_every=None) as plain:
@@ -256,7 +256,7 @@ async def test_a_context_that_a_message_brings_is_kept(watching: Watching) -> No
     assert [link.context.span_id for link in send.links] == [int("cd" * 8, 16)]
 
 
-async def test_a_row_that_cannot_be_read_is_parked_and_the_relay_goes_on(watching: Watching, tmp_path: Path) -> None:
+async def test_an_unreadable_row_is_parked_and_the_relay_continues(watching: Watching, tmp_path: Path) -> None:
     """F46: of a row that another program has written, with headers that are none."""
     store, broker = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None), eo.connect_broker("memory://")
     store.migrate()
@@ -294,7 +294,7 @@ def test_without_the_package_the_error_names_it() -> None:
     assert "pip install 'effectonce[opentelemetry]'" in done.stderr
 
 
-def test_what_cannot_be_traced_says_so(watching: Watching) -> None:
+def test_tracing_other_objects_is_refused(watching: Watching) -> None:
     with pytest.raises(eo.ConfigurationError, match="can be traced, not dict"):
         watching.tracing.watch({})  # type: ignore[arg-type]
 
@@ -343,5 +343,5 @@ def test_names_made_of_data_do_not_fill_the_metrics(watching: Watching, monkeypa
         for number in range(10):
             with eo.block(store, scope=f"tenant-{number}", key="k"):
                 pass
-    found = {"effectonce_kind": "completed", "effectonce_scope": "(other)"}
-    assert watching.metric("effectonce.outcomes", **found) == 7
+    labels = {"effectonce_kind": "completed", "effectonce_scope": "(other)"}
+    assert watching.metric("effectonce.outcomes", **labels) == 7

@@ -40,22 +40,22 @@ def test_every_outcome_of_a_guard_is_counted_by_scope_and_kind(tmp_path: Path) -
     with pytest.raises(eo.InDoubt):
         charge("d")
 
-    found = page(metrics)
-    assert found.value("effectonce_outcomes_total", scope="charge", kind="claimed") == 4
-    assert found.value("effectonce_outcomes_total", scope="charge", kind="completed") == 3
-    assert found.value("effectonce_outcomes_total", scope="charge", kind="replayed") == 2
-    assert found.value("effectonce_outcomes_total", scope="charge", kind="in_doubt") == 2, (
+    scraped = page(metrics)
+    assert scraped.value("effectonce_outcomes_total", scope="charge", kind="claimed") == 4
+    assert scraped.value("effectonce_outcomes_total", scope="charge", kind="completed") == 3
+    assert scraped.value("effectonce_outcomes_total", scope="charge", kind="replayed") == 2
+    assert scraped.value("effectonce_outcomes_total", scope="charge", kind="in_doubt") == 2, (
         "it became so, and was met so"
     )
-    assert found.value("effectonce_claim_seconds_count", scope="charge") == 4
-    assert found.value("effectonce_claim_seconds_bucket", scope="charge", le="300.0") == 4
-    assert found.value("effectonce_run_seconds_count", scope="charge", outcome="completed") == 3
-    assert found.value("effectonce_run_seconds_count", scope="charge", outcome="in_doubt") == 1, "of the one that ran"
-    assert found.value("effectonce_records", state="in_doubt") == 1
-    assert found.value("effectonce_records", state="done") == 3
-    assert found.value("effectonce_in_doubt_oldest_seconds") >= 0
-    assert found.value("effectonce_batch_size_sum", lane="both") == 4 + 3 + 2 + 1 + 1
-    assert found.value("effectonce_up") == 1
+    assert scraped.value("effectonce_claim_seconds_count", scope="charge") == 4
+    assert scraped.value("effectonce_claim_seconds_bucket", scope="charge", le="300.0") == 4
+    assert scraped.value("effectonce_run_seconds_count", scope="charge", outcome="completed") == 3
+    assert scraped.value("effectonce_run_seconds_count", scope="charge", outcome="in_doubt") == 1, "of the one that ran"
+    assert scraped.value("effectonce_records", state="in_doubt") == 1
+    assert scraped.value("effectonce_records", state="done") == 3
+    assert scraped.value("effectonce_in_doubt_oldest_seconds") >= 0
+    assert scraped.value("effectonce_batch_size_sum", lane="both") == 4 + 3 + 2 + 1 + 1
+    assert scraped.value("effectonce_up") == 1
     store.close()
 
 
@@ -78,10 +78,10 @@ def test_a_zombie_is_counted_as_fenced() -> None:
 
     with pytest.raises(eo.LeaseLost):
         charge("a")
-    found = page(metrics)
-    assert found.value("effectonce_outcomes_total", kind="fenced") == 1
-    assert found.value("effectonce_outcomes_total", kind="completed") == 1
-    assert found.value("effectonce_outcomes_total", kind="claimed") == 2
+    scraped = page(metrics)
+    assert scraped.value("effectonce_outcomes_total", kind="fenced") == 1
+    assert scraped.value("effectonce_outcomes_total", kind="completed") == 1
+    assert scraped.value("effectonce_outcomes_total", kind="claimed") == 2
 
 
 def test_threads_lose_no_count() -> None:
@@ -92,8 +92,8 @@ def test_threads_lose_no_count() -> None:
     def count(id: int) -> None: ...
 
     def work(number: int) -> None:
-        for each in range(3 * event_counters.FOLD_AT_OBSERVATIONS):
-            count(number * 10_000 + each)
+        for index in range(3 * event_counters.FOLD_AT_OBSERVATIONS):
+            count(number * 10_000 + index)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -106,7 +106,7 @@ def test_threads_lose_no_count() -> None:
     assert page(metrics).value("effectonce_outcomes_total", kind="claimed") == 12 * event_counters.FOLD_AT_OBSERVATIONS
 
 
-def test_scopes_that_never_end_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scopes_beyond_the_limit_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server that scrapes is not filled with names that are made of data."""
     monkeypatch.setattr(prometheus, "MAX_SCOPES", 3)
     store = eo.connect("memory://", sweep_every=None)
@@ -114,21 +114,23 @@ def test_scopes_that_never_end_become_one(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(10):
         with eo.block(store, scope=f"tenant-{number}", key="x"):
             pass
-    found = page(metrics)
-    assert len({each.labels["scope"] for each in found.samples if each.name == "effectonce_outcomes_total"}) == 4
-    assert found.value("effectonce_outcomes_total", kind="completed") == 10
-    assert found.value("effectonce_outcomes_total", kind="completed", scope=prometheus.OTHER) == 7
+    scraped = page(metrics)
+    assert (
+        len({sample.labels["scope"] for sample in scraped.samples if sample.name == "effectonce_outcomes_total"}) == 4
+    )
+    assert scraped.value("effectonce_outcomes_total", kind="completed") == 10
+    assert scraped.value("effectonce_outcomes_total", kind="completed", scope=prometheus.OTHER) == 7
 
 
-def test_what_alerts_look_for_is_counted_from_zero() -> None:
-    """Prometheus sees no increase in a series that begins with 1: the first fenced write would alarm nobody."""
+def test_alerting_kinds_are_counted_from_zero() -> None:
+    """Prometheus sees no increase in a series that begins with 1: the first fenced write would raise no alarm."""
     store = eo.connect("memory://", sweep_every=None)
     metrics = private().watch(store)
     with eo.block(store, scope="s", key="x"):
         pass
-    found = page(metrics)
+    scraped = page(metrics)
     for kind in prometheus.ALERTING:
-        assert found.value("effectonce_outcomes_total", scope="s", kind=kind) == 0
+        assert scraped.value("effectonce_outcomes_total", scope="s", kind=kind) == 0
 
 
 def test_f37_a_store_that_was_never_swept_grows_stale_as_well() -> None:
@@ -152,7 +154,7 @@ def test_metrics_of_one_registry_count_once_however_often_they_are_made() -> Non
     assert page(Metrics(registry)).value("effectonce_outcomes_total", kind="completed") == 1
 
 
-def test_another_hook_sees_the_events_all_the_same() -> None:
+def test_another_hook_still_sees_the_events() -> None:
     store = eo.connect("memory://", sweep_every=None)
     seen: list[Event] = []
     metrics = private().watch(store)
@@ -185,18 +187,18 @@ def test_a_meter_that_raises_changes_no_outcome(caplog: pytest.LogCaptureFixture
     assert "an effectonce hook raised on completed" in caplog.text
 
 
-def test_a_child_that_was_forked_in_the_middle_of_a_scrape_goes_on() -> None:
+def test_a_child_forked_during_a_scrape_can_read_and_count() -> None:
     """Nobody frees a lock that a thread of the parent held, nor ends what it was reading."""
     tally, reading = event_counters.Histogram(), CachedProbe("slow", lambda: 7)
-    began, go_on = threading.Event(), threading.Event()
+    has_started, may_continue = threading.Event(), threading.Event()
 
     def wait() -> bool:
-        began.set()
-        return go_on.wait(20)
+        has_started.set()
+        return may_continue.wait(20)
 
     slow = CachedProbe("slower", wait)
     slow.refresh()
-    assert began.wait(20)
+    assert has_started.wait(20)
     with tally.lock:
         child = os.fork()
         if not child:
@@ -205,7 +207,7 @@ def test_a_child_that_was_forked_in_the_middle_of_a_scrape_goes_on() -> None:
             tally.pending.append(1.0)
             tally.fold()
             os._exit(42 if slow.value and reading.value == 7 and tally.count == 1 else 1)
-    go_on.set()
+    may_continue.set()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
 
 
@@ -219,11 +221,11 @@ def test_a_scrape_does_not_wait_for_a_server_that_hangs() -> None:
 
     reading = CachedProbe("a dead server", read)
     for _ in range(3):
-        began = time.monotonic()
+        started_at = time.monotonic()
         refresh([reading], 0.05)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - started_at < 10
         assert reading.value is None
-    assert len(asked) == 1, "nobody is asked twice at once"
+    assert len(asked) == 1, "one read runs at a time"
     hangs.set()
     refresh([reading], 10)
     assert reading.value == 7
@@ -231,12 +233,12 @@ def test_a_scrape_does_not_wait_for_a_server_that_hangs() -> None:
     assert len(asked) == 1, "and an answer is kept for a while"
 
 
-def test_what_does_not_answer_is_down_and_the_rest_is_there(tmp_path: Path) -> None:
+def test_an_unreachable_store_is_down_and_the_others_are_reported(tmp_path: Path) -> None:
     store = eo.connect(f"sqlite:///{tmp_path}/gone/shop.db", sweep_every=None)
     other = eo.connect("memory://", sweep_every=None)
     metrics = private().watch(store, other)
-    found = page(metrics)
-    assert sorted(each.value for each in found.samples if each.name == "effectonce_up") == [0, 1]
+    scraped = page(metrics)
+    assert sorted(sample.value for sample in scraped.samples if sample.name == "effectonce_up") == [0, 1]
 
 
 def test_no_password_is_in_a_metric() -> None:
@@ -265,11 +267,11 @@ print(metrics.text().decode())
         done = subprocess.run(
             [sys.executable, "-c", code, turn], cwd=tmp_path, env=shared, capture_output=True, text=True, check=True
         )
-    found = Page(done.stdout)
-    assert found.value("effectonce_outcomes_total", scope="charge", kind="completed") == 6
-    assert found.value("effectonce_claim_seconds_count", scope="charge") == 6
-    assert found.value("effectonce_run_seconds_count", outcome="completed") == 6
-    assert found.value("effectonce_records", state="done") == 6
+    scraped = Page(done.stdout)
+    assert scraped.value("effectonce_outcomes_total", scope="charge", kind="completed") == 6
+    assert scraped.value("effectonce_claim_seconds_count", scope="charge") == 6
+    assert scraped.value("effectonce_run_seconds_count", outcome="completed") == 6
+    assert scraped.value("effectonce_records", state="done") == 6
 
 
 def test_without_the_package_the_error_names_it() -> None:

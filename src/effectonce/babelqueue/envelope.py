@@ -189,11 +189,11 @@ def _members_read_before(message: Message[Any]) -> dict[str, Raw]:
 
 
 def _message_headers(headers: Mapping[str, str], members: dict[str, Raw], meta: dict[str, Raw]) -> dict[str, str]:
-    kept = names.other_headers(headers)
-    if kept.pop(REPLAY, ""):
-        kept[REDRIVEN] = BYPASS
-    kept[ENVELOPE] = _to_json({**members, "data": None, "meta": meta}).decode()
-    return kept
+    message_headers = names.other_headers(headers)
+    if message_headers.pop(REPLAY, ""):
+        message_headers[REDRIVEN] = BYPASS
+    message_headers[ENVELOPE] = _to_json({**members, "data": None, "meta": meta}).decode()
+    return message_headers
 
 
 def _take_urn(known: KnownMembers, members: dict[str, Raw]) -> str:

@@ -95,7 +95,7 @@ def dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) 
         cause = msgspec.json.decode(headers.get(CAUSE, "{}"), type=dict[str, Any])
     except msgspec.DecodeError:
         cause = {}
-    kept = {"headers": {**packet.headers, **headers}, "id": packet.id, "key": packet.ordering_key}
+    own = {"headers": {**packet.headers, **headers}, "id": packet.id, "key": packet.ordering_key}
     block = {
         "reason": REASONS.get(str(cause.get("why")), "failed"),
         "error": cause.get("text"),
@@ -104,7 +104,7 @@ def dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) 
         "original_queue": queue,
         "attempts": cause.get("attempts", 0),
         "lang": "python",
-        "effectonce": kept,
+        "effectonce": own,
     }
     return dead_letter_record(packet.body, block)
 
@@ -113,9 +113,9 @@ def dead_letter_of(element: bytes, queue: str) -> DeadLetter:
     """The dead letter in an element, which may be one that another SDK has written."""
     record, frame_headers = _unframe(element)
     body, block = original_body(record)
-    kept = block.pop("effectonce", None)
-    if isinstance(kept, dict):
-        packet = Packet(body=body, headers=kept["headers"], id=kept["id"], ordering_key=kept["key"])
+    own = block.pop("effectonce", None)
+    if isinstance(own, dict):
+        packet = Packet(body=body, headers=own["headers"], id=own["id"], ordering_key=own["key"])
     else:
         id, ordering_key = identity_of(body)
         cause = {"why": block.get("reason"), "text": block.get("error"), "error": block.get("exception")}

@@ -15,9 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
+from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.reconnecting_connection import closing
+from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer, give_back_unsettled
 from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
-from effectonce.backends.redis.endpoint import RedisEndpoint, endpoint_at, load_driver
+from effectonce.backends.redis.endpoint import RedisEndpoint, endpoint_at
 from effectonce.backends.redis.errors import RedisBrokerErrors
 from effectonce.contracts import (
     BrokerCapabilities,
@@ -36,9 +38,6 @@ from .list_elements import count_attempt, dead_letter_element, dead_letter_of, e
 TAKE = Script("list_take", package="effectonce.babelqueue")
 SETTLE = Script("list_settle", package="effectonce.babelqueue")
 
-#: The pause between two polls of an empty queue doubles from the first to the second.
-FIRST_PAUSE_S: Final = 0.005
-MAX_PAUSE_S: Final = 0.1
 #: How many dead letters are read at once.
 BROWSE_CHUNK: Final = 100
 
@@ -55,7 +54,7 @@ class RedisBabelQueueBackend:
         self.window = address.seconds("ack_window", 90.0)
         self.endpoint = endpoint_at(address, RedisBrokerErrors)
         address.done()
-        load_driver()
+        require_driver("Redis", "redis", "hiredis")
         self.capabilities = BrokerCapabilities(
             name="redis+babelqueue",
             ordering="queue",
@@ -76,11 +75,8 @@ class RedisBabelQueueBackend:
     async def declare(self, queue: str, *, group: str) -> None:
         """Only connect: a list exists as soon as it has an element."""
         require_name(queue)
-        connection = RedisBrokerConnection(self.endpoint)
-        try:
+        async with closing(RedisBrokerConnection(self.endpoint)) as connection:
             await connection.call("LLEN", queue)
-        finally:
-            await connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
         await self.declare(queue, group=group)
@@ -114,42 +110,27 @@ class ListReservation(HeldDelivery):
     element: bytes
 
 
-class BabelQueueListConsumer:
+class BabelQueueListConsumer(PollingConsumer[ListReservation]):
     """See `contracts.Consumer`. It polls: nothing in this layout wakes a consumer."""
 
     def __init__(self, endpoint: RedisEndpoint, queue: str, *, window: float, prefetch: int) -> None:
+        super().__init__(prefetch, window, longest_poll=0.0)
         self._queue = queue
-        self._window = window
         processing = f"{queue}:processing"
         self._processing = [processing.encode(), f"{processing}:deadlines".encode()]
         self._delayed = f"{queue}:effectonce:delayed".encode()
         self._connection = RedisBrokerConnection(endpoint)
         self._exchange = asyncio.Lock()  # one command at a time on the connection
-        self._unsettled: UnsettledDeliveries[ListReservation] = UnsettledDeliveries(prefetch)
 
-    async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
-        deadline = time.monotonic() + wait
-        pause = FIRST_PAUSE_S
-        while True:
-            room = min(limit, self._unsettled.room())
-            deliveries = await self._take(room) if room > 0 else []
-            left = deadline - time.monotonic()
-            if deliveries or left <= 0:
-                return deliveries
-            await asyncio.sleep(min(left, pause))
-            pause = min(pause * 2, MAX_PAUSE_S)
-
-    async def _take(self, room: int) -> list[Delivery]:
+    async def _poll_once(self, limit: int, wait: float) -> list[Delivery]:
         keys = [self._queue.encode(), *self._processing, self._delayed]
         ends_at = time.monotonic() + self._window
         async with self._exchange:
-            taken = await self._connection.batch(TAKE, keys, [str(self._window), str(room), os.urandom(16)])
-        deliveries = []
-        for token, element in taken:
-            reservation = ListReservation(token, ends_at, element)
-            self._unsettled.add(reservation)
-            deliveries.append(Delivery(packet=packet_of(element), queue=self._queue, handle=reservation))
-        return deliveries
+            taken = await self._connection.batch(TAKE, keys, [str(self._window), limit, os.urandom(16)])
+        return [
+            Delivery(packet=packet_of(element), queue=self._queue, handle=ListReservation(token, ends_at, element))
+            for token, element in taken
+        ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         return await self._unsettled.settle(deliveries, lambda held: self._run_settle("ack", 0, b"", held))
@@ -201,17 +182,12 @@ class BabelQueueListConsumer:
         return None
 
     async def close(self) -> None:
+        held = await self._stop_polling()
+        elements = [reservation.element for reservation in held]  # as they are: no attempt was made at them
         try:
-            await give_back_unsettled(self._give_back)
+            await give_back_unsettled(lambda: self._run_settle("push", 0, self._queue.encode(), held, elements))
         finally:
-            self._unsettled.release_all()
             await self._connection.close()
-
-    async def _give_back(self) -> None:
-        """Push all elements back as they are: no attempt was made at them."""
-        held = list(self._unsettled)
-        elements = [reservation.element for reservation in held]
-        await self._run_settle("push", 0, self._queue.encode(), held, elements)
 
 
 def dead_letter_list(queue: str) -> bytes:
@@ -254,14 +230,13 @@ class BabelQueueListDeadLetters:
             if not elements:
                 break
             for element in elements:
-                if element_id(element) in wanted:
-                    wanted.discard(element_id(element))
+                if (id := element_id(element)) in wanted:
+                    wanted.remove(id)
                     chosen.append(element)
             start += BROWSE_CHUNK
-        removed = 0
-        for element in chosen:
-            removed += int(await self._connection.call("LREM", self._list, 1, element))
-        return removed
+        if not chosen:
+            return 0
+        return sum(await self._connection.exchange(*(("LREM", self._list, 1, element) for element in chosen)))
 
     async def count(self) -> int:
         length: int = await self._connection.call("LLEN", self._list)

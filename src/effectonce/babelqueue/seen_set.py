@@ -48,7 +48,7 @@ class SeenSet:
         run = self._run(message_id)
         try:
             run_sync(begin(run, run.runtime.sync_client()))
-        except ResultNotStored:  # done, by a guard that could not keep its result; nobody asks for it here
+        except ResultNotStored:  # done, by a guard that could not store its result, which is not asked for here
             return True
         return run.replayed
 

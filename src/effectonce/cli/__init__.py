@@ -71,9 +71,7 @@ def run(arguments: list[str]) -> int:
     if arguments[:1] == ["lint"]:
         return _lint(arguments[1:])
     if arguments in (["--version"], ["-V"]):
-        from effectonce import __version__
-
-        print(f"effectonce {__version__}")
+        print_version()
         return 0
     try:
         import typer  # noqa: F401
@@ -88,6 +86,12 @@ def run(arguments: list[str]) -> int:
     from .app import run as run_app
 
     return run_app(arguments)
+
+
+def print_version() -> None:
+    from effectonce import __version__
+
+    print(f"effectonce {__version__}")
 
 
 def _lint(arguments: list[str]) -> int:

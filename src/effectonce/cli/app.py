@@ -11,25 +11,26 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from . import print_version
 from .terminal import redact
 
-#: Each command: its line in the list of commands, and the module and the name of its function, or of its group.
-#: Only that module is imported when it is run.
+#: Each command: its line in the list of commands, and the module that has it under its name. Only that module is
+#: imported when it is run.
 COMMANDS = {
-    "demo": ("One payment, delivered twice, charged once.", "completion", "demo"),
-    "run": ("Consume queues with your worker until SIGTERM.", "worker", "run"),
-    "relay": ("Publish the messages of outboxes to a broker, until SIGTERM.", "relay", "relay"),
-    "migrate": ("Create or upgrade the store's schema.", "stores", "migrate"),
-    "check": ("Check whether a store can keep its promise.", "stores", "check"),
-    "doctor": ("Show what is wrong, why it matters, and what to run.", "doctor", "doctor"),
-    "records": ("A store's records: list, show, forget, resolve.", "records", "records"),
-    "outbox": ("An outbox's messages: list, stats, unpark.", "outbox", "outbox"),
-    "dlq": ("Dead letters: list, show, redrive, purge.", "dead_letters", "dlq"),
-    "intents": ("Calls to outside APIs: open, in doubt, resolve.", "intents", "intents"),
-    "sagas": ("Sagas: unfinished, in doubt, and the steps of one.", "sagas", "sagas"),
-    "verify": ("Kill a handler at every step and count its effects.", "verify", "verify"),
-    "lint": ("Find the consumer that will charge twice.", "completion", "lint"),
-    "dashboard": ("All of this in a browser.", "dashboard", "dashboard"),
+    "demo": ("One payment, delivered twice, charged once.", "completion"),
+    "run": ("Consume queues with your worker until SIGTERM.", "worker"),
+    "relay": ("Publish the messages of outboxes to a broker, until SIGTERM.", "relay"),
+    "migrate": ("Create or upgrade the store's schema.", "stores"),
+    "check": ("Check whether a store can keep its promise.", "stores"),
+    "doctor": ("Show what is wrong, why it matters, and what to run.", "doctor"),
+    "records": ("A store's records: list, show, forget, resolve.", "records"),
+    "outbox": ("An outbox's messages: list, stats, unpark.", "outbox"),
+    "dlq": ("Dead letters: list, show, redrive, purge.", "dead_letters"),
+    "intents": ("Calls to outside APIs: open, in doubt, resolve.", "intents"),
+    "sagas": ("Sagas: unfinished, in doubt, and the steps of one.", "sagas"),
+    "verify": ("Kill a handler at every step and count its effects.", "verify"),
+    "lint": ("Find the consumer that will charge twice.", "completion"),
+    "dashboard": ("All of this in a browser.", "dashboard"),
 }
 EXIT_CODES = """\b
 Exit codes, the same for every command:
@@ -58,8 +59,7 @@ class _Commands(TyperGroup):
         name = args[0]
         if name not in COMMANDS:
             return super().resolve_command(ctx, args)
-        _, module, attribute = COMMANDS[name]
-        loaded = getattr(import_module(f"{__package__}.{module}"), attribute)
+        loaded = getattr(import_module(f"{__package__}.{COMMANDS[name][1]}"), name)
         if not isinstance(loaded, typer.Typer):
             single = typer.Typer(add_completion=False, rich_markup_mode=None)
             single.command(name)(loaded)
@@ -103,18 +103,8 @@ def _message(error: Any) -> str:
     return str(error.format_message())
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from effectonce import __version__
-
-        print(f"effectonce {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
-def effectonce(
-    version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+def effectonce(version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False) -> None:
+    if version:
+        print_version()
+        raise typer.Exit

@@ -28,12 +28,14 @@ NAMES = list[str] | None
 def dashboard(
     store_url: options.StoreUrl = None,
     broker: options.BrokerUrl = None,
-    worker: Annotated[NAMES, typer.Option(metavar="MODULE:WORKER", help="A worker: its dead letters.")] = None,
-    intents: Annotated[NAMES, typer.Option(metavar="MODULE:INTENTS", help="Intents: decided by their types.")] = None,
-    saga: Annotated[NAMES, typer.Option(metavar="MODULE:SAGA", help="A saga: its steps can be decided.")] = None,
+    worker: Annotated[NAMES, typer.Option(metavar="MODULE:WORKER", help="A worker, to show its dead letters.")] = None,
+    intents: Annotated[
+        NAMES, typer.Option(metavar="MODULE:INTENTS", help="Intents, to decide them by their types.")
+    ] = None,
+    saga: Annotated[NAMES, typer.Option(metavar="MODULE:SAGA", help="A saga, to decide its steps.")] = None,
     outbox: Annotated[str | None, typer.Option(metavar="URL", help="The outbox's database, if not the store.")] = None,
     table: Annotated[str | None, typer.Option(help="The outbox's table, if it has its own.")] = None,
-    queue: Annotated[NAMES, typer.Option(help="A queue of --broker: its dead letters, without a worker.")] = None,
+    queue: Annotated[NAMES, typer.Option(help="A queue of --broker, to show its dead letters.")] = None,
     group: Annotated[str, typer.Option(help="The name of the workers of --queue.")] = "worker",
     metrics: Annotated[NAMES, typer.Option(metavar="URL", help="A worker's /metrics, for the plots.")] = None,
     audit: options.AuditFile = None,
@@ -42,7 +44,7 @@ def dashboard(
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen on an address that other machines reach.")
     ] = False,
-    allow_host: Annotated[NAMES, typer.Option(metavar="NAME", help="A name it is reached by, behind a proxy.")] = None,
+    allow_host: Annotated[NAMES, typer.Option(metavar="NAME", help="A host name by which a proxy reaches it.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what ran, what is stuck and what is in doubt, and fix it: on http://127.0.0.1:8765.
@@ -67,8 +69,8 @@ def dashboard(
         _open(setting("store", store_url)),
         broker=None if broker_url is None else connect_broker(broker_url),
         workers=[load_worker(name) for name in worker or ()],
-        intents=[load_program(name, Intents, "shop.billing:intents") for name in intents or ()],
-        sagas=[load_program(name, Saga, "shop.orders:saga") for name in saga or ()],
+        intents=[load_program(name, "shop.billing:intents", Intents) for name in intents or ()],
+        sagas=[load_program(name, "shop.orders:saga", Saga) for name in saga or ()],
         outbox=_open(outbox),
         table=table,
         queues=queue or (),

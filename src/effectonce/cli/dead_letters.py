@@ -68,7 +68,7 @@ class Selection(Struct, frozen=True):
 
 @dlq.command("list")
 def list_(
-    worker: options.WorkerName,
+    worker_name: options.WorkerName,
     queue: Queue,
     why: Why = "",
     type: Kind = "",
@@ -78,7 +78,7 @@ def list_(
     as_json: options.Json = False,
 ) -> None:
     """List dead letters, oldest first. Nothing is changed."""
-    with _open_queue(worker, queue) as dead_letters:
+    with _open_queue(worker_name, queue) as dead_letters:
         page = dead_letters.list(select=Selection(why, type, key).select, limit=limit, after=cursor)
         count = dead_letters.count()
     heads = ("id", "type", "key", "why", "attempts", "since", "error")
@@ -91,13 +91,13 @@ def list_(
 
 @dlq.command("show")
 def show_(
-    worker: options.WorkerName,
+    worker_name: options.WorkerName,
     queue: Queue,
     id: Annotated[str, typer.Argument(metavar="ID")],
     as_json: options.Json = False,
 ) -> None:
     """Show one dead letter: why, where, how often, and its exact bytes."""
-    with _open_queue(worker, queue) as dead_letters:
+    with _open_queue(worker_name, queue) as dead_letters:
         dead = dead_letters.show(id)
     facts = {**_facts(dead), "since": format_time(_given_up_at(dead)), "headers": dict(dead.packet.headers)}
     try:
@@ -112,7 +112,7 @@ def show_(
 
 @dlq.command()
 def redrive(
-    worker: options.WorkerName,
+    worker_name: options.WorkerName,
     queue: Queue,
     why: Why = "",
     type: Kind = "",
@@ -139,7 +139,7 @@ def redrive(
     """
     selection = Selection(why, type, key, id)
     what: dict[str, Any] = {"select": selection.select, "limit": limit, "to": to, "new_generation": new_generation}
-    with _open_queue(worker, queue) as dead_letters:
+    with _open_queue(worker_name, queue) as dead_letters:
         if dry_run:
             previews = dead_letters.redrive(**what, dry_run=True)
             _print_redrives(previews, dry_run, as_json)
@@ -191,7 +191,7 @@ def _print_redrives(redrives: Sequence[Redrive], dry_run: bool, as_json: bool) -
 
 @dlq.command()
 def purge(
-    worker: options.WorkerName,
+    worker_name: options.WorkerName,
     queue: Queue,
     why: Why = "",
     type: Kind = "",
@@ -208,7 +208,7 @@ def purge(
     selection = Selection(why, type, key, id)
     if selection.select is None and not everything:
         raise InvalidOption("purge removes for good: choose which (--why, --type, --key, --id), or --all")
-    with _open_queue(worker, queue) as dead_letters:
+    with _open_queue(worker_name, queue) as dead_letters:
         doomed = dead_letters.purge(select=selection.select, limit=limit, dry_run=True)
         if dry_run:
             _report_removed(queue, doomed, True, as_json)

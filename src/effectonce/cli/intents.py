@@ -126,7 +126,7 @@ def resolve(
 
 
 def _load_intents(name: str) -> Intents:
-    return load_program(name, Intents, "shop.billing:intents")
+    return load_program(name, "shop.billing:intents", Intents)
 
 
 def _facts(program: Intents, record: Record) -> dict[str, Any]:

@@ -84,5 +84,5 @@ def print_details(facts: Mapping[str, Any]) -> None:
 
 
 def print_figure(name: str, figure: str, colour: Colour = "") -> None:
-    """Print one figure on a line, below and above others."""
+    """Print one figure on a line, aligned with those above and below."""
     Screen().print(f"{name:<16}{figure or '-':>10}", colour)

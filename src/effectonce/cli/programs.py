@@ -26,16 +26,17 @@ MAX_COUNTED = 10_000  # a progress bar's total is counted up to here
 _FINISHING_EVENTS = frozenset(("completed", "failed", "exhausted", "in_doubt", "released"))
 
 
-def load_program(name: str, kind: type[T], example: str) -> T:
-    """Import the object that ``module:name`` names. Raises `ConfigurationError` where it is not a ``kind``."""
+def load_program(name: str, example: str, *kinds: type[T]) -> T:
+    """Import the object that ``module:name`` names. Raises `ConfigurationError` where it is none of the ``kinds``."""
     program = load_object(name, example)
-    if not isinstance(program, kind):
-        raise ConfigurationError(f"{show(name)!r} is of type {name_of(type(program))}, not {kind.__name__}")
+    if not isinstance(program, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise ConfigurationError(f"{show(name)!r} is of type {name_of(type(program))}, not {expected}")
     return program
 
 
 def load_worker(name: str) -> Worker:
-    return load_program(name, Worker, "shop.worker:worker")
+    return load_program(name, "shop.worker:worker", Worker)
 
 
 def close_program(program: Worker | Intents) -> None:

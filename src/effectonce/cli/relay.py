@@ -48,7 +48,7 @@ def relay(
         raise InvalidOption(f"--order is key or none, not {show(order)!r}")
     source, target = settings.url("store", from_), settings.url("broker", to)
     with connect(source, sweep_every=None) as store, connect_broker(target) as broker:
-        worker = Relay(
+        outbox_relay = Relay(
             store,
             broker,
             order="key" if order == "key" else None,
@@ -58,19 +58,19 @@ def relay(
             table=table,
             listen=listen,
         )
-        reporter = RelayReporter(worker, as_json)
+        reporter = RelayReporter(outbox_relay, as_json)
         store.add_hook(reporter.on_event)
-        worker.check()
+        outbox_relay.check()
         order_text = "in order of their keys" if order == "key" else "in no order"
         route = f"from {without_secrets(source)} to {without_secrets(target)}"
         reporter.report(f"{route}, {order_text}", event="started")
         if once:
-            _send_once(worker)
+            _send_once(outbox_relay)
         else:
             with reporter.every(every):
-                worker.run()
+                outbox_relay.run()
         reporter.report_totals("ended")
-    if worker.interrupted:
+    if outbox_relay.interrupted:
         raise KeyboardInterrupt
 
 

@@ -193,7 +193,7 @@ def _require_record(saga: Saga[Any], id: str) -> Record:
 
 
 def _load_saga(name: str) -> Saga[Any]:
-    return load_program(name, Saga, "shop.orders:saga")
+    return load_program(name, "shop.orders:saga", Saga)
 
 
 def _quoted(id: str) -> str:

@@ -18,21 +18,21 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def run(
-    worker: options.WorkerName,
+    name: options.WorkerName,
     check: Annotated[bool, typer.Option("--check", help="Only run the start-up checks.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log informational events, too.")] = False,
     listen: options.Listen = None,
     as_json: options.Json = False,
 ) -> None:
     """Consume queues until SIGTERM or Ctrl-C, which drain; a second one returns all messages at once."""
-    consumer = load_worker(worker)
+    worker = load_worker(name)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG_FORMAT)
-    for route in consumer.routes:
+    for route in worker.routes:
         kind = f"type {show(route.type)}" if route.type is not None else "every other type"
         report(
             as_json,
-            f"[worker] {consumer.name}: {route.queue}, {kind}: {route.name}, {route.concurrency} at once",
-            worker=consumer.name,
+            f"[worker] {worker.name}: {route.queue}, {kind}: {route.name}, {route.concurrency} at once",
+            worker=worker.name,
             event="handler",
             queue=route.queue,
             type=route.type,
@@ -40,12 +40,12 @@ def run(
             concurrency=route.concurrency,
         )
     if check:
-        consumer.run_check()
-        text = f"[worker] {consumer.broker.backend!r} and its records can keep their promise"
-        report(as_json, text, worker=consumer.name, event="checked", ok=True)
+        worker.run_check()
+        text = f"[worker] {worker.broker.backend!r} and its records can keep their promise"
+        report(as_json, text, worker=worker.name, event="checked", ok=True)
         return
-    consumer.listen = listen or consumer.listen
-    consumer.run()
-    report(as_json, f"[worker] {consumer.name} has stopped", worker=consumer.name, event="stopped")
-    if consumer.interrupted:
+    worker.listen = listen or worker.listen
+    worker.run()
+    report(as_json, f"[worker] {worker.name} has stopped", worker=worker.name, event="stopped")
+    if worker.interrupted:
         raise KeyboardInterrupt

@@ -145,17 +145,20 @@ class ScenarioRun:
 
     def settle(self, worker: WorkerProcess, answer: str = "") -> None:
         """Deliver to ``worker`` until it acknowledges the message or parks it."""
+        answer = self.redeliver(worker, answer or worker.send(self.body))
+        while answer not in ("ack", "park"):  # it has halted
+            answer = self.redeliver(worker, worker.send(b"go"))
+        self._parked = self._parked or answer == "park"
+
+    def redeliver(self, worker: WorkerProcess, answer: str) -> str:
+        """Deliver again as long as ``worker`` answers so. Returns its first other answer."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        answer = answer or worker.send(self.body)
-        while answer not in ("ack", "park"):
+        while answer.startswith("again "):
             if time.monotonic() > deadline:
                 raise DemoFailed(f"a delivery was refused for {ANSWER_TIMEOUT_S:g} s: {answer}")
-            if answer.startswith("again "):
-                time.sleep(float(answer.removeprefix("again ")))
-                answer = worker.send(self.body)
-            else:  # it has halted
-                answer = worker.send(b"go")
-        self._parked = self._parked or answer == "park"
+            time.sleep(float(answer.removeprefix("again ")))
+            answer = worker.send(self.body)
+        return answer
 
     def finish(self) -> ScenarioOutcome:
         for worker in self._workers:
@@ -196,7 +199,7 @@ def killed(at: Point) -> Callable[[ScenarioRun], None]:
 
     def play(run: ScenarioRun) -> None:
         doomed = run.start_worker(halt=at)
-        if (reached := doomed.send(run.body)) != at:
+        if (reached := run.redeliver(doomed, doomed.send(run.body))) != at:
             raise DemoFailed(f"the worker was to halt at {at!r} and answered {reached!r}")
         doomed.kill()
         run.settle(run.start_worker())
@@ -286,7 +289,7 @@ def _print(screen: Screen, results: Sequence[ModeResult]) -> None:
         screen.print(text)
     screen.print()
     screen.print("DOUBLED: the customer paid twice.  LOST: acked, but never charged.")
-    screen.print("in doubt: nobody can know; neither run again nor dropped, an operator decides.")
+    screen.print("in doubt: unknown; neither run again nor dropped, an operator decides.")
     broken = [f"{result.mode.title}: {name}" for result in results for name in result.broken_promises()]
     if broken:
         screen.print_tagged("FAILED", f"a promise was not kept: {'; '.join(broken)}", "red")

@@ -13,7 +13,7 @@ import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from effectonce.errors import InDoubt, Retryable
+from effectonce.errors import InDoubt, LeaseLost, Retryable
 
 from .crash_modes import MODES, Handler, ModeEnvironment, Point
 from .shop import decode_message
@@ -43,6 +43,8 @@ def handle_delivery(handler: Handler, body: bytes) -> str:
         handler(decode_message(body))
     except Retryable as error:
         return f"again {error.retry_after:.3f}"
+    except LeaseLost:  # on a busy machine, before it charged: as any error of a handler, it is delivered again
+        return "again 0"
     except InDoubt:
         return "park"
     except Exception as error:

@@ -26,7 +26,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     run: str
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The thresholds beyond which something is a finding. Times are in seconds."""
 
     #: between the store's clock and this machine's

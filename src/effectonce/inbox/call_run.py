@@ -43,7 +43,9 @@ class CallRun:
 
     async def finish(self, value: Any) -> None:
         # Sent even without a result: in a transaction that has failed unnoticed, this statement fails.
-        await self._table.store(self.session, self._key, self._inbox.encode_result(self._codec, self._key, value))
+        await self._table.store_result(
+            self.session, self._key, self._inbox.encode_result(self._codec, self._key, value)
+        )
         await self._release()
         self.outcome = outcome_of(self._key, self._message, value, replayed=False)
 

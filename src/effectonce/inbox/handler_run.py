@@ -51,7 +51,7 @@ class HandlerRun(InboxTransaction):
         if max_attempts is not None and self._attempts is None:
             # Committed before the handler runs: the inbox row is rolled back with an attempt that fails, and a message
             # that kills the process must be counted too (F20, a poison message).
-            self._attempts = await table.count(session, key) or 0
+            self._attempts = await table.count_attempt(session, key) or 0
             await session.commit()
             await session.begin()
         try:
@@ -60,7 +60,7 @@ class HandlerRun(InboxTransaction):
             await self._refund_attempt(table)
             raise
         if existing is not None:
-            await self._conclude(inbox.replay(self.codec, key, existing), replayed=True)
+            await self._commit_outcome(inbox.replay(self.codec, key, existing), replayed=True)
             return False
         # Only now: the insert has waited for another delivery, which may have been the last one needed.
         if max_attempts is not None and (self._attempts or 0) > max_attempts:
@@ -81,7 +81,7 @@ class HandlerRun(InboxTransaction):
         try:
             await session.roll_back()
             await session.begin()
-            await table.refund(session, self.key)
+            await table.refund_attempt(session, self.key)
             await session.commit()
             self._is_open = False
         except Exception as error:
@@ -95,13 +95,13 @@ class HandlerRun(InboxTransaction):
         if await session.has_ended():
             await self._refuse_ended(table, result)
         # Sent even without a result: in a transaction that has failed unnoticed, this statement fails.
-        await table.store(session, key, result)
+        await table.store_result(session, key, result)
         if not await session.is_marked(release=True):
             self._is_marked = False
-            await self._renounce(table)
+            await self._delete_committed_row(table)
             raise _rolled_back()
         self._is_marked = False
-        await self._conclude(value, replayed=False)
+        await self._commit_outcome(value, replayed=False)
 
     async def abort(self, error: BaseException) -> float | None:
         self._handler_has_ended()
@@ -120,9 +120,9 @@ class HandlerRun(InboxTransaction):
         session, self._is_marked = self.session, False
         await session.roll_back()  # for the driver, which may not know that the transaction has ended
         await session.begin()
-        if not await table.ours(session, self.key):
+        if not await table.is_ours(session, self.key):
             raise _rolled_back()
-        await table.store(session, self.key, result)
+        await table.store_result(session, self.key, result)
         await session.commit()
         self._is_open = False
         raise ConfigurationError(
@@ -132,17 +132,17 @@ class HandlerRun(InboxTransaction):
 
     async def roll_back(self) -> None:
         if await self.is_foreign():
-            await self._renounce(self.handler.inbox.table(self.session))
+            await self._delete_committed_row(self.handler.inbox.table(self.session))
         else:
             await self.session.roll_back()
 
-    async def _renounce(self, table: InboxTable) -> None:
+    async def _delete_committed_row(self, table: InboxTable) -> None:
         """Undo what is open after the handler has ended our transaction, and delete the row if the handler committed
         it: else the message would count as handled, and be lost."""
         session = self.session
         await session.roll_back()
         await session.begin()
-        if await table.ours(session, self.key):
+        if await table.is_ours(session, self.key):
             await table.forget_many(session, [self.key])
             await session.commit()
             self._is_open = False
@@ -160,9 +160,9 @@ class HandlerRun(InboxTransaction):
             "savepoint."
         )
 
-    async def _conclude(self, value: Any, *, replayed: bool) -> None:
+    async def _commit_outcome(self, value: Any, *, replayed: bool) -> None:
         if self._attempts:
-            await self.handler.inbox.table(self.session).uncount(self.session, self.key)
+            await self.handler.inbox.table(self.session).forget_attempts(self.session, self.key)
         self.outcome = outcome_of(self.key, self.message, value, replayed=replayed, attempt=self._attempts)
         await self.commit()
 

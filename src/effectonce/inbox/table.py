@@ -84,19 +84,19 @@ class InboxTable(ABC):
         Returns the rows that were there, by key, without their results.
         """
 
-    async def store(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
+    async def store_result(self, session: DriverSession, key: InboxKey, result: bytes | None) -> None:
         """Write the result into a row that this transaction has inserted."""
         await session.rows(self._sql["store"], (*self._identity(key), self._encode(result)))
 
-    async def ours(self, session: DriverSession, key: InboxKey) -> bool:
+    async def is_ours(self, session: DriverSession, key: InboxKey) -> bool:
         """Whether the row that is there is the one that was inserted for this very ``key`` object."""
         return bool(await session.rows(self._sql["ours"], (*self._identity(key), self._encode(key.row_mark))))
 
-    async def refund(self, session: DriverSession, key: InboxKey) -> None:
+    async def refund_attempt(self, session: DriverSession, key: InboxKey) -> None:
         """Take one attempt back."""
         await session.rows(self._sql["refund"], self._identity(key))
 
-    async def uncount(self, session: DriverSession, key: InboxKey) -> None:
+    async def forget_attempts(self, session: DriverSession, key: InboxKey) -> None:
         """Delete the count of attempts."""
         await session.rows(self._sql["uncount"], self._identity(key))
 
@@ -113,7 +113,7 @@ class InboxTable(ABC):
         """Delete the rows of ``keys``."""
 
     @abstractmethod
-    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
         """Count one attempt. Returns how many there are now; None if the message is handled already."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ class TextKeyTable(InboxTable):
     def _identity(self, key: InboxKey) -> tuple[str, ...]:
         return key.scope, key.key
 
-    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
         counted = await session.rows(self._sql["count"], (key.scope, key.key, key.retention_us))
         return counted[0][0] if counted else None
 
@@ -251,8 +251,8 @@ class MySQLInboxTable(InboxTable):
     async def _insert_or_read(
         self, session: DriverSession, keys: Sequence[InboxKey], result: str
     ) -> dict[str, ExistingRow]:
-        """Insert the rows of ``keys``. Returns the rows that were there, by key. The insert has locked these, so that
-        no purge deletes them before they are read."""
+        """Insert the rows of ``keys``. Returns the rows that were there, by key. The insert locks these, so that no
+        purge deletes them before they are read."""
         nonce = os.urandom(16)
         for key in keys:
             key.row_mark = nonce
@@ -265,6 +265,8 @@ class MySQLInboxTable(InboxTable):
             await session.rows(insert, params)
             find, ids = self._with_ids("find", list(by_id))
             rows = await session.rows(find.replace("{columns}", columns), ids)
+        if len(rows) != len(keys):
+            raise _purged_meanwhile()
         return {
             by_id[bytes(row_id).hex()]: ExistingRow(_bytes(fingerprint), _bytes(stored))
             for row_id, stored_nonce, fingerprint, stored in rows
@@ -300,7 +302,7 @@ class MySQLInboxTable(InboxTable):
         if keys:
             await session.rows(*self._with_ids("forget_many", [key.id for key in keys]))
 
-    async def count(self, session: DriverSession, key: InboxKey) -> int | None:
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
         params = (key.id, key.scope.encode().hex(), key.key.encode().hex(), key.retention_us)
         await session.rows(self._sql["count"], params)
         counted = await session.rows(self._sql["counted"], (key.id,))
@@ -357,6 +359,6 @@ def _text(value: Any) -> str:
 
 def _purged_meanwhile() -> TransactionConflict:
     return TransactionConflict(
-        f"the record of this key was there for {MAX_INSERT_ROUNDS} inserts and deleted before each look at it; roll "
-        "back, and run the whole transaction again"
+        "the record of this key was there for the insert, and deleted before it was read; roll back, and run the whole "
+        "transaction again"
     )

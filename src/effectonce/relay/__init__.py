@@ -1,3 +1,1 @@
 """The relay, which publishes the rows of an outbox to a broker."""
-
-from .relay import Relay as Relay

@@ -27,13 +27,13 @@ class AsyncpgSession(DriverAdapter):
         except InterfaceError as error:  # the proxy of a connection that went back to its pool
             raise connection_closed(error) from error
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         if not params and not sql.startswith("SELECT"):
             await self.connection.execute(sql)  # one round trip; `fetch` prepares the statement first and takes two
             return (), ()
         # The plain record class, whatever class the connection was opened with.
         records = await self.connection.fetch(sql, *params, record_class=Record)
-        names = list(records[0].keys()) if named and records else ()
+        names = list(records[0].keys()) if records else ()
         return names, [tuple(record.values()) for record in records]
 
     def _is_lost(self) -> bool:

@@ -23,7 +23,7 @@ from effectonce.values.awaitables import maybe_await
 
 from .sql_errors import connection_lost, translate
 
-#: The names of the columns (empty where they were not asked for), and the rows.
+#: The names of the columns, and the rows.
 NamedRows = tuple[Sequence[str], Sequence[tuple[Any, ...]]]
 
 _PLACEHOLDER: Final = re.compile(r"\$(\d+)")
@@ -63,18 +63,15 @@ class DriverAdapter(ABC):
     def require_transaction(self) -> None: ...
 
     @abstractmethod
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
-        """Run one statement. Returns the names of its columns (only where ``named``) and its rows as plain tuples."""
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
+        """Run one statement. Returns the names of its columns and its rows as plain tuples."""
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
-        return (await self._send_translated(sql, params, False))[1]
+        return (await self.described(sql, params))[1]
 
     async def described(self, sql: str, params: Sequence[Any] = ()) -> NamedRows:
-        return await self._send_translated(sql, params, True)
-
-    async def _send_translated(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
         try:
-            return await self._send(sql, params, named)
+            return await self._send(sql, params)
         except Exception as error:
             translated = self._translate(error)
             if translated is None:

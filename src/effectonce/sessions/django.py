@@ -36,13 +36,13 @@ class DjangoSession(DriverAdapter):
         elif connection.get_autocommit():
             raise not_in_transaction("`with transaction.atomic():`")
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         with self.connection.cursor() as cursor:
             sql, params = render(sql, params, "%s")
             cursor.execute(sql, params or None)
             if not cursor.description:
                 return (), ()
-            names = [column[0] for column in cursor.description] if named else ()
+            names = [column[0] for column in cursor.description]
             return names, cursor.fetchall()
 
     def _is_lost(self) -> bool:

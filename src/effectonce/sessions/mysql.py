@@ -41,7 +41,7 @@ class MySQLSession(DriverAdapter):
         if self._status_is_stale and not self._has_transaction():
             raise not_in_transaction(_HOW_TO_BEGIN)
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         cursor = await maybe_await(self.connection.cursor(self._plain_cursor_class()))
         try:
             if getattr(self, "_status_is_stale", False):
@@ -49,7 +49,7 @@ class MySQLSession(DriverAdapter):
                 self._require_open()
                 self._status_is_stale = False
             await maybe_await(cursor.execute(*render(sql, params, "%s")))
-            names = [column[0] for column in cursor.description or ()] if named else ()
+            names = [column[0] for column in cursor.description or ()]
             return names, await maybe_await(cursor.fetchall())
         finally:
             await maybe_await(cursor.close())

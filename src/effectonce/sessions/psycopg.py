@@ -36,14 +36,14 @@ class PsycopgSession(DriverAdapter):
             if status == _IDLE and not (connection.pgconn.pipeline_status and connection._num_transactions):
                 raise not_in_transaction(_HOW_TO_BEGIN)
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         cursor: Any = self._cursor_class(self.connection, row_factory=tuple_row)
         await maybe_await(cursor.execute(sql, params))
         if cursor.pgresult is None:  # in a pipeline: fetch the result now
             await self._sync()
         if not cursor.pgresult.nfields:
             return (), ()
-        names = [column.name for column in cursor.description] if named else ()
+        names = [column.name for column in cursor.description]
         return names, await maybe_await(cursor.fetchall())
 
     async def _sync(self) -> None:

@@ -52,8 +52,8 @@ class SQLAlchemySession(DriverAdapter):
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         return function(self.connection, *args)
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
-        return await self._run(_execute, sql, params, named)
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
+        return await self._run(_execute, sql, params)
 
     # SQLAlchemy's own savepoints: after a rollback they make the ORM forget what it flushed, pending objects included.
 
@@ -137,7 +137,7 @@ def _connection(target: Any) -> Any:
     return connection
 
 
-def _execute(target: Any, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+def _execute(target: Any, sql: str, params: Sequence[Any]) -> NamedRows:
     connection = _connection(target)
     style = connection.dialect.paramstyle
     if style != "numeric_dollar":
@@ -145,7 +145,7 @@ def _execute(target: Any, sql: str, params: Sequence[Any], named: bool) -> Named
     result = connection.exec_driver_sql(sql, tuple(params) or None)
     if not result.returns_rows:
         return (), ()
-    return list(result.keys()) if named else (), [tuple(row) for row in result]
+    return list(result.keys()), [tuple(row) for row in result]
 
 
 def _savepoint(target: Any) -> Any:

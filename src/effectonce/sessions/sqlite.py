@@ -29,8 +29,8 @@ class SQLiteSession(DriverAdapter):
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         return function(self.connection, *args)
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
-        return await self._run(execute, sql, params, named)
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
+        return await self._run(execute, sql, params)
 
     async def savepoint(self) -> Any:
         # Outside of a transaction a savepoint would begin one, and its release would commit it. So begin as the module
@@ -112,12 +112,12 @@ def with_transaction_check(function: Callable[..., T]) -> Callable[..., T]:
     return checked
 
 
-def execute(connection: sqlite3.Connection, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+def execute(connection: sqlite3.Connection, sql: str, params: Sequence[Any]) -> NamedRows:
     # Not `connection.cursor()`, which would use the connection's row factory.
     cursor = sqlite3.Cursor(connection)
     try:
         cursor.execute(*render(sql, params, "?"))
-        return [column[0] for column in cursor.description or ()] if named else (), cursor.fetchall()
+        return [column[0] for column in cursor.description or ()], cursor.fetchall()
     finally:
         cursor.close()
 
@@ -127,7 +127,7 @@ def end_transaction(connection: sqlite3.Connection, statement: Literal["COMMIT",
     they do nothing, so the statement is executed."""
     if autocommit_mode(connection) is not False:
         if connection.in_transaction:
-            execute(connection, statement, (), False)
+            execute(connection, statement, ())
     elif statement == "COMMIT":
         connection.commit()
     else:

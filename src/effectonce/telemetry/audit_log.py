@@ -50,7 +50,7 @@ class Audit:
 
     def record(
         self, action: str, target: str, *, by: str, outcome: str = DONE, detail: str = "", place: str = ""
-    ) -> AuditEntry:
+    ) -> None:
         """Write one entry. Long texts are cut, and control characters made visible."""
         entry = AuditEntry(
             at=time.time_ns() // 1000,
@@ -68,7 +68,6 @@ class Audit:
         more = f" ({entry.detail})" if entry.detail else ""
         more += f" in {entry.place}" if entry.place else ""
         log.info("%s %s %s: %s%s", entry.by, entry.action, entry.target, entry.outcome, more)
-        return entry
 
     @contextmanager
     def doing(self, action: str, target: str, *, by: str, detail: str = "", place: str = "") -> Iterator[None]:

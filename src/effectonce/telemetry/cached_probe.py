@@ -22,7 +22,7 @@ T = TypeVar("T")
 def run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # whoever cancels the wait does not end the work
+    future.set_running_or_notify_cancel()  # cancelling the wait does not end the work
 
     def run() -> None:
         try:

@@ -21,7 +21,7 @@ RELAYED: Final = frozenset(("published", "publish_failed", "parked"))
 RUN_ENDS: Final = frozenset(("completed", "released", "failed", "in_doubt"))
 
 OUTCOMES: Final = ("effectonce_outcomes", "What happened to operations, by kind of event.", ("scope", "kind"))
-RELAY: Final = ("effectonce_relay", "What became of messages in an outbox, by kind of event.", ("destination", "kind"))
+RELAY: Final = ("effectonce_relay", "Messages of an outbox, by what the relay did.", ("destination", "kind"))
 CLAIM: Final = ("effectonce_claim_seconds", "How long the store took to grant a claim.", ("scope",))
 RUN: Final = ("effectonce_run_seconds", "From the claim to the end of the handler.", ("scope", "outcome"))
 

@@ -28,17 +28,17 @@ MAX_BATCH_BITS = 10  # batches of 2 ** 10 and more share the last bucket
 
 #: Each gauge: its help, its labels, and how the values of two sources with the same labels are combined.
 GAUGES: dict[str, tuple[str, tuple[str, ...], Literal["sum", "max"]]] = {
-    "effectonce_up": ("Whether this answered when it was last asked for its figures.", ("what",), "max"),
+    "effectonce_up": ("Whether this answered the last query for its figures.", ("what",), "max"),
     "effectonce_records": ("Records by state, counted up to a cap.", ("store", "state"), "max"),
     "effectonce_in_doubt_oldest_seconds": ("The age of the oldest record in doubt.", ("store",), "max"),
     "effectonce_sweep_age_seconds": ("Since expired records were last swept, or watched if never.", ("store",), "max"),
     "effectonce_outbox_messages": ("Messages in the outbox by state, counted up to a cap.", ("store", "state"), "max"),
-    "effectonce_outbox_oldest_seconds": ("The age of the oldest message that has not left.", ("store",), "max"),
+    "effectonce_outbox_oldest_seconds": ("The age of the oldest unpublished message.", ("store",), "max"),
     "effectonce_outbox_clean_age_seconds": ("Since published messages were last cleaned up.", ("store",), "max"),
-    "effectonce_dead_letters": ("Messages that were given up.", ("queue", "worker"), "max"),
+    "effectonce_dead_letters": ("The dead letters of the queue.", ("queue", "worker"), "max"),
     "effectonce_in_hand": ("Messages received and not settled.", ("queue", "worker"), "sum"),
     "effectonce_running": ("Messages claimed and not ended.", ("queue", "worker"), "sum"),
-    "effectonce_ready": ("Whether it consumes, or relays, and is not stopping.", ("what",), "max"),
+    "effectonce_ready": ("Whether it consumes or relays, and is not stopping.", ("what",), "max"),
 }
 
 #: The name of a gauge in `GAUGES`, its value, and its labels.
@@ -69,7 +69,7 @@ class Scrape:
             for labels, value in self._gauges[name].items():
                 gauge.add_metric(labels, value)
             yield gauge
-        text = "Messages received, and what the broker was told of them."
+        text = "Messages received, and how they were settled."
         deliveries = CounterMetricFamily("effectonce_deliveries", text, labels=("queue", "worker", "outcome"))
         for labels, count in self.deliveries.items():
             deliveries.add_metric(labels, count)

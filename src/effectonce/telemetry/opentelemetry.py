@@ -67,11 +67,11 @@ class Tracing:
         self._tracer = trace.get_tracer("effectonce", tracer_provider=tracer_provider)
         meter = metrics.get_meter("effectonce", meter_provider=meter_provider)
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
-        self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}")
-        self._operation_time = meter.create_histogram(
+        self.consumed = meter.create_counter("messaging.client.consumed.messages", "{message}")
+        self.operation_time = meter.create_histogram(
             "messaging.client.operation.duration", "s", explicit_bucket_boundaries_advisory=BUCKETS_S
         )
-        self._process_time = meter.create_histogram(
+        self.process_time = meter.create_histogram(
             "messaging.process.duration", "s", explicit_bucket_boundaries_advisory=BUCKETS_S
         )
         self._scopes: set[str] = set()
@@ -138,7 +138,7 @@ class Tracing:
         if not isinstance(message, Message) or TRACEPARENT in message.headers:
             return message
         attributes = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
-        with self._span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=attributes):
+        with self.span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=attributes):
             return _with_trace_header(message)
 
     @contextmanager
@@ -152,8 +152,8 @@ class Tracing:
             attributes = {**about, "messaging.message.id": messages[0].id}
         kind = SpanKind.CLIENT if len(links) == len(messages) else SpanKind.PRODUCER
         with (
-            self._counting(self._sent, len(messages), self._operation_time, about),
-            self._span(f"send {queue}", kind=kind, attributes=attributes, links=links),
+            self.counting(self._sent, len(messages), self.operation_time, about),
+            self.span(f"send {queue}", kind=kind, attributes=attributes, links=links),
         ):
             yield [message if TRACEPARENT in message.headers else _with_trace_header(message) for message in messages]
 
@@ -161,59 +161,19 @@ class Tracing:
         about = _attributes(system, row.destination, "send")
         if error is not None:
             about["error.type"] = type(error).__qualname__
-        self._record_span(
+        self.record_span(
             f"send {row.destination}",
             seconds,
             status=Status(StatusCode.ERROR, show(error, 300)) if error is not None else None,
             context=_extract_context(_headers(row)),
             attributes={**about, "messaging.message.id": row.message_id, "effectonce.attempt": row.attempts},
         )
-        self._count(self._sent, 1, self._operation_time, seconds, about)
-
-    # -- handling
-
-    @contextmanager
-    def trace_processing(
-        self, about: Attributes, message: Message[Any], links: Sequence[Link], **more: str | int | bool
-    ) -> Iterator[trace.Span]:
-        """Make a span around the processing of ``message``, in the trace of the message."""
-        attributes = {**about, "messaging.message.id": message.id, "effectonce.attempt": message.attempt, **more}
-        with (
-            self._counting(self._consumed, 1, self._process_time, about),
-            self._span(
-                f"process {about['messaging.destination.name']}",
-                context=_extract_context(message.headers),
-                kind=SpanKind.CONSUMER,
-                attributes=attributes,
-                links=links,
-            ) as span,
-        ):
-            yield span
-
-    def record_settlement(self, about: Attributes, group: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        """Make a span of a settlement, with links to the messages whose headers name their trace. (In structured
-        CloudEvents the body names it, which is not decoded again for this.)"""
-        counts: Attributes = {
-            "messaging.consumer.group.name": group,
-            "messaging.batch.message_count": len(deliveries),
-        }
-        self._record_span(
-            f"{about['messaging.operation.name']} {about['messaging.destination.name']}",
-            seconds,
-            context=context.Context(),
-            attributes={**about, **counts},
-            links=[
-                link
-                for delivery in deliveries[:MAX_LINKS_PER_SPAN]
-                for link in _links_from_headers(delivery.packet.headers)
-            ],
-        )
-        _log_errors(lambda: self._operation_time.record(seconds, about), None)
+        self._count(self._sent, 1, self.operation_time, seconds, about)
 
     # -- spans and counters that never raise
 
     @contextmanager
-    def _span(self, name: str, **options: Any) -> Iterator[trace.Span]:
+    def span(self, name: str, **options: Any) -> Iterator[trace.Span]:
         """Make a span around the block, in which it is the current span."""
         invalid: trace.Span = trace.INVALID_SPAN
         span = _log_errors(lambda: self._tracer.start_span(name, **options), invalid)
@@ -227,7 +187,7 @@ class Tracing:
             context.detach(token)
             _log_errors(span.end, None)
 
-    def _record_span(self, name: str, seconds: float, *, status: Status | None = None, **options: Any) -> None:
+    def record_span(self, name: str, seconds: float, *, status: Status | None = None, **options: Any) -> None:
         """Make a client's span of something that ends now and took so many ``seconds``."""
         now = time.time_ns()
 
@@ -240,7 +200,7 @@ class Tracing:
         _log_errors(record, None)
 
     @contextmanager
-    def _counting(
+    def counting(
         self, counter: metrics.Counter, number: int, timer: metrics.Histogram, about: Attributes
     ) -> Iterator[None]:
         """Count ``number`` more, and time the block, with the type of the error that it raises."""
@@ -292,25 +252,54 @@ class _WorkerTracer:
     def _span_around(self, queue: str, message: Message[Any]) -> Iterator[None]:
         run = running.get()
         more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
-        with self._tracing.trace_processing(self._process_attributes(queue), message, (), **more) as span:
+        with self._processing(queue, message, (), more) as span:
             if run is not None:
                 run.trace = _encode_context(span.get_span_context())
             yield
 
     def trace_duplicate(self, queue: str, message: Message[Any], run: Run) -> None:
         more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
-        with self._tracing.trace_processing(
-            self._process_attributes(queue), message, _links_to_first_run(run.trace), **more
-        ):
+        with self._processing(queue, message, _links_to_first_run(run.trace), more):
             pass
 
-    def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        self._tracing.record_settlement(
-            _attributes(self._system, queue, how, "settle"), self._group, deliveries, seconds
-        )
+    @contextmanager
+    def _processing(
+        self, queue: str, message: Message[Any], links: Sequence[Link], more: Attributes
+    ) -> Iterator[trace.Span]:
+        """Make a span around the processing of ``message``, in the trace of the message."""
+        about = _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
+        with (
+            self._tracing.counting(self._tracing.consumed, 1, self._tracing.process_time, about),
+            self._tracing.span(
+                f"process {queue}",
+                context=_extract_context(message.headers),
+                kind=SpanKind.CONSUMER,
+                attributes={**about, "messaging.message.id": message.id, "effectonce.attempt": message.attempt, **more},
+                links=links,
+            ) as span,
+        ):
+            yield span
 
-    def _process_attributes(self, queue: str) -> Attributes:
-        return _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
+    def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
+        """Make a span of a settlement, with links to the messages whose headers name their trace. (In structured
+        CloudEvents the body names it, which is not decoded again for this.)"""
+        about = _attributes(self._system, queue, how, "settle")
+        counts: Attributes = {
+            "messaging.consumer.group.name": self._group,
+            "messaging.batch.message_count": len(deliveries),
+        }
+        self._tracing.record_span(
+            f"{how} {queue}",
+            seconds,
+            context=context.Context(),
+            attributes={**about, **counts},
+            links=[
+                link
+                for delivery in deliveries[:MAX_LINKS_PER_SPAN]
+                for link in _links_from_headers(delivery.packet.headers)
+            ],
+        )
+        _log_errors(lambda: self._tracing.operation_time.record(seconds, about), None)
 
 
 def _attributes(system: str, queue: str, name: str, kind: str = "") -> Attributes:

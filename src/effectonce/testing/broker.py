@@ -33,7 +33,7 @@ from .wrapper import Wrapper
 
 
 class SettledDelivery(Struct, frozen=True, kw_only=True):
-    """What a worker did with one delivery."""
+    """How a worker settled one delivery."""
 
     queue: str
     id: str  # the message's

@@ -150,6 +150,9 @@ class LeaseExecutor:
             if reply.kind not in ("claimed", "absent"):
                 pool.taken -= 1
                 self._settle_refused(job, reply)
+            elif self._consumer.stopping:  # it would be cut off by the end of the drain
+                pool.taken -= 1
+                self._return_unstarted(job, request, reply)
             elif reply.attempts != 1 and not self._may_run_again(job, request, reply):
                 pool.taken -= 1
             else:
@@ -256,9 +259,13 @@ class LeaseExecutor:
 
     async def stop(self, over: asyncio.Event) -> None:
         for pool in self.pools:
-            while pool.ready:  # claimed, and never to be started
+            while pool.ready:
                 pool.taken -= 1
-                self._return_unstarted(pool.ready.pop())
+                job = pool.ready.pop()
+                assert job.run is not None
+                job.run.active = False
+                self._runtime.leased_runs.discard(job.run)
+                self._return_unstarted(job, job.run.claim_request(), job.run.answer)
         self._make_progress()
         await wait_for_either(self._idle, over)
         if not self._idle.is_set():
@@ -273,13 +280,8 @@ class LeaseExecutor:
         await self._recorder.stop()
         self._quarantine.leave(self)
 
-    def _return_unstarted(self, job: Job) -> None:
-        """Release the claim of a job that was prefetched, and give its delivery back."""
-        run = job.run
-        assert run is not None
-        run.active = False
-        self._runtime.leased_runs.discard(run)
-        claim = run.claim_request()
+    def _return_unstarted(self, job: Job, claim: Claim | Look, answer: Answer) -> None:
+        """Release the granted claim of a job that is never to be started, and then give its delivery back."""
         if not isinstance(claim, Claim):
             self._consumer.redeliver(job, 0.0)
             return
@@ -289,7 +291,7 @@ class LeaseExecutor:
             self._consumer.finishing -= 1
             self._consumer.redeliver(job, 0.0)
 
-        self._settlements.submit(release(claim, run.answer), redeliver)
+        self._settlements.submit(release(claim, answer), redeliver)
 
 
 def _run_handler(job: Job) -> Any:

@@ -109,7 +109,7 @@ class InboxRedrivePreview:
             inbox = transaction.handler.inbox
             key, table = inbox.key_for(job), inbox.table(session)
             await table.forget_many(session, [key])
-            await table.uncount(session, key)
+            await table.forget_attempts(session, key)
             await session.commit()
             return True
 
@@ -120,7 +120,7 @@ class InboxRedrivePreview:
 
         async def uncount(transaction: InboxTransaction, session: DriverAdapter) -> None:
             inbox = transaction.handler.inbox
-            await inbox.table(session).uncount(session, inbox.key_for(job))
+            await inbox.table(session).forget_attempts(session, inbox.key_for(job))
             await session.commit()
 
         await self._within(job, uncount)

@@ -156,7 +156,7 @@ class TransactionRunner:
         try:
             session = await transaction.open()
             inbox = transaction.handler.inbox
-            await inbox.table(session).uncount(session, inbox.key_for(job))
+            await inbox.table(session).forget_attempts(session, inbox.key_for(job))
             await transaction.commit()
             self._to_uncount.discard(job.key)
             return True
@@ -212,7 +212,7 @@ class Batch(InboxTransaction):
         committed, too, go: else their messages would be lost."""
         table = self.handler.inbox.table(session)
         await session.begin()
-        committed = [key for key in self._keys.values() if await table.ours(session, key)]
+        committed = [key for key in self._keys.values() if await table.is_ours(session, key)]
         await table.forget_many(session, committed)
         await session.commit()
 

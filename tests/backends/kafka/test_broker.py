@@ -31,7 +31,7 @@ from tests.harness import kafka
 from tests.harness.servers import Missing
 from tests.harness.waiting import auntil
 
-PATIENCE = 20.0
+REBALANCE_TIMEOUT_S = 20.0
 GROUP = "workers"
 
 
@@ -111,7 +111,7 @@ def numbered(count: int) -> list[Packet]:
 
 async def collect(consumer: KafkaConsumer, count: int) -> list[Delivery]:
     found: list[Delivery] = []
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + REBALANCE_TIMEOUT_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} came"
         found += await consumer.receive(count - len(found), 0.5)
@@ -245,7 +245,7 @@ async def test_f45_what_is_not_confirmed_is_not_said_to_be_sent(server: kafka.Ka
 
 async def publish_until_confirmed(publisher: Any, queue: str, body: bytes) -> None:
     """A server that was started a moment ago takes longer than the timeout to register its first producer."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(REBALANCE_TIMEOUT_S):
         while True:
             try:
                 assert await publisher.publish(queue, [Packet(body=body)]) == [None]
@@ -272,7 +272,7 @@ async def test_a_record_of_another_producer_is_given_up_byte_for_byte(server: ka
     producer = Producer({"bootstrap.servers": server.url.removeprefix("kafka://")})
     headers: list[tuple[str, Any]] = [("binary", b"\xff\x00"), ("null", None), ("text", "☕".encode())]
     producer.produce(unique_name, None, b"\xfekey", headers=headers)
-    assert producer.flush(PATIENCE) == 0
+    assert producer.flush(REBALANCE_TIMEOUT_S) == 0
     async with consumers(broker, unique_name, 10) as (consumer,):
         (delivery,) = await collect(consumer, 1)
         assert delivery.packet == Packet(
@@ -296,9 +296,9 @@ async def test_a_record_is_as_old_as_its_packet_says(server: kafka.Kafka, unique
     await publisher.close()
     other = Consumer({"bootstrap.servers": server.url.removeprefix("kafka://"), "group.id": f"{unique_name}.other"})
     try:
-        partitions = other.list_topics(unique_name, PATIENCE).topics[unique_name].partitions
+        partitions = other.list_topics(unique_name, REBALANCE_TIMEOUT_S).topics[unique_name].partitions
         other.assign([TopicPartition(unique_name, number, OFFSET_BEGINNING) for number in partitions])
-        message = await asyncio.to_thread(other.poll, PATIENCE)
+        message = await asyncio.to_thread(other.poll, REBALANCE_TIMEOUT_S)
         assert message.timestamp() == (TIMESTAMP_CREATE_TIME, created)
     finally:
         other.close()

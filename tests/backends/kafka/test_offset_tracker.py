@@ -1,4 +1,4 @@
-"""The books of a Kafka consumer, without a broker: what is given out, in which order, and what is set_committed."""
+"""The offset tracker of a Kafka consumer, without a broker: what it delivers and commits."""
 
 from typing import Any
 
@@ -31,20 +31,22 @@ class Message:
         return None
 
 
-def tracker(count: int = 0, *, prefetch: int = 100, key: bytes | None = None, note: str | None = None) -> OffsetTracker:
-    """With one partition, and as many messages from its beginning."""
-    made = OffsetTracker("queue", prefetch)
-    made.assign(0, 0, note)
-    made.add(Message(0, offset, key) for offset in range(count))
-    return made
+def make_tracker(
+    count: int = 0, *, prefetch: int = 100, key: bytes | None = None, note: str | None = None
+) -> OffsetTracker:
+    """A tracker of one partition, which has read ``count`` messages."""
+    tracker = OffsetTracker("queue", prefetch)
+    tracker.assign(0, 0, note)
+    tracker.add(Message(0, offset, key) for offset in range(count))
+    return tracker
 
 
-def ack(books: OffsetTracker, deliveries: list[Delivery]) -> list[bool]:
-    return [books.ack(delivery) for delivery in deliveries]
+def ack(tracker: OffsetTracker, deliveries: list[Delivery]) -> list[bool]:
+    return [tracker.ack(delivery) for delivery in deliveries]
 
 
-def nack(books: OffsetTracker, deliveries: list[Delivery], due: float) -> list[bool]:
-    return [books.nack(delivery, due) for delivery in deliveries]
+def nack(tracker: OffsetTracker, deliveries: list[Delivery], due: float) -> list[bool]:
+    return [tracker.nack(delivery, due) for delivery in deliveries]
 
 
 def offsets(deliveries: list[Delivery]) -> list[int]:
@@ -55,25 +57,25 @@ def offsets(deliveries: list[Delivery]) -> list[int]:
 
 
 def test_f53_only_what_is_settled_without_a_gap_is_committed() -> None:
-    books = tracker(5)
-    held = books.take(5, 0)
-    assert books.due_commits() == []
-    ack(books, [held[1], held[2]])
-    ((_, offset, note),) = books.due_commits()
+    tracker = make_tracker(5)
+    held = tracker.take(5, 0)
+    assert tracker.due_commits() == []
+    ack(tracker, [held[1], held[2]])
+    ((_, offset, note),) = tracker.due_commits()
     assert offset == 0
     assert read_note(offset, note) == (5, frozenset({0, 3, 4}))
-    ack(books, [held[0]])
-    ((_, offset, note),) = books.due_commits()
+    ack(tracker, [held[0]])
+    ((_, offset, note),) = tracker.due_commits()
     assert offset == 3
-    ack(books, [held[3], held[4]])
-    assert books.due_commits() == [(0, 5, "")]
-    books.set_committed([(0, 5, "")])
-    assert books.due_commits() == []
+    ack(tracker, [held[3], held[4]])
+    assert tracker.due_commits() == [(0, 5, "")]
+    tracker.set_committed([(0, 5, "")])
+    assert tracker.due_commits() == []
 
 
 def test_the_next_owner_passes_over_what_the_note_says_is_settled() -> None:
     note = write_note(0, 5, [0, 3])
-    heir = tracker(7, note=note)
+    heir = make_tracker(7, note=note)
     assert offsets(heir.take(10, 0)) == [0, 3, 5, 6]
 
 
@@ -100,102 +102,102 @@ def test_a_note_that_would_be_too_long_says_less() -> None:
 
 
 @given(st.text(max_size=40) | st.none(), st.integers(-2000, 10))
-def test_a_note_of_somebody_else_says_nothing(note: str | None, first: int) -> None:
+def test_a_note_of_another_program_is_ignored(note: str | None, first: int) -> None:
     end, still_open = read_note(first, note)
     assert end == first or (note or "").startswith("eo1 ")
     assert first in still_open or end == first
 
 
 def test_f53_a_revoked_partition_is_forgotten_and_its_deliveries_are_stale() -> None:
-    books = tracker(4)
-    books.assign(1, 0, None)
-    books.add([Message(1, 0)])
-    held = books.take(3, 0)
-    nack(books, [held[1]], due=0.0)
-    ack(books, [held[0]])
-    assert books.revoke([0]) == [(0, 1, "")], "what was settled is set_committed at the last moment"
-    assert ack(books, held) == [False] * 3
-    assert nack(books, held, 0.0) == [False] * 3
-    assert [delivery.packet.body for delivery in books.take(10, 0)] == [b"0"], "of the other partition"
-    books.add([Message(0, 9)])
-    assert books.take(10, 0) == [], "read for a partition that is no longer ours"
+    tracker = make_tracker(4)
+    tracker.assign(1, 0, None)
+    tracker.add([Message(1, 0)])
+    held = tracker.take(3, 0)
+    nack(tracker, [held[1]], due=0.0)
+    ack(tracker, [held[0]])
+    assert tracker.revoke([0]) == [(0, 1, "")], "settled offsets are committed at the last moment"
+    assert ack(tracker, held) == [False] * 3
+    assert nack(tracker, held, 0.0) == [False] * 3
+    assert [delivery.packet.body for delivery in tracker.take(10, 0)] == [b"0"], "of the other partition"
+    tracker.add([Message(0, 9)])
+    assert tracker.take(10, 0) == [], "read for a partition that is no longer ours"
 
 
 def test_a_log_that_was_cut_off_is_read_anew() -> None:
     """A message before the ones that were read is a new one under an old number."""
-    books = tracker(5)
-    held = books.take(5, 0)
-    books.add([Message(0, 2)])
-    assert ack(books, held) == [False] * 5
-    assert offsets(books.take(5, 0)) == [2]
+    tracker = make_tracker(5)
+    held = tracker.take(5, 0)
+    tracker.add([Message(0, 2)])
+    assert ack(tracker, held) == [False] * 5
+    assert offsets(tracker.take(5, 0)) == [2]
 
 
 # -- order
 
 
 def test_a_nacked_one_and_those_behind_it_wait_in_order() -> None:
-    books = tracker(4, key=b"k", prefetch=1)
-    (first,) = books.take(5, now=0)
-    nack(books, [first], due=10)
-    assert books.take(5, now=9) == []
-    assert books.next_due() == 10
+    tracker = make_tracker(4, key=b"k", prefetch=1)
+    (first,) = tracker.take(5, now=0)
+    nack(tracker, [first], due=10)
+    assert tracker.take(5, now=9) == []
+    assert tracker.next_due() == 10
     for expected in range(4):
-        (delivery,) = books.take(5, now=10)
+        (delivery,) = tracker.take(5, now=10)
         assert offsets([delivery]) == [expected]
-        ack(books, [delivery])
+        ack(tracker, [delivery])
 
 
 def test_nacked_together_they_come_again_in_order() -> None:
-    books = tracker(3, key=b"k")
-    held = books.take(3, now=0)
-    nack(books, [held[2]], due=1)
-    nack(books, [held[1], held[0]], due=2)
-    assert books.take(3, now=1) == []
-    assert offsets(books.take(3, now=2)) == [0, 1, 2]
+    tracker = make_tracker(3, key=b"k")
+    held = tracker.take(3, now=0)
+    nack(tracker, [held[2]], due=1)
+    nack(tracker, [held[1], held[0]], due=2)
+    assert tracker.take(3, now=1) == []
+    assert offsets(tracker.take(3, now=2)) == [0, 1, 2]
 
 
 def test_nacked_without_delay_it_comes_before_those_that_were_not_delivered() -> None:
-    books = tracker(3, key=b"k", prefetch=1)
-    nack(books, books.take(1, now=0), due=0)
-    assert offsets(books.take(1, now=0)) == [0]
+    tracker = make_tracker(3, key=b"k", prefetch=1)
+    nack(tracker, tracker.take(1, now=0), due=0)
+    assert offsets(tracker.take(1, now=0)) == [0]
 
 
 def test_without_a_key_nothing_waits_for_another() -> None:
-    books = tracker(3)
-    held = books.take(1, now=0)
-    nack(books, held, due=10)
-    assert offsets(books.take(5, now=0)) == [1, 2]
-    assert offsets(books.take(5, now=10)) == [0]
+    tracker = make_tracker(3)
+    held = tracker.take(1, now=0)
+    nack(tracker, held, due=10)
+    assert offsets(tracker.take(5, now=0)) == [1, 2]
+    assert offsets(tracker.take(5, now=10)) == [0]
 
 
 def test_one_key_in_two_partitions_is_two_lines() -> None:
     """Its number of partitions was raised: the old ones do not hold up the new."""
-    books = tracker(1, key=b"k")
-    books.assign(1, 0, None)
-    books.add([Message(1, 7, b"k")])
-    held = books.take(1, now=0)
-    nack(books, held, due=10)
-    assert offsets(books.take(5, now=0)) == [7]
+    tracker = make_tracker(1, key=b"k")
+    tracker.assign(1, 0, None)
+    tracker.add([Message(1, 7, b"k")])
+    held = tracker.take(1, now=0)
+    nack(tracker, held, due=10)
+    assert offsets(tracker.take(5, now=0)) == [7]
 
 
 # -- bounds
 
 
 def test_an_old_delivery_of_a_message_settles_nothing() -> None:
-    books = tracker(1)
-    (old,) = books.take(1, now=0)
-    nack(books, [old], due=0)
-    (new,) = books.take(1, now=0)
-    assert ack(books, [old]) == [False]
-    assert ack(books, [new, new]) == [True, False]
+    tracker = make_tracker(1)
+    (old,) = tracker.take(1, now=0)
+    nack(tracker, [old], due=0)
+    (new,) = tracker.take(1, now=0)
+    assert ack(tracker, [old]) == [False]
+    assert ack(tracker, [new, new]) == [True, False]
 
 
 def test_no_more_is_read_while_too_many_wait_for_their_time() -> None:
-    books = tracker(MAX_DELAYED, prefetch=MAX_DELAYED)
-    assert books.room() == 0
-    nack(books, books.take(MAX_DELAYED, now=0), due=10)
-    assert books.room() == 0
-    released: list[Any] = books.take(1, now=10)
+    tracker = make_tracker(MAX_DELAYED, prefetch=MAX_DELAYED)
+    assert tracker.room() == 0
+    nack(tracker, tracker.take(MAX_DELAYED, now=0), due=10)
+    assert tracker.room() == 0
+    released: list[Any] = tracker.take(1, now=10)
     assert len(released) == 1
-    books.take(MAX_DELAYED, now=10)
-    assert books.room() > 0
+    tracker.take(MAX_DELAYED, now=10)
+    assert tracker.room() > 0

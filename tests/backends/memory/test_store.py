@@ -67,7 +67,7 @@ def test_the_suite_imports_no_pytest() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_manual_clock_moves_only_when_told() -> None:
+def test_a_manual_clock_moves_only_by_hand() -> None:
     clock = ManualClock()
     assert (clock.now(), clock.monotonic()) == (START_US, 0.0)
     assert clock.advance("1.5s") == START_US + 1_500_000

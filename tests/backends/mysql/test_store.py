@@ -1,7 +1,7 @@
 """MySQL and MariaDB keep the contract, each in its own way, and through what only they can do to us.
 
 ``returning=off`` asks MariaDB exactly what MySQL is asked: the same statements, read back in a transaction.
-Sync ports never suspend, so the async tests below drive both colours.
+Sync ports never suspend, so the async tests below drive both kinds of port.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ PortMaker = Callable[..., Port]
 
 @pytest.fixture(params=["sync", "async"])
 async def make(request: pytest.FixtureRequest) -> AsyncIterator[PortMaker]:
-    """A maker of ports in one colour, which are closed in the end."""
+    """A maker of sync or of async ports, which are closed in the end."""
     opened: list[Port] = []
 
     def port(url: str, **options: object) -> Port:
@@ -873,12 +873,12 @@ async def test_a_long_list_goes_on_past_what_one_page_may_read(port: Port, monke
     assert pages > 1
 
 
-@pytest.mark.parametrize(("module", "colour"), [("pymysql", "sync"), ("aiomysql", "async")])
-async def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch, module: str, colour: str) -> None:
+@pytest.mark.parametrize(("module", "kind"), [("pymysql", "sync"), ("aiomysql", "async")])
+async def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch, module: str, kind: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDriver, match=r"effectonce\[mysql\]"):  # noqa: PT012
         made = open_backend("mysql://localhost/db")  # where even the sync driver is missing, at once
-        port = made.sync_port() if colour == "sync" else made.async_port()
+        port = made.sync_port() if kind == "sync" else made.async_port()
         await port.now()
 
 

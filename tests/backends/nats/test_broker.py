@@ -268,7 +268,7 @@ class TestPublishing:
             await under_test.backend.declare(unique_name, group="g")
         await under_test.close()
 
-    async def test_somebody_elses_answer_is_no_confirmation(self, under_test: QueueUnderTest, other: Any) -> None:
+    async def test_a_foreign_reply_is_no_confirmation(self, under_test: QueueUnderTest, other: Any) -> None:
         async def busybody(message: Any) -> None:
             await message.respond(b"got it")
 

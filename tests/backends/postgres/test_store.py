@@ -660,7 +660,7 @@ def test_a_hung_server_ends_in_store_unavailable(proxied: tuple[FaultProxy, str]
 async def test_a_hung_server_ends_in_store_unavailable_on_a_loop(
     proxied: tuple[FaultProxy, str], unique_name: str
 ) -> None:
-    """F36, in the other colour; the loop goes on meanwhile."""
+    """F36, async: the loop goes on meanwhile."""
     proxy, url = proxied
     port = at(url, unique_name, timeout="300ms", connect_timeout="300ms").async_port()
     await port.migrate()
@@ -1097,7 +1097,7 @@ async def test_an_async_pool_serves_async_calls_and_says_where_sync_ones_go(
         await second.close()
 
 
-def test_a_pool_that_does_not_say_where_it_connects_serves_its_own_colour_only() -> None:
+def test_a_pool_that_does_not_say_where_it_connects_serves_sync_or_async_only() -> None:
     with pytest.raises(SyncAsyncMismatch, match="URL"):
         PostgresPoolBackend(ConnectionPool(lambda: "host=elsewhere", open=False)).async_port()
     with pytest.raises(InvalidOption, match="is not a psycopg_pool"):

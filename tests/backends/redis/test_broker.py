@@ -251,8 +251,8 @@ async def test_an_ack_after_the_window_is_proven(queue: Queue) -> None:
     """F54, F57: a buffered ack that is sent too late does not settle another's delivery."""
     slow, heir = queue.consumer(), queue.consumer()
     await queue.publish(b"x")
-    mine = await queue.take(slow, 1)
-    assert list(await slow.ack(mine)) == [True]  # in time, and kept back for the next receive
+    late = await queue.take(slow, 1)
+    assert list(await slow.ack(late)) == [True]  # in time, and kept back for the next receive
     (again,) = await queue.take(heir, 1)
     await slow.flush()
     assert list(await heir.extend([again], WINDOW)) == [True]
@@ -387,7 +387,7 @@ async def test_names_of_killed_consumers_are_forgotten(queue: Queue, monkeypatch
     queue.redis.xreadgroup("g", "holds-one", {queue.stream: ">"})
     await asyncio.sleep(0.1)
     await queue.consumer().receive(1, 0.0)
-    names = [each["name"] for each in queue.redis.xinfo_consumers(queue.stream, "g")]
+    names = [consumer["name"] for consumer in queue.redis.xinfo_consumers(queue.stream, "g")]
     assert b"killed" not in names
     assert b"holds-one" in names
 

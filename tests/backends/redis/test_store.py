@@ -108,7 +108,7 @@ class TestOnACluster:
 
 @pytest.mark.long
 class TestThroughASyncClient:
-    """Its own colour through the client, the other by connections derived from it."""
+    """Code of its own kind through the client, the other kind by connections derived from it."""
 
     @pytest.fixture
     def backend(self, redis_url: str, unique_name: str) -> Iterator[Backend]:
@@ -157,7 +157,9 @@ async def async_client(url: str, *, cluster: bool = False, **options: Any) -> As
 
 
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}], ids=str)
-async def test_an_async_client_serves_both_colours(redis_url: str, unique_name: str, options: dict[str, Any]) -> None:
+async def test_an_async_client_serves_sync_and_async_code(
+    redis_url: str, unique_name: str, options: dict[str, Any]
+) -> None:
     async with async_client(redis_url, **options) as client:
         backend = RedisClientStoreBackend(client, unique_name)
         assert await a_life(backend.async_port(), "async") == A_LIFE
@@ -169,7 +171,7 @@ async def test_an_async_client_serves_both_colours(redis_url: str, unique_name: 
         assert await client.ping()  # still its owner's
 
 
-async def test_an_async_cluster_client_serves_both_colours(redis_cluster_url: str, unique_name: str) -> None:
+async def test_an_async_cluster_client_serves_sync_and_async_code(redis_cluster_url: str, unique_name: str) -> None:
     async with async_client(redis_cluster_url, cluster=True) as client:
         backend = RedisClientStoreBackend(client, unique_name)
         assert await a_life(backend.async_port(), "async") == A_LIFE
@@ -178,19 +180,19 @@ async def test_an_async_cluster_client_serves_both_colours(redis_cluster_url: st
         run_sync(derived.close())
 
 
-def test_a_sync_cluster_client_serves_both_colours(redis_cluster_url: str, unique_name: str) -> None:
+def test_a_sync_cluster_client_serves_sync_and_async_code(redis_cluster_url: str, unique_name: str) -> None:
     client = through_client(redis_cluster_url, cluster=True)
     backend = RedisClientStoreBackend(client, unique_name)
     assert run_sync(a_life(backend.sync_port(), "sync")) == A_LIFE
 
-    async def other_colour() -> Record | None:
+    async def get_in_a_loop() -> Record | None:
         port = backend.async_port()
         try:
             return await port.get("scope", "sync")
         finally:
             await port.close()
 
-    assert asyncio.run(other_colour()) is not None
+    assert asyncio.run(get_in_a_loop()) is not None
     client.close()
 
 
@@ -239,7 +241,7 @@ async def test_an_async_client_hears_of_settlements(redis_url: str, unique_name:
         await listener.close()
 
 
-def test_a_client_that_does_not_say_where_it_is_has_one_colour() -> None:
+def test_a_client_that_does_not_say_where_it_is_serves_one_kind_of_code() -> None:
     class Client:
         def execute_command(self, *words: object) -> None: ...
 
@@ -520,7 +522,7 @@ async def test_what_ends_a_coroutine_is_not_a_lost_connection(
 
 
 @pytest.mark.parametrize("at", [2, 3])
-def test_f16_an_interruption_in_the_middle_of_a_reply_gives_nobody_anothers(
+def test_f16_an_interruption_in_the_middle_of_a_reply_gives_no_call_the_reply_of_another(
     own_redis: servers.Redis, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """Ctrl-C, or a time limit thrown into the thread, may come where no `try` is: whenever the clock is read."""
@@ -564,7 +566,7 @@ async def test_f36_a_silent_server_ends_in_store_unavailable_async(
     await port.close()
 
 
-def test_f36_nobody_listening_is_store_unavailable() -> None:
+def test_f36_an_address_without_a_server_is_store_unavailable() -> None:
     with servers.redis() as server:
         url = server.url
     port = backend_at(url).sync_port()
@@ -574,22 +576,22 @@ def test_f36_nobody_listening_is_store_unavailable() -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_a_restart_between_operations_costs_one_lost_connection(unique_name: str, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_restart_between_operations_costs_one_lost_connection(unique_name: str, mode: str) -> None:
     with servers.redis("--appendonly", "yes", "--appendfsync", "always") as server:
         backend = backend_at(server.url, namespace=unique_name)
-        port = backend.sync_port() if colour == "sync" else backend.async_port()
+        port = backend.sync_port() if mode == "sync" else backend.async_port()
 
         async def story() -> None:
             claim = a_claim()
             (answer,) = await port.run([claim])
-            await asyncio.to_thread(server.restart) if colour == "async" else server.restart()
+            await asyncio.to_thread(server.restart) if mode == "async" else server.restart()
             with pytest.raises(ConnectionLost):
                 await port.run([done(claim, answer)])
             assert await port.run([done(claim, answer)]) == [True]  # NOSCRIPT on the new server, too
             await port.close()
 
-        run_sync(story()) if colour == "sync" else asyncio.run(story())
+        run_sync(story()) if mode == "sync" else asyncio.run(story())
 
 
 def test_scripts_are_loaded_again_after_script_flush(own_redis: servers.Redis, unique_name: str) -> None:
@@ -634,8 +636,8 @@ def tls_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_tls(tls_files: Path, unique_name: str, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_tls(tls_files: Path, unique_name: str, mode: str) -> None:
     cert, key = str(tls_files / "cert.pem"), str(tls_files / "key.pem")
     options = ("--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
     tls_port = free_port()
@@ -647,7 +649,7 @@ def test_tls(tls_files: Path, unique_name: str, colour: str) -> None:
         skip_or_fail("the Valkey inside a package knows no TLS: apt-get install redis-server")
     with server:
         backend = backend_at(f"rediss://127.0.0.1:{tls_port}", namespace=unique_name, ca_file=cert)
-        if colour == "sync":
+        if mode == "sync":
             assert run_sync(a_life(backend.sync_port(), "k")) == A_LIFE
         else:
             assert asyncio.run(_closed_after(backend.async_port())) == A_LIFE
@@ -675,8 +677,8 @@ def test_f66_no_password_in_any_error(own_redis: servers.Redis, unique_name: str
     async def refused(port: Port) -> str:
         with pytest.raises(ConfigurationError, match="refused the user or the password") as caught:
             await port.now()
-        told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
-        return "".join(told.format())
+        report = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+        return "".join(report.format())
 
     assert SECRET not in run_sync(refused(backend.sync_port()))
     assert SECRET not in asyncio.run(refused(backend.async_port()))
@@ -699,7 +701,7 @@ def test_a_missing_password_says_where_to_write_it(
             client.execute_command("ACL", "SETUSER", "default", "nopass")
 
 
-def test_a_user_without_the_rights_is_told_the_rule(own_redis: servers.Redis, unique_name: str) -> None:
+def test_a_user_without_the_rights_gets_the_rule_in_the_error(own_redis: servers.Redis, unique_name: str) -> None:
     rules = ("~eo:*", "+@all", "resetchannels")
     own_redis.execute("ACL", "SETUSER", "narrow", "on", f">{SECRET}", *rules)
     url = own_redis.url.replace("://", f"://narrow:{SECRET}@")
@@ -811,7 +813,7 @@ def test_a_poisoned_record_is_an_error_and_harms_itself_only(
     run_sync(port.close())
 
 
-def test_a_damaged_record_does_not_stop_the_sweep_and_is_told_once(redis_url: str, unique_name: str) -> None:
+def test_a_damaged_record_does_not_stop_the_sweep_and_is_reported_once(redis_url: str, unique_name: str) -> None:
     import redis
 
     layout = Layout(unique_name)
@@ -1049,8 +1051,8 @@ def test_small_steps_reach_every_record_once(
     run_sync(port.close())
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "s|0", "i|a|0||", "i|0|0||", "s||0|zz|"])
-def test_a_cursor_of_somebody_else_is_refused(redis_url: str, unique_name: str, cursor: str) -> None:
+@pytest.mark.parametrize("cursor", ["", "x", "s|0", "i|0||a", "i|0||0", "s|0|zz|", "s|0||elsewhere"])
+def test_a_cursor_of_another_list_is_refused(redis_url: str, unique_name: str, cursor: str) -> None:
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     with pytest.raises(InvalidOption, match="cursor"):
         run_sync(port.list(Query(state="done", cursor=cursor)))
@@ -1080,11 +1082,11 @@ def test_a_batch_spans_the_nodes_of_a_cluster(own_cluster: servers.RedisCluster,
 
 @pytest.mark.quick_on("async")
 @pytest.mark.chaos
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, mode: str) -> None:
     with servers.redis_cluster() as cluster:
         backend = backend_at(cluster.url, namespace=unique_name, timeout="1.5")
-        port = backend.sync_port() if colour == "sync" else backend.async_port()
+        port = backend.sync_port() if mode == "sync" else backend.async_port()
         claims = [a_claim(f"{n}") for n in range(60)]
 
         async def story() -> None:
@@ -1106,7 +1108,7 @@ def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, c
             assert took < 2.9  # one timeout for both
             await port.close()
 
-        run_sync(story()) if colour == "sync" else asyncio.run(story())
+        run_sync(story()) if mode == "sync" else asyncio.run(story())
 
 
 def test_a_node_that_breaks_its_connection_is_asked_again(own_cluster: servers.RedisCluster, unique_name: str) -> None:
@@ -1122,11 +1124,11 @@ def test_a_node_that_breaks_its_connection_is_asked_again(own_cluster: servers.R
     run_sync(port.close())
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_a_slot_that_moves_is_followed(own_cluster: servers.RedisCluster, unique_name: str, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_slot_that_moves_is_followed(own_cluster: servers.RedisCluster, unique_name: str, mode: str) -> None:
     """While it moves, a record is not written apart from its index; afterwards it is found where it went."""
     backend = backend_at(own_cluster.url, namespace=unique_name)
-    port = backend.sync_port() if colour == "sync" else backend.async_port()
+    port = backend.sync_port() if mode == "sync" else backend.async_port()
 
     async def story() -> None:
         claim = a_claim("moving")
@@ -1144,7 +1146,7 @@ def test_a_slot_that_moves_is_followed(own_cluster: servers.RedisCluster, unique
             assert await port.now() > answer.token  # ASK
         await port.close()
 
-    run_sync(story()) if colour == "sync" else asyncio.run(story())
+    run_sync(story()) if mode == "sync" else asyncio.run(story())
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The SQLite store: the contract in both colours, and what only a file does."""
+"""The SQLite store: the contract, sync and async, and what only a file does."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_headers_that_fit_are_attributes_that_others_can_read() -> None:
 
 
 @pytest.mark.parametrize("own", ["no json", "[]", '{"id": 7}', '{"headers": {"a": 1}}', '{"key": null, "id": []}'])
-def test_f67_an_attribute_of_somebody_else_is_no_packet_of_ours(own: str) -> None:
+def test_f67_an_attribute_of_another_program_is_not_read_as_ours(own: str) -> None:
     attributes = {"eo": {"DataType": "String", "StringValue": own}, "b": {"DataType": "Binary", "BinaryValue": b"\0"}}
     packet = packet_of({"Body": "text", "MessageAttributes": attributes})
     assert packet == Packet(body=b"text", headers={"b": base64.b64encode(b"\0").decode()})

@@ -266,7 +266,7 @@ class SimulatedSession(DriverAdapter):
     async def close(self) -> None:
         self.connection.cut()
 
-    async def _send(self, sql: str, params: Sequence[Any], named: bool) -> NamedRows:
+    async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         connection: SimulatedConnection = self.connection
         savepoint = _SAVEPOINT.fullmatch(sql)
         if savepoint is not None:

@@ -57,11 +57,11 @@ async def inbox_acked_before_commit(self: Any, simulation: Any, process: Any, de
 
 
 @mutant("F30", SimulatedSession, "_send", "inbox-T+late/1")
-async def insert_does_not_wait(self: Any, sql: str, params: Any, named: bool) -> Any:
+async def insert_does_not_wait(self: Any, sql: str, params: Any) -> Any:
     """The insert looks at what is committed instead of waiting for an open transaction with the same key."""
     database = self.connection.database
     hidden, database.transactions = database.transactions, []
     try:
-        return await _send(self, sql, params, named)
+        return await _send(self, sql, params)
     finally:
         database.transactions = hidden

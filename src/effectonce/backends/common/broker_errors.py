@@ -12,7 +12,7 @@ from effectonce.errors import BrokerUnavailable, StoreUnavailable
 def as_broker_errors() -> Iterator[None]:
     """Raise `BrokerUnavailable` where the connection raises `StoreUnavailable`, with the same ``retry_after``.
 
-    Redis and SQLite share their connections between store and broker; a broker's callers handle brokers' errors.
+    SQLite's store and broker share their connection; a broker's callers handle brokers' errors.
     """
     try:
         yield

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
 from effectonce.errors import BrokerUnavailable
@@ -13,16 +14,28 @@ FIRST_BACKOFF_S: Final = 0.2
 MAX_BACKOFF_S: Final = 15.0
 
 
-class OpenConnection(Protocol):
+class Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class OpenConnection(Closable, Protocol):
     @property
     def lost(self) -> Exception | None:
         """Why the connection can no longer be used; None while it can."""
         ...
 
-    async def close(self) -> None: ...
 
-
+ClosableT = TypeVar("ClosableT", bound=Closable)
 ConnectionT = TypeVar("ConnectionT", bound=OpenConnection)
+
+
+@asynccontextmanager
+async def closing(connection: ClosableT) -> AsyncIterator[ClosableT]:
+    """Use ``connection`` once, and close it."""
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 class ReconnectingConnection(Generic[ConnectionT]):

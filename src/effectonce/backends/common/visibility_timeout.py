@@ -116,18 +116,18 @@ class UnsettledDeliveries(Generic[HeldT]):
                 await self._released.wait()
 
 
-async def give_back_unsettled(give_back: Callable[[], Awaitable[None]]) -> None:
+async def give_back_unsettled(give_back: Callable[[], Awaitable[object]]) -> None:
     """Run ``give_back``, the last thing that a closing consumer does, and once more where the connection was broken.
 
     A broker that cannot be reached then is not an error: it delivers again what was not settled.
     """
     for _ in range(2):
         try:
-            return await give_back()
+            await give_back()
+            return
         except BrokerUnavailable as error:
             failure = error
     log.info("a consumer could not return its unsettled deliveries; they come again when they time out: %s", failure)
-    return None
 
 
 class PollingConsumer(ABC, Generic[HeldT]):
@@ -166,7 +166,7 @@ class PollingConsumer(ABC, Generic[HeldT]):
                     await self._unsettled.wait_for_room(left)
                     continue
                 poll = self._poll = asyncio.create_task(self._poll_until_arrival(room, left))
-            # Where this is cancelled the poll goes on, and what it brings is there for the next receive.
+            # If this is cancelled, the poll continues, and the next receive returns what it brings.
             done, _ = await asyncio.wait((poll,), timeout=left if inherited else None)
             if not done:
                 return []

@@ -75,17 +75,11 @@ class KafkaBackend:
         return str(self._cluster)
 
 
-class KafkaPublisher:
+class KafkaPublisher(ConfirmedProducer):
     """See `contracts.Publisher`."""
 
-    def __init__(self, cluster: KafkaCluster) -> None:
-        self._producer = ConfirmedProducer(cluster)
-
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
-        return await self._producer.send(require_topic_name(queue), list(map(record_of, packets)))
-
-    async def close(self) -> None:
-        await self._producer.close()
+        return await self.send(require_topic_name(queue), list(map(record_of, packets)))
 
 
 class KafkaConsumer:

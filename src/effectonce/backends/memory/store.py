@@ -266,7 +266,7 @@ class MemoryPort:
         after = _read_cursor(query.cursor) or query.after
         with self._backend.lock:
             now = self._backend.clock.now()
-            found = sorted(
+            matching = sorted(
                 (scope, key)
                 for scope, key, row in self._all_rows(query.scope)
                 if not row.is_expired(now)
@@ -274,9 +274,9 @@ class MemoryPort:
                 and (not query.unfinished or (row.note is not None and row.state in ("claimed", "free")))
                 and (after is None or (scope, key) > after)
             )
-            page = found[: query.limit]
+            page = matching[: query.limit]
             records = [_record(scope, key, self._scopes[scope][key]) for scope, key in page]
-        more = len(found) > query.limit
+        more = len(matching) > query.limit
         return Page(records, _cursor(*page[-1]) if more else None)
 
     def _all_rows(self, scope: str | None = None) -> Iterator[tuple[str, str, MemoryRow]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.contracts import BrokerCapabilities
 from effectonce.errors import InvalidOption
 from effectonce.values.queue_names import require_name
@@ -67,18 +68,12 @@ class NatsBackend:
         return NatsDeadLetters(self._streams, require_subject(queue), require_name(group, "group"))
 
     async def declare(self, queue: str, *, group: str) -> None:
-        connection = await NatsConnection.open(self._streams.endpoint, "effectonce")
-        try:
+        async with closing(await NatsConnection.open(self._streams.endpoint, "effectonce")) as connection:
             await self._streams.declare(connection, require_subject(queue), require_name(group, "group"))
-        finally:
-            await connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
-        connection = await NatsConnection.open(self._streams.endpoint, "effectonce")
-        try:
+        async with closing(await NatsConnection.open(self._streams.endpoint, "effectonce")) as connection:
             await self._streams.check(connection, require_subject(queue), require_name(group, "group"))
-        finally:
-            await connection.close()
 
     async def close(self) -> None:
         return None

@@ -210,7 +210,7 @@ class NatsConsumer:
                     await connection.publish(held.key, b"-NAK")
                 await connection.flush()
             except (BrokerUnavailable, load_driver().errors.Error):
-                pass  # what was not given back comes when its window is over
+                pass  # the server delivers again what was not given back, when its window ends
         self._arrived.clear()
         self._unsettled.release_all()
         await self._connection.close()

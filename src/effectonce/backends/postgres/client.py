@@ -39,11 +39,11 @@ _BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class Statement:
-    """One statement. Its name tells its text: behind a pooler, another client's statement of the same name
-    on a shared server connection is then the same statement.
+    """One statement. Its name is a hash of its text: behind a pooler, another client's statement of the same name on a
+    shared server connection is then the same statement.
 
-    ``generic``: prepared, it is planned once. Else the server plans it anew for each small batch, since it takes that
-    for cheaper, and that is half of its work."""
+    ``generic``: prepared, it is planned once. Otherwise the server plans it again for each small batch, since it
+    estimates that to be cheaper, and the planning is half of its work."""
 
     __slots__ = ("generic", "name", "sql")
 
@@ -56,7 +56,7 @@ class Statement:
 class ClientSettings(Struct, frozen=True):
     """What a store asks of its server, and what it tolerates."""
 
-    address: str  # as people see it, without its password
+    address: str  # without its password, for messages
     timeout: float
     prepare: PrepareMode
     allow_unsafe: bool
@@ -71,7 +71,7 @@ class PostgresClient:
     def __init__(self, source: ConnectionSource, settings: ClientSettings, statements: Mapping[str, Statement]) -> None:
         self._source = source
         self._settings = settings
-        self._statements = statements  # on records: those that ask about the server and the schema are among them
+        self._statements = statements  # on records; those about the server and the schema are among them
         self._address = settings.address
 
     async def execute(
@@ -109,8 +109,8 @@ class PostgresClient:
         it may not), and that commits cannot be lost."""
 
         async def work(connection: PostgresConnection, deadline: float) -> NamedRow:
-            privileges = await self._ask(connection, denied, (), deadline)
-            return privileges | await self._ask(connection, self._statements["durability"], (), deadline)
+            privileges = await self._fetch_one(connection, denied, deadline)
+            return privileges | await self._fetch_one(connection, self._statements["durability"], deadline)
 
         server = await self._with_connection(work, schema=True, anew=True)
         if server["lacking"]:
@@ -151,7 +151,7 @@ class PostgresClient:
                 return False
             pgconn = connection.pgconn
             if connection.listening_to != channel or time.monotonic() - connection.listened_at > LISTEN_AGAIN_S:
-                # Again now and then: a peer that went away without a word is silent, too.
+                # Again now and then, since a server that vanished is silent, too.
                 await self._send(connection, lambda: pgconn.send_query(b'LISTEN "' + channel + b'"'), deadline)
                 connection.listening_to, connection.listened_at = channel, time.monotonic()
             until = time.monotonic() + timeout
@@ -229,7 +229,7 @@ class PostgresClient:
         await self._source.drop(connection)
 
     async def _verify_server(self, connection: PostgresConnection, deadline: float) -> None:
-        server = await self._ask(connection, self._statements["facts"], (), deadline)
+        server = await self._fetch_one(connection, self._statements["facts"], deadline)
         if server["version"] < OLDEST_SERVER:
             raise UnsafeStore(
                 f"{self._address} is PostgreSQL {server['version'] // 10000}; effectonce needs 13 or later"
@@ -256,15 +256,12 @@ class PostgresClient:
         connection.verified = True
 
     async def _verify_schema(self, connection: PostgresConnection, deadline: float) -> None:
-        row = await self._ask(connection, self._statements["version"], (), deadline)
+        row = await self._fetch_one(connection, self._statements["version"], deadline)
         require_schema_version(self._address, row["stored"], row["oldest"], SCHEMA_VERSION)
         connection.schema_verified = True
 
-    async def _ask(
-        self, connection: PostgresConnection, statement: Statement, params: Sequence[Param], deadline: float
-    ) -> NamedRow:
-        """The one row of ``statement``."""
-        (row,) = _named_rows(connection, await self._run(connection, statement, params, deadline, False))
+    async def _fetch_one(self, connection: PostgresConnection, statement: Statement, deadline: float) -> NamedRow:
+        (row,) = _named_rows(connection, await self._run(connection, statement, (), deadline, False))
         return row
 
     async def _run_alone(

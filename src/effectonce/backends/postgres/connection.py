@@ -76,7 +76,7 @@ _LOADERS: Final = _loaders()
 class ConnectionOptions(Struct, kw_only=True):
     """How to connect, and how long to wait."""
 
-    address: str  # as people see it, without its password
+    address: str  # without its password, for messages
     timeout: float
     connect_timeout: float
     prepare: PrepareMode
@@ -370,5 +370,5 @@ class PooledConnections(ConnectionSource):
 
 
 def first_line(error: Exception) -> str:
-    """What libpq says, for a message: its first line. It names hosts, users and databases, never a password."""
+    """The first line of an error of libpq, for messages. It names hosts, users and databases, never a password."""
     return show(str(error).strip().partition("\n")[0] or type(error).__name__, 200)

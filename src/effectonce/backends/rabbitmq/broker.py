@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.contracts import BrokerCapabilities
 from effectonce.errors import InvalidOption
 from effectonce.values.queue_names import require_name
@@ -66,16 +67,13 @@ class RabbitMQBackend:
         await self._declare(queue, must_exist=True)
 
     async def _declare(self, queue: str, *, must_exist: bool) -> None:
-        connection = await RabbitMQConnection.open(self._queues.endpoint, "effectonce")
-        try:
+        async with closing(await RabbitMQConnection.open(self._queues.endpoint, "effectonce")) as connection:
             channel = await connection.open_channel()
             if must_exist:
                 for name in (require_name(queue), dead_letter_queue(queue)):
                     await self._queues.count_messages(channel, name)
             # For a queue that exists, declaring compares the settings and changes nothing.
             await self._queues.declare(channel, require_name(queue))
-        finally:
-            await connection.close()
 
     async def close(self) -> None:
         return None

@@ -81,14 +81,10 @@ class RabbitMQChannel:
             self._finish_content(b"")
 
     def add_body(self, body: bytes) -> None:
+        self._body_parts.append(body)
         self._missing_bytes -= len(body)
-        if self._missing_bytes > 0:
-            self._body_parts.append(body)
-        elif self._body_parts:
-            body = b"".join((*self._body_parts, body))
-            self._body_parts.clear()
-            self._finish_content(body)
-        else:
+        if self._missing_bytes <= 0:
+            body, self._body_parts = b"".join(self._body_parts), []
             self._finish_content(body)
 
     def _finish_content(self, body: bytes) -> None:

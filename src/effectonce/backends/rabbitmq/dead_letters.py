@@ -66,7 +66,7 @@ class RabbitMQDeadLetters:
         return page, None
 
     async def _skip_to(self, channel: RabbitMQChannel, cursor: str) -> None:
-        """Continue behind the dead letter ``cursor``. Where it is gone, start again: none stays unseen."""
+        """Continue behind the dead letter ``cursor``. If it was removed, start again: no dead letter is left out."""
         while self._unlisted or await self._take(channel, GET_CHUNK):
             if self._held[self._unlisted.popleft()].id == cursor:
                 return

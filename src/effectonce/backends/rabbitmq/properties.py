@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -98,28 +97,22 @@ class ReadProperties(msgspec.Struct):
 
 def read_properties(header: bytes) -> ReadProperties:
     """The properties in the payload of a content header."""
-    properties = ReadProperties()
-    for name, kind, at, end in _property_slices(header):
-        if kind is _TABLE:
-            _read_table(header, at, end, properties)
-        elif name in _HEADER_PROPERTIES:
-            properties.headers[name] = header[at + 1 : end].decode("utf-8", "backslashreplace")
-        elif name == "message-id":
-            properties.id = header[at + 1 : end].decode("utf-8", "backslashreplace")
-    return properties
-
-
-def _read_table(data: bytes, at: int, end: int, properties: ReadProperties) -> None:
-    for name, value_at, value_end in _table_entries(data, at, end):
+    parts = _split_properties(header)
+    properties = ReadProperties(id=_text(parts.get("message-id", b"")[1:]))
+    for name, part in parts.items():
+        if name in _HEADER_PROPERTIES:
+            properties.headers[name] = _text(part[1:])
+    for name, raw in _split_table(parts.get("headers", b"")):
         if name.startswith(SERVER_HEADERS):
-            properties.server_headers[name] = _value(data, value_at, value_end)
-        elif data[value_at] == _LONG_STRING:
-            properties.headers[name] = data[value_at + 5 : value_end].decode("utf-8", "backslashreplace")
+            properties.server_headers[name] = _value(raw)
+        elif raw[0] == _LONG_STRING:
+            properties.headers[name] = _text(raw[5:])
         else:
-            value = _value(data, value_at, value_end)
+            value = _value(raw)
             properties.headers[name] = value_text(value)
             if type(value) is int and -MAX_INT - 1 <= value <= MAX_INT:
                 properties.numbers.add(name)
+    return properties
 
 
 def copy_properties(header: bytes, added: Mapping[str, str]) -> bytes:
@@ -128,57 +121,57 @@ def copy_properties(header: bytes, added: Mapping[str, str]) -> bytes:
     Properties that the server wrote or would act upon are left out: its own headers, the expiration, the user who sent
     the message, and the other queues that it was routed to (CC, BCC).
     """
-    parts = {name: header[at:end] for name, _, at, end in _property_slices(header)}
+    parts = _split_properties(header)
     for name in ("expiration", "user-id", "cluster-id"):
         parts.pop(name, None)
     parts["delivery-mode"] = _PERSISTENT
     table = [_table_entry(name, value) for name, value in added.items() if name not in _HEADER_PROPERTIES]
-    if raw := parts.get("headers"):
-        for key, value_at, value_end in _table_entries(raw, 0, len(raw)):
-            if key not in added and key not in ("CC", "BCC") and not key.startswith(SERVER_HEADERS):
-                table.append(short_string(key) + raw[value_at:value_end])
+    for name, raw in _split_table(parts.get("headers", b"")):
+        if name not in added and name not in ("CC", "BCC") and not name.startswith(SERVER_HEADERS):
+            table.append(short_string(name) + raw)
     parts |= {name: short_string(value) for name, value in added.items() if name in _HEADER_PROPERTIES}
     parts["headers"] = _long_string(b"".join(table))
     return _join_properties(parts)
 
 
-@lru_cache(256)
-def _present_properties(flags: int) -> tuple[tuple[str, str], ...]:
-    return tuple((name, kind) for name, bit, kind in _PROPERTIES if flags & bit)
+def _split_properties(header: bytes) -> dict[str, bytes]:
+    """The bytes of each property that is present, with their length where they have one."""
+    flags, at = int.from_bytes(header[12:14], "big"), 14
+    parts = {}
+    for name, bit, kind in _PROPERTIES:
+        if flags & bit:
+            if kind is _TEXT:
+                end = at + 1 + header[at]
+            elif kind is _TABLE:
+                end = at + 4 + int.from_bytes(header[at : at + 4], "big")
+            else:
+                end = at + (1 if kind is _OCTET else 8)
+            parts[name], at = header[at:end], end
+    return parts
 
 
-def _property_slices(header: bytes) -> Iterator[tuple[str, str, int, int]]:
-    """Each property that is present: its name and type, and where its bytes begin and end."""
-    at = 14
-    for name, kind in _present_properties(int.from_bytes(header[12:14], "big")):
-        if kind is _TEXT:
-            end = at + 1 + header[at]
-        elif kind is _TABLE:
-            end = at + 4 + int.from_bytes(header[at : at + 4], "big")
-        else:
-            end = at + (1 if kind is _OCTET else 8)
-        yield name, kind, at, end
+def _split_table(table: bytes) -> Iterator[tuple[str, bytes]]:
+    """The name of each entry of a table, and the bytes of its value, which begin with the octet of its type."""
+    at = 4
+    while at < len(table):
+        value_at = at + 1 + table[at]
+        size = _VALUE_SIZES.get(table[value_at])
+        if size is None:
+            size = 4 + int.from_bytes(table[value_at + 1 : value_at + 5], "big")
+        end = value_at + 1 + size
+        yield _text(table[at + 1 : value_at]), table[value_at:end]
         at = end
 
 
-def _table_entries(data: bytes, at: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """Each entry of the table at ``at``: its name, and where its value begins (with the type octet) and ends."""
-    at += 4
-    while at < end:
-        value_at = at + 1 + data[at]
-        name = data[at + 1 : value_at].decode("utf-8", "backslashreplace")
-        size = _VALUE_SIZES.get(data[value_at])
-        if size is None:
-            size = 4 + int.from_bytes(data[value_at + 1 : value_at + 5], "big")
-        at = value_at + 1 + size
-        yield name, value_at, at
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
 
 
-def _value(data: bytes, at: int, end: int) -> Any:
+def _value(raw: bytes) -> Any:
     try:
-        return load_driver().decode.embedded_value(data[at:end])[1]
+        return load_driver().decode.embedded_value(raw)[1]
     except (ValueError, OverflowError, OSError):  # a time out of range, a type that pamqp does not know
-        return data[at + 1 : end]
+        return raw[1:]
 
 
 def value_text(value: Any) -> str:
@@ -186,7 +179,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "backslashreplace")
+        return _text(bytes(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):

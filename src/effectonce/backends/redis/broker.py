@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.contracts import BrokerCapabilities, DeadLetter, DeadLetters, Packet, Publisher
 from effectonce.values.urls import Address
 
 from .connection import RedisBrokerConnection
 from .consumer import RedisConsumer
-from .endpoint import RedisEndpoint, endpoint_at, load_driver
+from .endpoint import RedisEndpoint, endpoint_at
 from .errors import RedisBrokerErrors, ReplyError
 from .stream import StreamKeys, declare_group, fields_of, packet_of, stream_key
 
@@ -37,7 +39,7 @@ class RedisBrokerBackend:
         self.namespace = address.take("namespace", _parse_namespace, "eo")
         self.endpoint = endpoint_at(address, RedisBrokerErrors)
         address.done()
-        load_driver()
+        require_driver("Redis", "redis", "hiredis")
         self.capabilities = BrokerCapabilities(
             name="redis",
             ordering="queue",
@@ -62,20 +64,14 @@ class RedisBrokerBackend:
         return StreamKeys(self.namespace, queue, group)
 
     async def declare(self, queue: str, *, group: str) -> None:
-        connection = RedisBrokerConnection(self.endpoint)
-        try:
+        async with closing(RedisBrokerConnection(self.endpoint)) as connection:
             await declare_group(connection, self._keys(queue, group))
-        finally:
-            await connection.close()
 
     async def check(self, queue: str, *, group: str) -> None:
         """Connecting refuses a server that evicts keys; tending to the stream and leaving it needs all our commands."""
         await self.declare(queue, group=group)
-        consumer = self.consumer(queue, group=group, prefetch=1)
-        try:
+        async with closing(self.consumer(queue, group=group, prefetch=1)) as consumer:
             await consumer.tend(0)
-        finally:
-            await consumer.close()
 
     async def close(self) -> None:
         return None

@@ -9,7 +9,7 @@
 --      as 3 bytes each: attempts, generation; of a claim, as a double: lease until; then the owner: the 16
 --      random bytes of the claim, empty once an operator has fenced it out. At most 64 bytes: a longer value
 --      (hash-max-listpack-value) would turn the listpack into a hash table
---   S  scope   K  key   p  fingerprint   r  result   e  error      (p, r and e only where there is one)
+--   S  scope   K  key   p  fingerprint   r  result   e  error      (p, r and e only if present)
 --
 -- Two sorted sets per bucket spare the sweeper and operators a SCAN; their members are digests:
 --   eo:{<namespace>/<bucket>}:open    claims that lapse to in doubt; score: the end of the lease, negative. Other
@@ -20,7 +20,7 @@
 --   eo:{<namespace>/<bucket>}:doubt   records in doubt; score: since when
 --
 -- Redis removes expired records itself (PEXPIREAT, never before the header's time); the header decides before that.
--- Redis writes all 17 digits of a number that it is given; where Lua itself makes text of one, '%.0f' does.
+-- Redis writes all 17 digits of a number; Lua does so only by '%.0f'.
 
 local CLOSED = '<c1BddddI3I3'
 local CLAIMED = '<c1BddddI3I3d'
@@ -47,7 +47,7 @@ local function read(key)
 end
 
 -- Notifies the callers that wait for this record. It is only a hint: a refusal (ACL) must not undo the settlement.
-local function wake(key)
+local function notify_waiters(key)
   local names = call('HMGET', key, 'S', 'K')
   local namespace = string.match(sub(key, 1, -33), '^eo:{(.*)/%x%x}:$')
   redis.pcall('PUBLISH', 'eo:' .. namespace .. ':changes', #names[1] .. ':' .. names[1] .. names[2])
@@ -62,7 +62,7 @@ local function to_doubt(key, flags, token, created, attempts, generation, owner)
   call('ZREM', prefix .. 'open', digest)
   call('ZADD', prefix .. 'doubt', now, digest)
   if flags >= 4 then
-    wake(key)
+    notify_waiters(key)
   end
   return 1
 end

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver, StoreUnavailable
+from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable
 from effectonce.values.urls import Address, flag
 
 from .errors import UNAVAILABLE, RedisErrors, ReplyError
@@ -22,10 +22,8 @@ _POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
 
 def load_driver() -> Any:
     """Import hiredis, which is needed at the first use of Redis only."""
-    try:
-        import hiredis
-    except ImportError:
-        raise MissingDriver("Redis needs a driver: pip install 'effectonce[redis]'") from None
+    import hiredis
+
     return hiredis
 
 
@@ -86,7 +84,7 @@ class RedisEndpoint(Struct, kw_only=True):
 
     @property
     def greeting_count(self) -> int:
-        """How many commands those are. They are not kept, since the password is among them."""
+        """The number of `greeting_commands`. The commands themselves are not stored: the password is among them."""
         return 1 + len(EVICTION_COMMANDS) + bool(self.db) + self._logs_in
 
     def check_greeting(self, replies: Sequence[Any]) -> None:

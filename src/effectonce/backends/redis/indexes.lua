@@ -47,12 +47,12 @@ local function prefix_of(index)
 end
 
 -- The text of a damaged record's error. Any other error is raised: it is not the record's.
-local function blame(problem, key)
-  local found, damaged = failure(problem, key)
+local function damage_text(problem, key)
+  local reply, damaged = failure(problem, key)
   if not damaged then
     error(problem, 0)
   end
-  return found.err
+  return reply.err
 end
 
 -- {in doubt, oldest in doubt, due for the sweeper} of a bucket.
@@ -62,9 +62,9 @@ function OPERATIONS.sizes(open)
   return {call('ZCARD', doubt), oldest[2] or false, call('ZCOUNT', open, -now, now)}
 end
 
--- The fields of a record in doubt, or nil: it is not listed. One that is gone (deleted by hand) or not in doubt any
--- more (a restore) is dropped from the index on the way.
-local function listed(doubt, key, scope)
+-- The fields of a record in doubt; nil: it is not listed. A record that was deleted by hand, or that a restore has
+-- taken out of doubt, is dropped from the index.
+local function read_member(doubt, key, scope)
   if read(key) ~= 'I' then
     call('ZREM', doubt, sub(key, -32))
     return nil
@@ -75,13 +75,13 @@ end
 -- One step through what is in doubt: {next cursor, {error, …} for damaged records, digest, fields, digest, fields, …}.
 function OPERATIONS.step(open, cursor, count, scope)
   local prefix, damaged = prefix_of(open), {}
-  local found = call('ZSCAN', prefix .. 'doubt', cursor, 'COUNT', count)
-  local reply = {found[1], damaged}
-  for i = 1, #found[2], 2 do
-    local digest = found[2][i]
-    local ok, fields = pcall(listed, prefix .. 'doubt', prefix .. digest, scope)
+  local page = call('ZSCAN', prefix .. 'doubt', cursor, 'COUNT', count)
+  local reply = {page[1], damaged}
+  for i = 1, #page[2], 2 do
+    local digest = page[2][i]
+    local ok, fields = pcall(read_member, prefix .. 'doubt', prefix .. digest, scope)
     if not ok then
-      damaged[#damaged + 1] = blame(fields, prefix .. digest)
+      damaged[#damaged + 1] = damage_text(fields, prefix .. digest)
     elseif fields then
       reply[#reply + 1] = digest
       reply[#reply + 1] = fields
@@ -91,7 +91,7 @@ function OPERATIONS.step(open, cursor, count, scope)
 end
 
 -- Sweeps one due member. Returns what it adds to expired and to lapsed.
-local function swept(open, digest, key)
+local function sweep_member(open, digest, key)
   local state, flags, token, _, created, lease, expires, attempts, generation, owner = read(key)
   if not state then
     call('DEL', key)
@@ -113,11 +113,11 @@ function OPERATIONS.sweep(open, limit)
   local prefix, expired, lapsed, damaged = prefix_of(open), 0, 0, {}
   local due = call('ZRANGEBYSCORE', open, -now, now, 'LIMIT', 0, limit)
   for _, digest in ipairs(due) do
-    local ok, more_expired, more_lapsed = pcall(swept, open, digest, prefix .. digest)
+    local ok, more_expired, more_lapsed = pcall(sweep_member, open, digest, prefix .. digest)
     if ok then
       expired, lapsed = expired + more_expired, lapsed + more_lapsed
     else
-      damaged[#damaged + 1] = blame(more_expired, prefix .. digest)
+      damaged[#damaged + 1] = damage_text(more_expired, prefix .. digest)
       call('ZREM', open, digest)
     end
   end
@@ -127,25 +127,25 @@ end
 -- One step of SCAN over this node's records: {next cursor, {key, key, …}}, only those of one state where its letter is
 -- given.
 function OPERATIONS.scan(_, cursor, pattern, count, letter)
-  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
+  local page = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
   if letter == '' then
-    return found
+    return page
   end
   local keys = {}
-  for _, key in ipairs(found[2]) do
+  for _, key in ipairs(page[2]) do
     local h = redis.pcall('HGET', key, 'h') -- the caller handles keys that cannot be read, or move to another node
     if type(h) ~= 'string' or #h < struct.size(CLOSED) or sub(h, 1, 1) == letter then
       keys[#keys + 1] = key
     end
   end
-  return {found[1], keys}
+  return {page[1], keys}
 end
 
 -- One step of SCAN that counts: {next cursor, claimed, done, failed, free}.
 function OPERATIONS.count(_, cursor, pattern, count)
-  local found = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
+  local page = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
   local counts = {C = 0, D = 0, F = 0, R = 0}
-  for _, key in ipairs(found[2]) do
+  for _, key in ipairs(page[2]) do
     local h = redis.pcall('HGET', key, 'h') -- a key that moves to another node is counted there
     if type(h) == 'string' and #h >= struct.size(CLOSED) then
       local state, _, _, _, _, expires = unpack(CLOSED, h)
@@ -154,7 +154,7 @@ function OPERATIONS.count(_, cursor, pattern, count)
       end
     end
   end
-  return {found[1], counts.C, counts.D, counts.F, counts.R}
+  return {page[1], counts.C, counts.D, counts.F, counts.R}
 end
 
 local replies = {}

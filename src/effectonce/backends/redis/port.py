@@ -21,9 +21,9 @@ from .connection import RedisConnection, Script, run_script
 from .endpoint import EVICTION_COMMANDS, refuse_eviction
 from .errors import ReplyError
 from .record_format import (
+    FORMAT_VERSION,
     PACK,
     STATE_LETTERS,
-    VERSION,
     identity_of,
     pack_forget,
     pack_get,
@@ -44,6 +44,10 @@ READ_BATCH = 128  # records that `list` reads in one round trip
 SCAN_STEP_KEYS = 500  # keys that one step of a SCAN visits ...
 MAX_LIST_STEPS = 100  # ... and the most steps of one page of `list`
 MAX_STATS_STEPS = 2_000  # ... and of `stats`
+
+#: Records that `list` has read, by their names, and with them the next cursor.
+_Rows = list[tuple[bytes, Any]]
+_Step = tuple[bytes, Sequence[tuple[bytes, Any]]]
 
 log = logging.getLogger("effectonce")
 
@@ -157,82 +161,70 @@ class RedisPort:
     # -- many records
 
     async def list(self, query: Query) -> Page:
-        if query.state == "in_doubt":
-            return await self._list_in_doubt(query)
-        return await self._list_all(query)
+        """Records in doubt come from their index, bucket after bucket; all others from a SCAN of node after node.
 
-    async def _list_in_doubt(self, query: Query) -> Page:
-        """Read the index of records in doubt, bucket after bucket, in a bounded number of steps per page. The next page
-        resumes a step after the last digest that was shown."""
-        first, cursor, after = "0", "0", b""
+        A page is a bounded number of steps; the next one resumes behind the last record that was shown.
+        """
+        kind = "i" if query.state == "in_doubt" else "s"
+        first, cursor, after = ("", "0", b"") if query.cursor is None else parse_cursor(query.cursor, kind)
+        if kind == "i":
+            sizes = await self._run_on_indexes(self._layout.indexes(), "sizes")
+            places = [str(bucket) for bucket, size in enumerate(sizes) if size[0] or str(bucket) == first]
+        else:
+            places = list(await self._connection.nodes())
         if query.cursor is not None:
-            first, cursor, after, _ = parse_cursor(query.cursor, "i")
-        indexes = self._layout.indexes()
-        sizes = await self._run_on_indexes(indexes, "sizes")
-        records: list[Record] = []
-        steps = MAX_LIST_STEPS
-        for number in range(int(first), len(sizes)):
-            if number > int(first):
-                cursor, after = "0", b""
-            while sizes[number][0]:
-                if steps == 0 or len(records) == query.limit:
-                    return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
-                steps -= 1
-                step = ("step", cursor, SCAN_STEP_KEYS, query.scope or "")
-                ((next_cursor, damaged, *found),) = await self._run_on_indexes([indexes[number]], *step)
-                for error in damaged:
-                    _log_skipped(self._error_of(ReplyError(error.decode())))
-                members = sorted(dict(zip(found[::2], found[1::2], strict=True)).items())
-                for identity, fields in members:
-                    if identity > after:
-                        if len(records) == query.limit:
-                            return Page(records, f"i|{number}|{cursor}|{after.hex()}|")
-                        records += _parse_if_intact(self._layout.buckets[number] + identity, fields)
-                        after = identity
-                cursor, after = next_cursor.decode(), b""
-                if cursor == "0":
-                    break
-        return Page(records)
-
-    async def _list_all(self, query: Query) -> Page:
-        """SCAN node after node, in a bounded number of steps per page."""
-        nodes = list(await self._connection.nodes())
-        cursor, after = "0", b""
-        if query.cursor is not None:
-            _, cursor, after, node = parse_cursor(query.cursor, "s")
-            if node not in nodes:
+            if first not in places:
                 raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
-            nodes = nodes[nodes.index(node) :]
-        letter = STATE_LETTERS[query.state] if query.state is not None else ""
-        arg = pack_get(letter, query.scope or "")
+            places = places[places.index(first) :]
         records: list[Record] = []
         for _ in range(MAX_LIST_STEPS):
-            next_cursor, found = await self._run_on_node(
-                nodes[0], "scan", cursor, self._layout.pattern, SCAN_STEP_KEYS, letter
-            )
-            names = sorted(name for name in set(found) if name > after)
-            for start in range(0, len(names), READ_BATCH):
-                chunk = names[start : start + READ_BATCH]
-                rows = await self._connection.batch(RECORDS, chunk, [arg] * len(chunk))
-                for name, fields in zip(chunk, rows, strict=True):
-                    if isinstance(fields, Exception):
-                        error = self._error_of(fields)
-                        if not isinstance(error, CorruptRecord):
-                            await self._raise_failed([error])
-                        _log_skipped(error)
-                    elif fields:
-                        if len(records) == query.limit:
-                            return Page(records, f"s||{cursor}|{after.hex()}|{nodes[0]}")
-                        records += _parse_if_intact(name, fields)
-                    after = name
-            cursor, after = next_cursor.decode(), b""
-            if cursor == "0":
-                nodes.pop(0)
-                if not nodes:
-                    return Page(records)
+            if not places:
+                return Page(records)
             if len(records) == query.limit:
                 break
-        return Page(records, f"s||{cursor}||{nodes[0]}")
+            read_step = self._read_index_step if kind == "i" else self._read_scan_step
+            next_cursor, rows = await read_step(query, places[0], cursor, after, query.limit - len(records))
+            for name, fields in rows:
+                if len(records) == query.limit:
+                    return Page(records, f"{kind}|{cursor}|{after.hex()}|{places[0]}")
+                records += _parse_if_intact(name, fields)
+                after = name
+            cursor, after = next_cursor.decode(), b""
+            if cursor == "0":
+                places.pop(0)
+        return Page(records, f"{kind}|{cursor}||{places[0]}" if places else None)
+
+    async def _read_index_step(self, query: Query, place: str, cursor: str, after: bytes, room: int) -> _Step:
+        """The next cursor, and the records behind ``after`` of one step through a bucket's index, by their names."""
+        index, prefix = self._layout.indexes()[int(place)], self._layout.buckets[int(place)]
+        step = ("step", cursor, SCAN_STEP_KEYS, query.scope or "")
+        ((next_cursor, damaged, *members),) = await self._run_on_indexes([index], *step)
+        for error in damaged:
+            _log_skipped(self._error_of(ReplyError(error.decode())))
+        rows = {prefix + identity: fields for identity, fields in zip(members[::2], members[1::2], strict=True)}
+        return next_cursor, sorted(row for row in rows.items() if row[0] > after)
+
+    async def _read_scan_step(self, query: Query, place: str, cursor: str, after: bytes, room: int) -> _Step:
+        """As `_read_index_step`, of a node. Where there are more than ``room`` records, not all of them are read."""
+        letter = STATE_LETTERS[query.state] if query.state is not None else ""
+        arg = pack_get(letter, query.scope or "")
+        next_cursor, visited = await self._run_on_node(
+            place, "scan", cursor, self._layout.pattern, SCAN_STEP_KEYS, letter
+        )
+        names = sorted(name for name in set(visited) if name > after)
+        rows: _Rows = []
+        while names and len(rows) <= room:
+            chunk, names = names[:READ_BATCH], names[READ_BATCH:]
+            replies = await self._connection.batch(RECORDS, chunk, [arg] * len(chunk))
+            for name, fields in zip(chunk, replies, strict=True):
+                if isinstance(fields, Exception):
+                    error = self._error_of(fields)
+                    if not isinstance(error, CorruptRecord):
+                        await self._raise_failed([error])
+                    _log_skipped(error)
+                elif fields:
+                    rows.append((name, fields))
+        return next_cursor, rows
 
     async def stats(self) -> Stats:
         """Counts of in_doubt come from its index; the others from a SCAN that ends at ``cap`` of each state, or after a
@@ -249,10 +241,10 @@ class RedisPort:
                     is_cut_short = True
                     break
                 steps -= 1
-                next_cursor, *found = await self._run_on_node(
+                next_cursor, *step_counts = await self._run_on_node(
                     node, "count", cursor, self._layout.pattern, SCAN_STEP_KEYS
                 )
-                for state, count in zip(scanned, found, strict=True):
+                for state, count in zip(scanned, step_counts, strict=True):
                     counts[state] += count
                 cursor = next_cursor.decode()
                 if cursor == "0":
@@ -332,13 +324,13 @@ class RedisPort:
         raise self._connection.errors.evicting("unknown")
 
     async def migrate(self) -> None:
-        arg = msgspec.json.encode(("version", VERSION))
+        arg = msgspec.json.encode(("version", FORMAT_VERSION))
         items = await self._raise_failed(await self._connection.batch(INDEXES, [self._layout.meta], [arg]))
         version = bytes(items[0]).decode("ascii", "replace")
-        if version != str(VERSION):
+        if version != str(FORMAT_VERSION):
             raise SchemaMismatch(
                 f"the records in {self._connection.errors.shown} are of format {version}, this release reads "
-                f"{VERSION}; upgrade effectonce, or use another namespace="
+                f"{FORMAT_VERSION}; upgrade effectonce, or use another namespace="
             )
 
     async def close(self) -> None:

@@ -27,8 +27,8 @@ from effectonce.record import (
     State,
 )
 
-VERSION: Final = 1
-"""The format of the records, kept in the namespace's meta hash."""
+#: The format of the records, which the meta hash of the namespace names too.
+FORMAT_VERSION: Final = 1
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}", re.ASCII)
 
@@ -195,12 +195,12 @@ def identity_of(message: bytes) -> tuple[str, str]:
     return rest[: int(length)].decode(), rest[int(length) :].decode()
 
 
-def parse_cursor(cursor: str, kind: str) -> tuple[str, str, bytes, str]:
-    """The (bucket, cursor of SCAN, last name shown, node) in a page's cursor. `InvalidOption` for another list's."""
+def parse_cursor(cursor: str, kind: str) -> tuple[str, str, bytes]:
+    """The (bucket or node, cursor of SCAN, last name shown) in a page's cursor. `InvalidOption` for another list's."""
     try:
-        cursor_kind, bucket, scan, after, node = cursor.split("|")
-        if cursor_kind != kind or not scan.isdigit() or not (bucket.isdigit() or kind == "s"):
+        cursor_kind, scan, after, place = cursor.split("|")
+        if cursor_kind != kind or not scan.isdigit():
             raise ValueError
-        return bucket, scan, bytes.fromhex(after), node
+        return place, scan, bytes.fromhex(after)
     except ValueError:
         raise InvalidOption("this cursor was not made by this query; start again without one") from None

@@ -6,16 +6,16 @@
 -- reply    one element per item, in order; an item that fails answers an error and harms no other
 --
 -- A hot script: Redis creates its functions anew for every call. So claim and settle come first and create no tables,
--- and the other operations are created when one is needed (`rest`).
+-- and the other operations are created when one is needed (`create_rare`).
 
 local SLACK = 60000000 -- how much longer than its header says Redis may keep a record
 local ceil = math.ceil
-local made, rest
+local rare, create_rare -- the operations that are not hot
 -- The header and the expiry of the last new claim in this batch: the next one's are often the same.
 local new, new_doubt, new_lease, new_retention, new_expires
 
 -- Adds a claim that lapses to in doubt to the index that the sweeper reads.
-local function watch(key, ends)
+local function index_open_claim(key, ends)
   call('ZADD', sub(key, 1, -33) .. 'open', -ends, sub(key, -32))
 end
 
@@ -49,7 +49,7 @@ local function close(
     end
   end
   if flags >= 4 then
-    wake(key)
+    notify_waiters(key)
   end
   if ttl < expires or ttl > expires + SLACK then -- a claim's own is later than this by what is left of the lease
     expire(key, expires) -- last, since a time that has passed deletes it at once
@@ -82,16 +82,16 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
     if doubt == 0 then
       call('PEXPIREAT', key, new_expires)
     else
-      watch(key, ends)
+      index_open_claim(key, ends)
     end
     return now
   end
-  made = made or rest()
-  if state == 'C' and old_owner == owner and not made.mismatched(key, prints) then
+  rare = rare or create_rare()
+  if state == 'C' and old_owner == owner and not rare.is_mismatch(key, prints) then
     -- its reply was lost
     return {'claimed', old_token, old_attempts, generation, old_flags % 4 >= 2 and 1 or 0}
   end
-  local answer = made.standing(key, prints, state, old_flags, old_token, old_lease, old_attempts, generation)
+  local answer = rare.answer_for(key, prints, state, old_flags, old_token, old_lease, old_attempts, generation)
   if answer then
     if answer[1] == 'in_doubt' and state == 'C' then
       to_doubt(key, old_flags, old_token, created, old_attempts, generation, old_owner)
@@ -122,7 +122,7 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
     expire(key, expires)
   else
     call('PERSIST', key)
-    watch(key, ends)
+    index_open_claim(key, ends)
   end
   return {'claimed', token, attempts, generation, lapsed}
 end
@@ -149,10 +149,10 @@ local function settle(key, options, owner, token, retention, target, _, _, resul
   return to_doubt(key, flags, token, created, attempts, generation, owner)
 end
 
-function rest()
-  local it = {}
+function create_rare()
+  local operations = {}
 
-  function it.mismatched(key, prints)
+  function operations.is_mismatch(key, prints)
     local print = prints ~= '' and call('HGET', key, 'p')
     if not print then
       return false
@@ -166,8 +166,8 @@ function rest()
   end
 
   -- The answer of an unexpired record to any caller but its owner; nil: the record may be claimed.
-  function it.standing(key, prints, state, flags, token, lease, attempts, generation)
-    if it.mismatched(key, prints) then
+  function operations.answer_for(key, prints, state, flags, token, lease, attempts, generation)
+    if operations.is_mismatch(key, prints) then
       return {'mismatch', 0, 0, 0, false}
     elseif state == 'D' then
       return {'done', token, attempts, generation, call('HGET', key, 'r')}
@@ -195,7 +195,7 @@ function rest()
       expires = ends + retention
       expire(key, expires)
     else
-      watch(key, ends)
+      index_open_claim(key, ends)
     end
     call('HSET', key, 'h',
       pack(CLAIMED, 'C', flags, token, changed, created, expires, attempts, generation, ends) .. owner)
@@ -205,7 +205,7 @@ function rest()
   -- Reads a record without claiming it.
   local function look(key, _, _, _, _, _, _, _, prints)
     local state, flags, token, _, _, lease, _, attempts, generation = read(key)
-    return state and it.standing(key, prints, state, flags, token, lease, attempts, generation)
+    return state and operations.answer_for(key, prints, state, flags, token, lease, attempts, generation)
       or {'absent', 0, 0, 0, false}
   end
 
@@ -214,13 +214,13 @@ function rest()
     local token, made_at, attempts, generation = now, now, 0, 0
     local state, flags, old_token, _, created, lease, _, old_attempts, old_generation = read(key)
     if state then
-      local answer = it.standing(key, prints, state, flags, old_token, lease, old_attempts, old_generation)
+      local answer = operations.answer_for(key, prints, state, flags, old_token, lease, old_attempts, old_generation)
       if answer then
         return answer[1] == 'done' and 1 or 0
       end
       token, made_at, attempts, generation = math.max(old_token + 1, now), created, old_attempts, old_generation
       if flags >= 4 then
-        wake(key)
+        notify_waiters(key)
       end
     end
     call('DEL', key)
@@ -261,7 +261,7 @@ function rest()
     return take_over(key, target, retention, options % 4 >= 2 and result, options >= 4 and err)
   end
 
-  -- The fields as a flat list; false: absent, or not of this state (its letter) or this scope, where given.
+  -- The fields as a flat list; false: absent, or not of this state (its letter) or this scope, if given.
   local function get(key, _, _, _, _, _, _, _, letter, scope)
     local state = read(key)
     if not state or (letter ~= '' and letter ~= state) or (scope ~= '' and scope ~= call('HGET', key, 'S')) then
@@ -270,8 +270,9 @@ function rest()
     return call('HGETALL', key)
   end
 
-  it[3], it[4], it[5], it[6], it[7], it[8] = renew, look, remember, forget, resolve, get
-  return it
+  operations[3], operations[4], operations[5] = renew, look, remember
+  operations[6], operations[7], operations[8] = forget, resolve, get
+  return operations
 end
 
 local replies = {}
@@ -280,8 +281,8 @@ for i = 1, #ARGV do
   local op, flags, owner, x, y, z, scope, name, body, note, at = unpack('<BBBdddI4I4I4I4', arg)
   local run = op == 1 and claim or op == 2 and settle
   if not run then
-    made = made or rest()
-    run = made[op]
+    rare = rare or create_rare()
+    run = rare[op]
   end
   local a = at + owner
   local b = a + scope

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from effectonce.backends.common.drivers import require_driver
 from effectonce.contracts import Capabilities, Port
 from effectonce.errors import InvalidOption
 from effectonce.values.urls import Address
@@ -15,7 +16,7 @@ from effectonce.values.urls import Address
 from .client import RedisClientConnection, endpoint_of, is_async, is_cluster
 from .cluster import Node, RedisClusterConnection, parse_nodes
 from .connection import RedisConnection, RedisNodeConnection
-from .endpoint import RedisEndpoint, endpoint_at, load_driver
+from .endpoint import RedisEndpoint, endpoint_at
 from .port import RedisPort
 from .record_format import Layout
 from .socket import AsyncRedisSocket, SyncRedisSocket
@@ -42,7 +43,7 @@ class RedisStoreBackend:
         address.done()
         if self._seeds and self._endpoint.db:
             raise InvalidOption(f"a Redis Cluster has only database 0, got {address}")
-        load_driver()
+        require_driver("Redis", "redis", "hiredis")
         self._set_up(str(address), namespace, mixes=True)
 
     def _set_up(self, shown: str, namespace: str, *, mixes: bool) -> None:
@@ -89,7 +90,7 @@ class RedisClientStoreBackend(RedisStoreBackend):
                 f"{type(client).__name__} is not a Redis client: it has no execute_command; pass one of redis-py or "
                 "valkey-py"
             )
-        load_driver()
+        require_driver("Redis", "redis", "hiredis")
         if is_async(client):
             endpoint_of(client)
         self._client = client

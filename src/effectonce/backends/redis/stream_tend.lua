@@ -28,9 +28,9 @@ local due = first[2] and math.max(first[2] - now, 0) or -1
 -- Deliveries that were idle for a whole window. An entry that was deleted by hand is skipped.
 local taken = {}
 if limit > 0 then
-  local found = redis.call('XAUTOCLAIM', stream, group, consumer, window, cursor, 'COUNT', limit)
-  cursor = found[1]
-  for _, entry in ipairs(found[2]) do
+  local claimed = redis.call('XAUTOCLAIM', stream, group, consumer, window, cursor, 'COUNT', limit)
+  cursor = claimed[1]
+  for _, entry in ipairs(claimed[2]) do
     if entry and entry[2] then
       local pending = redis.call('XPENDING', stream, group, entry[1], entry[1], 1)
       taken[#taken + 1] = { entry[1], entry[2], pending[1] and pending[1][4] or 1 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from effectonce.record import EXHAUSTED
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import FINISHED, LEASE, RETENTION, StoreHarness, fingerprint
+from .harness import FINISHED, LEASE, RETENTION, StoreHarness, expect_newer_token, fingerprint
 from .port_harness import SECOND
 
 # -- granted
@@ -41,14 +41,14 @@ async def a_free_record_is_taken_again_and_its_attempts_grow(h: StoreHarness) ->
     first = await h.given("free")
     second = await h.try_claim()
     expect_fields(second, kind="claimed", attempts=2, generation=0, lapsed=False)
-    require(second.token > first.token, f"the token did not grow: {first.token}, then {second.token}")
+    expect_newer_token(second, first)
 
 
 async def a_lapsed_lease_with_rerun_is_taken_over(h: StoreHarness) -> None:
     """F02: the owner died; another runs it, and learns that the attempt before ended without a release."""
     first, second = await h.given_takeover()
     expect_fields(second.answer, attempts=2, generation=0, lapsed=True)
-    require(second.token > first.token, f"the token did not grow: {first.token}, then {second.token}")
+    expect_newer_token(second, first)
     expect_fields(await h.record(), owner=second.claim.owner, token=second.token)
 
 

@@ -124,10 +124,7 @@ async def overlapping_batches_grant_each_identity_once_and_do_not_deadlock(h: St
 async def concurrent_sweeps_share_the_work(h: StoreHarness) -> None:
     """Every process has a sweeper: they meet, and none fails or waits for another."""
     await h.sweep()
-    for n in range(10):
-        await h.given("done", f"expired{n}", retention=h.brief)
-        await h.claim(f"doubt{n}", lease=h.brief, doubt_on_lapse=True)
-    await h.wait_out(h.brief)
+    await h.given_backlog(10)
 
     async def sweep(port: Port, n: int) -> int:
         return sum([(await port.sweep(4)).lapsed for _ in range(3)])

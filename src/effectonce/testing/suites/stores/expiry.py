@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effectonce.testing.suites.expectations import expect, expect_fields, need, require
 
-from .harness import RESOLUTIONS, StoreHarness, fingerprint
+from .harness import RESOLUTIONS, StoreHarness, expect_newer_token, fingerprint
 from .port_harness import SECOND
 
 ONE, OTHER = fingerprint("one payload"), fingerprint("another payload")
@@ -19,7 +19,7 @@ async def an_expired_record_counts_as_absent(h: StoreHarness) -> None:
         expect_fields(await h.look(state), "a look at it", kind="absent")
         again = await h.claim(state)
         expect_fields(again.answer, attempts=1, generation=0, lapsed=False, result=None, error=None)
-        require(again.token > first.token, f"F69: the token did not grow: {first.token}, then {again.token}")
+        expect_newer_token(again, first)
         expect_fields(await h.record(state), "a new record in its place", result=None, error=None)
 
 
@@ -29,7 +29,7 @@ async def a_lapsed_claim_expires_one_retention_after_its_lease(h: StoreHarness) 
     expect(await h.get(), None, "get of an expired record")
     again = await h.claim()
     expect_fields(again.answer, attempts=1, lapsed=False)
-    require(again.token > first.token, f"the token did not grow over expiry: {first.token}, then {again.token}")
+    expect_newer_token(again, first)
 
 
 async def an_expired_record_is_no_mismatch(h: StoreHarness) -> None:

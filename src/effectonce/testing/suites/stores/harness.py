@@ -21,7 +21,6 @@ from effectonce.record import (
     Claim,
     Look,
     Note,
-    Page,
     Query,
     Record,
     Remember,
@@ -203,24 +202,20 @@ class StoreHarness(PortHarness):
     async def resolve(self, state: Resolved, key: str = "k", **options: Any) -> None:
         require(await self.try_resolve(state, key, **options), f"a resolution of {key!r} to {state} was refused")
 
-    async def pages(self, *, limit: int, sweep_between: bool = False, **query: Any) -> list[Page]:
-        """Return every page of a list, following the cursors. A sweep in between changes none of them."""
-        pages: list[Page] = []
+    async def list_records(self, *, limit: int = 100, sweep_between: bool = False, **query: Any) -> list[Record]:
+        """Return the records of every page of a list. A sweep between the pages changes none of them."""
+        records: list[Record] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             page = await self.main_port.list(Query(limit=limit, cursor=cursor, **query))
             require(len(page.records) <= limit, f"a page has {len(page.records)} records, and its limit is {limit}")
-            pages.append(page)
+            records += page.records
             cursor = page.cursor
             if sweep_between:
                 await self.main_port.sweep(100)
             if cursor is None:
-                return pages
+                return records
         raise AssertionError(f"the cursor led on after {MAX_PAGES} pages")
-
-    async def list_records(self, *, limit: int = 100, **query: Any) -> list[Record]:
-        """Return the records of every page."""
-        return [record for page in await self.pages(limit=limit, **query) for record in page.records]
 
     async def list_keys(self, **query: Any) -> list[str]:
         """Return the keys of this case's records on every page, in their order."""
@@ -268,6 +263,13 @@ class StoreHarness(PortHarness):
         await self.given("lapsed", "lapsed", doubt_on_lapse=True)
         return [*STATES, "lapsed"]
 
+    async def given_backlog(self, count: int) -> None:
+        """Make ``count`` records that have expired, and as many claims that have lapsed into doubt."""
+        for n in range(count):
+            await self.given("done", f"expired{n}", retention=self.brief)
+            await self.claim(f"doubt{n}", lease=self.brief, doubt_on_lapse=True)
+        await self.wait_out(self.brief)
+
     async def given_takeover(self, key: str = "k") -> tuple[Grant, Grant]:
         """Make a claim that lapsed and was taken over; return the grants of its first owner, a zombie, and the next."""
         zombie = await self.given("lapsed", key)
@@ -291,6 +293,11 @@ class StoreHarness(PortHarness):
             moment is not None and since - self.slack <= moment <= now + self.slack,
             f"{what} is {moment}, which is not between {since} and {now}",
         )
+
+
+def expect_newer_token(later: Grant | Answer | Record, earlier: Grant | Record) -> None:
+    """Require that a token grew, which fences the earlier claim (F69: tokens never start again)."""
+    require(later.token > earlier.token, f"the token did not grow: {earlier.token}, then {later.token}")
 
 
 def fingerprint(text: str, version: int = 1) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import RESOLUTIONS, SETTLEMENTS, StoreHarness, fingerprint, outcome_of
+from .harness import RESOLUTIONS, SETTLEMENTS, StoreHarness, expect_newer_token, fingerprint, outcome_of
 
 # -- get
 
@@ -39,10 +39,10 @@ async def forget_makes_the_next_claim_run(h: StoreHarness) -> None:
         record = await h.record(state)
         what = f"what a forget of {state} stores"
         expect_fields(record, what, state="free", attempts=0, generation=1, result=None, error=None, fingerprint=None)
-        require(record.token > grant.token, f"the token did not grow: {grant.token}, then {record.token}")
+        expect_newer_token(record, grant)
         again = await h.claim(state, fingerprints=fingerprint("corrected"), max_attempts=1)
         expect_fields(again.answer, "the next claim", attempts=1, generation=1, lapsed=False)
-        require(again.token > record.token, f"F69: the token did not grow: {record.token}, then {again.token}")
+        expect_newer_token(again, record)
 
 
 async def forget_of_an_exhausted_record_lets_it_run_again(h: StoreHarness) -> None:
@@ -77,7 +77,7 @@ async def a_forgotten_record_expires(h: StoreHarness) -> None:
     expect(await h.get(), None, "get after the retention")
     again = await h.claim()
     expect_fields(again.answer, attempts=1, generation=0)
-    require(again.token > grant.token, f"the token did not grow: {grant.token}, then {again.token}")
+    expect_newer_token(again, grant)
 
 
 async def forget_touches_its_own_identity_only(h: StoreHarness) -> None:
@@ -118,7 +118,7 @@ async def resolve_free_starts_a_new_generation(h: StoreHarness) -> None:
     await h.expect_fenced(grant)
     again = await h.claim(max_attempts=1)
     expect_fields(again.answer, "the next claim", attempts=1, generation=1)
-    require(again.token > grant.token, f"the token did not grow: {grant.token}, then {again.token}")
+    expect_newer_token(again, grant)
     await h.expect_fenced(grant)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import RETENTION, StoreHarness, fingerprint
+from .harness import RETENTION, StoreHarness, expect_newer_token, fingerprint
 
 
 async def a_remember_makes_an_absent_record_done(h: StoreHarness) -> None:
@@ -67,14 +67,14 @@ async def a_remember_takes_a_free_record(h: StoreHarness) -> None:
     await h.remember(result=b"r")
     record = await h.record()
     expect_fields(record, state="done", result=b"r", generation=1)
-    require(record.token > grant.token, f"the token did not grow: {grant.token}, then {record.token}")
+    expect_newer_token(record, grant)
     expect(await h.try_settle(grant, "free"), False, "the old release, repeated")
 
 
 async def a_remember_takes_a_lapsed_claim_and_fences_its_owner(h: StoreHarness) -> None:
     grant = await h.given("lapsed")
     await h.remember(result=b"r")
-    require((await h.record()).token > grant.token, "the token did not grow")
+    expect_newer_token(await h.record(), grant)
     await h.expect_fenced(grant)
     expect_fields(await h.try_claim(), result=b"r")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import FINISHED, LEASE, RESOLUTIONS, SETTLEMENTS, Grant, StoreHarness, outcome_of
+from .harness import FINISHED, LEASE, RESOLUTIONS, SETTLEMENTS, Grant, StoreHarness, expect_newer_token, outcome_of
 from .port_harness import SECOND
 
 # -- applied
@@ -189,6 +189,6 @@ async def the_same_owner_under_another_token_is_refused(h: StoreHarness) -> None
 async def an_owner_that_claimed_again_is_fenced_from_its_first_claim(h: StoreHarness) -> None:
     first = await h.given("free")
     second = await h.claim(owner=first.claim.owner)
-    require(second.token > first.token, "the token did not grow")
+    expect_newer_token(second, first)
     await h.expect_fenced(first)
     await h.settle(second, "done")

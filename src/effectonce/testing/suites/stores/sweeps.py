@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import RESOLUTIONS, StoreHarness
+from .harness import RESOLUTIONS, StoreHarness, expect_newer_token
 
 
 async def sweep_moves_lapsed_doubts(h: StoreHarness) -> None:
@@ -45,10 +45,7 @@ async def sweep_deletes_no_live_record(h: StoreHarness) -> None:
 
 async def sweep_is_bounded_by_its_limit(h: StoreHarness) -> None:
     await h.sweep()
-    for n in range(5):
-        await h.given("done", f"expired{n}", retention=h.brief)
-        await h.claim(f"doubt{n}", lease=h.brief, doubt_on_lapse=True)
-    await h.wait_out(h.brief)
+    await h.given_backlog(5)
     swept = await h.main_port.sweep(2)
     require(swept.deleted <= 2 and swept.lapsed == 2, f"a sweep of 2, with 5 of each kind to sweep, did {swept}")
     expect_fields(swept, more=True)
@@ -73,5 +70,5 @@ async def a_key_is_claimed_anew_after_it_was_swept(h: StoreHarness) -> None:
     await h.sweep()
     again = await h.claim()
     expect_fields(again.answer, attempts=1, generation=0)
-    require(again.token > grant.token, f"F69: the token did not grow: {grant.token}, then {again.token}")
+    expect_newer_token(again, grant)
     expect(await h.try_settle(grant, "done"), False, "the old owner's completion")

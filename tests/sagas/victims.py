@@ -1,7 +1,7 @@
 """Processes that run the order saga and are killed at one of its boundaries, and processes that recover them.
 
-``python -m tests.sagas.mortal kill STORE PROVIDER`` runs one order per boundary, each in a process of its own that
-sends itself SIGKILL there; ``… resume STORE PROVIDER`` goes on until nothing is left that anybody could go on with.
+``python -m tests.sagas.victims kill STORE PROVIDER`` runs one order per boundary, each in a process of its own that
+sends itself SIGKILL there; ``… resume STORE PROVIDER`` resumes sagas until none is unfinished.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps that end without a word of their own accord, and what may be said after that. One saga stops no other."""
+"""Steps that call sys.exit or cancel themselves, children that a step forked, and the sweeper."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import effectonce as eo
-from effectonce.backends.memory.store import MemoryStoreBackend
-from effectonce.sagas import log as saga_flow
 from effectonce.sagas.recovery import Resumed
-from effectonce.testing import ManualClock
 from tests.harness.signals import HANDLERS, handled
 
 from .shop import Order, Shop, order_saga, raising, state
 
 ORDER = Order("o-1")
+
+
 FORMS = ["sync", "async", "async with a timeout", "a thread"]
+
+
 ENDS: list[Callable[[], BaseException]] = [lambda: SystemExit(3), asyncio.CancelledError]
 
 
@@ -66,9 +66,6 @@ def run(saga: eo.Saga[Any], id: str, input: Any) -> Any:
     return asyncio.run(saga.arun(id, input)) if saga.is_async else saga.run(id, input)
 
 
-# -- a step that ends itself
-
-
 @pytest.mark.parametrize("end", ENDS, ids=["SystemExit", "CancelledError"])
 @pytest.mark.parametrize("form", FORMS)
 def test_f20_a_step_that_ends_itself_stops_no_other_and_comes_to_the_operator(
@@ -87,7 +84,9 @@ def test_f20_a_step_that_ends_itself_stops_no_other_and_comes_to_the_operator(
 
 @pytest.mark.parametrize("end", ENDS, ids=["SystemExit", "CancelledError"])
 @pytest.mark.parametrize("form", FORMS)
-def test_who_runs_it_is_told_what_it_raised(store: eo.Store, form: str, end: Callable[[], BaseException]) -> None:
+def test_the_caller_gets_the_exception_that_ended_the_step(
+    store: eo.Store, form: str, end: Callable[[], BaseException]
+) -> None:
     saga = ending(store, form, end)
     for _ in range(3):
         with pytest.raises(type(end())):
@@ -115,7 +114,7 @@ def interrupted(number: int, frame: Any) -> None:
 
 
 @pytest.mark.parametrize("handler", [interrupted, *HANDLERS.values()], ids=["interrupt", *HANDLERS])
-def test_f16_who_is_asked_to_end_ends(store: eo.Store, handler: Any) -> None:
+def test_f16_a_process_that_is_asked_to_end_ends(store: eo.Store, handler: Any) -> None:
     """Ctrl-C; and a handler that calls sys.exit() on SIGTERM, which comes out of the step that happens to run."""
     saga = eo.Saga("signalled", store, input=str)
     calls: list[str] = []
@@ -193,9 +192,6 @@ def test_a_child_that_a_step_forked_ends_when_it_says_so(tmp_path: Path, by: str
     store.close()
 
 
-# -- sweepers
-
-
 @pytest.mark.parametrize("end", [*ENDS, KeyboardInterrupt], ids=["SystemExit", "CancelledError", "KeyboardInterrupt"])
 @pytest.mark.parametrize("form", ["sync", "async"])
 def test_f37_a_sweeper_outlives_what_it_resumes(
@@ -244,167 +240,3 @@ def test_leaving_a_sweeper_waits_for_what_is_on_its_way_and_not_for_all_that_is_
         go.set()
     assert len(calls) == (1 if form == "sync" else 50)
     assert sum(1 for _ in saga.records("open")) == 150 - len(calls)
-
-
-# -- what may be said after an attempt of which nobody knows
-
-
-@pytest.mark.parametrize("before", [TimeoutError("read"), ConnectionResetError(), httpx.ReadTimeout("read")])
-def test_an_error_after_one_of_the_network_is_no_proof_that_nothing_happened(
-    store: eo.Store, before: Exception
-) -> None:
-    """A "duplicate" is just what a first success causes: the charge must not be left standing."""
-    shop = Shop()
-    saga = order_saga(store, shop)
-    shop.after["charge"] = raising(before, 1)
-    shop.at["charge"] = _then(ValueError("duplicate order"))
-    with pytest.raises(eo.InDoubt, match="ValueError: duplicate order; and an attempt before that may have happened"):
-        saga.run("o-1", ORDER)
-    assert "release" not in shop.calls
-    saga.resolve("o-1", "done", result={"charge": "ch_1", "amount": 4200})
-    assert saga.resume() == Resumed(done=1)
-    assert shop.effects == ["reserve", "charge", "ship"]
-
-
-def test_nor_where_another_process_had_that_attempt(store: eo.Store) -> None:
-    shop = Shop()
-    saga = order_saga(store, shop, retry=eo.Retry(1))
-    shop.after["charge"] = raising(TimeoutError(), 1)
-    with pytest.raises(eo.OutcomeUnknown):
-        saga.run("o-1", ORDER)
-    shop.at["charge"] = raising(ValueError("duplicate order"))
-    assert order_saga(store, shop, retry=eo.Retry(1)).resume() == Resumed(in_doubt=1)
-
-
-async def test_it_is_written_down_before_the_next_attempt_is_waited_for(store: eo.Store) -> None:
-    """The process may end while it waits."""
-    shop = Shop()
-    saga = order_saga(store, shop, retry=eo.Retry(3, first="5m"))
-    shop.after["charge"] = raising(TimeoutError(), 1)
-    running = asyncio.create_task(saga.arun("o-1", ORDER))
-    part = saga_flow.StepProgress()
-    while not part.guessed:
-        await asyncio.sleep(0.001)
-        record = store.get(saga.scope, "o-1")
-        part = saga.log(record).entries[1].do if record is not None else part
-    assert (record.state, part.state) == ("claimed", "running")  # type: ignore[union-attr]
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-
-async def test_nor_where_that_attempt_was_cancelled(store: eo.Store) -> None:
-    saga = eo.Saga("slow", store, input=Order)
-    charged: list[str] = []
-
-    @saga.step()
-    async def charge(order: Order) -> None:
-        if charged:
-            raise ValueError("duplicate order")
-        charged.append(order.id)
-        await asyncio.sleep(60)
-
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(saga.arun("o-1", ORDER), 0.05)
-    assert await saga.aresume() == Resumed(in_doubt=1)
-    assert charged == ["o-1"]
-
-
-def _answered(status: int) -> httpx.HTTPStatusError:
-    request = httpx.Request("POST", "https://api.example")
-    return httpx.HTTPStatusError(str(status), request=request, response=httpx.Response(status, request=request))
-
-
-def _raised_from(cause: Exception) -> Exception:
-    error = Declined("raised from an answer")
-    error.__cause__ = cause
-    return error
-
-
-@pytest.mark.parametrize(
-    ("retry", "then"),
-    [
-        (eo.Retry(2, first=0, on={Declined: "dead"}), Declined()),
-        (eo.Retry(2, first=0), eo.PermanentFailure("the intent failed for good", "x")),
-        (eo.Retry(2, first=0), _answered(402)),
-        (eo.Retry(2, first=0), _raised_from(_answered(402))),
-    ],
-    ids=["final by its retry", "an intent's", "an answer", "raised from an answer"],
-)
-def test_what_is_proof_turns_it_around(store: eo.Store, retry: eo.Retry, then: Exception) -> None:
-    shop = Shop()
-    saga = order_saga(store, shop, retry=retry)
-    shop.at["charge"] = _first(TimeoutError(), then)
-    with pytest.raises(eo.SagaFailed, match="compensated: reserve"):
-        saga.run("o-1", ORDER)
-    assert shop.effects == ["reserve", "release"]
-
-
-def test_a_step_that_says_itself_that_it_does_not_know_has_the_last_word(store: eo.Store) -> None:
-    """As an intent does, which knows what became of each of its sends."""
-    shop = Shop()
-    shop.at["charge"] = _first(eo.OutcomeUnknown("?", 0.0), Declined())
-    with pytest.raises(eo.SagaFailed, match="compensated: reserve"):
-        order_saga(store, shop).run("o-1", ORDER)
-
-
-def _then(error: Exception) -> Callable[[], None]:
-    calls: list[int] = []
-
-    def fail() -> None:
-        calls.append(1)
-        if len(calls) > 1:
-            raise error
-
-    return fail
-
-
-def _first(first: Exception, then: Exception) -> Callable[[], None]:
-    errors = iter([first])
-
-    def fail() -> None:
-        raise next(errors, then)
-
-    return fail
-
-
-# -- without end
-
-
-@pytest.mark.parametrize("error", [eo.OutcomeUnknown("?", 0.0), ValueError("the bank says no")])
-def test_f50_a_compensation_that_may_be_tried_for_ever_comes_to_the_operator_after_a_day(error: Exception) -> None:
-    clock, shop = ManualClock(), Shop()
-    store: Any = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
-    retry = eo.Retry(None, first=0, on={Declined: "dead"})
-    saga = order_saga(store, shop, retry=retry, lease="30d", max_run="60d")
-    shop.at["ship"] = raising(Declined("no carrier"))
-
-    def refund() -> None:
-        clock.advance("1h")
-        assert len(shop.calls) < 100, "it goes on for ever"
-        raise error
-
-    shop.at["refund"] = refund
-    with pytest.raises(eo.InDoubt, match="compensation of step charge"):
-        saga.run("o-1", ORDER)
-    assert shop.calls.count("refund") in (24, 25)
-
-
-def test_a_step_that_may_be_tried_for_ever_is_unless_nobody_knows_what_it_did() -> None:
-    clock, shop = ManualClock(), Shop()
-    store: Any = eo.Store(MemoryStoreBackend(clock=clock), sweep_every=None)
-    saga = order_saga(store, shop, retry=eo.Retry(None, first=0), lease="30d", max_run="60d")
-    left = [50]
-
-    def charge() -> None:
-        clock.advance("1h")
-        left[0] -= 1
-        if left[0]:
-            raise Declined("no money yet")
-
-    shop.at["charge"] = charge
-    saga.run("o-1", ORDER)
-    assert shop.calls.count("charge") == 50
-    shop.at["charge"] = lambda: (clock.advance("1h"), raising(TimeoutError())())
-    with pytest.raises(eo.InDoubt, match="for 1d it was not known whether it happened"):
-        saga.run("o-2", ORDER)

@@ -1,4 +1,4 @@
-"""The user's code goes wrong in odd ways: what was sent is unknown all the same, and nothing else ends."""
+"""User code that fails in unusual ways: errors without a text, sys.exit, cancellation. Other intents continue."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_without_keys_what_ended_a_recovery_is_in_doubt(clock: ManualClock, inte
 
 
 @pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
-def test_f16_who_is_asked_to_end_ends_the_recovery(intents: Intents, three_left: Bank, handler: Any) -> None:
+def test_f16_a_process_that_is_asked_to_end_ends_the_recovery(intents: Intents, three_left: Bank, handler: Any) -> None:
     """`sys.exit()` of a signal's handler comes out of the operation that happens to run."""
 
     def signalled() -> None:
@@ -263,7 +263,7 @@ async def test_a_recovery_that_is_cancelled_ends(clock: ManualClock, intents: In
 
 @pytest.mark.parametrize("given", [None, 7, b"acct", "\udc80"])
 @pytest.mark.parametrize("name", ["account", "step"])
-def test_an_account_that_is_no_text_is_refused_and_nothing_is_written(
+def test_an_account_that_is_not_text_is_refused_and_nothing_is_written(
     store: Store, charge: Any, bank: Bank, name: str, given: Any
 ) -> None:
     with pytest.raises(eo.InvalidKey, match=f"^{name} must be"):
