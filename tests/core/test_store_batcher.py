@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.backends.memory.store import MemoryPort
 from effectonce.core.group_commit.batcher import SECOND_BATCH, StoreBatcher
 from effectonce.record import Answer, Batchable, Claim, Reply
 from tests.harness.waiting import auntil
@@ -179,3 +180,52 @@ async def test_a_callback_that_raises_is_reported_and_the_batcher_goes_on() -> N
     observed.submit(claim("b"))
     await observed.replied(1)
     await observed.batcher.close()
+
+
+async def test_a_callback_that_raises_keeps_no_other_of_its_batch_from_its_reply() -> None:
+    observed = Observed(GroupedBackend().async_port())
+
+    def raise_defect(reply: Reply) -> None:
+        raise ValueError("a defect")
+
+    observed.batcher.submit(claim("a"), raise_defect)
+    observed.submit(claim("b"), claim("c"))
+    await observed.replied(2)
+    assert (len(observed.failures), observed.ends_of_batches) == (1, [2])
+    await observed.batcher.close()
+
+
+async def test_closing_while_the_store_is_down_waits_for_the_batches_under_way_only() -> None:
+    away = eo.StoreUnavailable("it is away")
+
+    class SlowPort(MemoryPort):
+        batches = 0
+
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            self.batches += 1
+            await asyncio.sleep(0.05)
+            raise away
+
+    port = SlowPort(GroupedBackend())
+    observed = Observed(port, limit=1)
+    observed.submit(*(claim(key) for key in "abcdef"))
+    await asyncio.sleep(0.01)
+    await observed.batcher.close()
+    assert port.batches == 1
+    assert observed.replies == [(key, away) for key in "abcdef"]
+
+
+@pytest.mark.parametrize("ports", [1, 2])
+async def test_tasks_that_are_cancelled_with_their_loop_are_replaced_until_it_is_closed(ports: int) -> None:
+    backend = GroupedBackend(latency=0.05)
+    others = asyncio.all_tasks()
+    observed = Observed(*(backend.async_port() for _ in range(ports)))
+    observed.submit(claim("a"))
+    await auntil(lambda: backend.round_trips == 1)
+    for task in asyncio.all_tasks() - others:  # one of them is idle where there are two
+        task.cancel()
+    observed.submit(claim("b"))
+    await observed.replied(2)
+    assert observed.kinds() == {"a": "claimed", "b": "claimed"}
+    await asyncio.wait_for(observed.batcher.close(), 5)
+    assert asyncio.all_tasks() == others

@@ -21,12 +21,14 @@ from effectonce.message import Message
 
 from .common import (
     BYTES_CONTENT,
+    BYTES_TYPES,
     DEFAULT_MAX_BODY_BYTES,
     JSON_CONTENT,
     body_too_large,
     is_json,
     make_packet,
     read_json,
+    write_data,
     write_json,
 )
 
@@ -79,18 +81,18 @@ class CloudEvents:
 
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
         attributes, headers = self._attributes(message)
-        data = message.data
-        is_bytes = isinstance(data, bytes | bytearray | memoryview)
         if self.mode == "structured":
+            is_bytes = isinstance(message.data, BYTES_TYPES)
             if is_bytes:
                 attributes.setdefault("datacontenttype", BYTES_CONTENT)
-            attributes["data_base64" if is_bytes else "data"] = data
+            attributes["data_base64" if is_bytes else "data"] = message.data
             headers["content-type"] = STRUCTURED_CONTENT
             return make_packet(message, write_json(attributes, message), headers, self.max_body)
-        headers["content-type"] = attributes.pop("datacontenttype", BYTES_CONTENT if is_bytes else JSON_CONTENT)
+        body, content_type = write_data(message)
+        headers["content-type"] = attributes.pop("datacontenttype", content_type)
         for name, value in attributes.items():
             headers[name if name in _TRACE else f"{self.prefix}{name}"] = value
-        return make_packet(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
+        return make_packet(message, body, headers, self.max_body)
 
     def _attributes(self, message: Message[Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """The attributes of ``message``, and its headers that are not attributes."""

@@ -17,6 +17,7 @@ from effectonce.message import Message
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 JSON_CONTENT: Final = "application/json"
 BYTES_CONTENT: Final = "application/octet-stream"
+BYTES_TYPES: Final = (bytes, bytearray, memoryview)
 
 
 def body_too_large(packet: Packet, limit: int) -> Undecodable:
@@ -51,6 +52,13 @@ def write_json(value: Any, message: Message[Any]) -> bytes:
         return to_json(value)
     except Exception as error:
         raise ConfigurationError(f"the data of message {show(message.id)} has no JSON form: {show(error)}") from error
+
+
+def write_data(message: Message[Any]) -> tuple[bytes, str]:
+    """The data of ``message`` as a body with its content type: bytes as they are, all else as JSON."""
+    if isinstance(message.data, BYTES_TYPES):
+        return bytes(message.data), BYTES_CONTENT
+    return write_json(message.data, message), JSON_CONTENT
 
 
 def read_json(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:

@@ -9,16 +9,7 @@ from effectonce.errors import InvalidKey, MissingKey, Undecodable, show
 from effectonce.keys import KeySpec, encode_key, extractor
 from effectonce.message import Message
 
-from .common import (
-    BYTES_CONTENT,
-    DEFAULT_MAX_BODY_BYTES,
-    JSON_CONTENT,
-    body_too_large,
-    is_json,
-    make_packet,
-    read_json,
-    write_json,
-)
+from .common import DEFAULT_MAX_BODY_BYTES, JSON_CONTENT, body_too_large, is_json, make_packet, read_json, write_data
 
 _HEADER_PATH: Final = "headers."
 
@@ -52,14 +43,13 @@ class Raw:
         self.max_body = max_body
 
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
-        data = message.data
-        is_bytes = isinstance(data, bytes | bytearray | memoryview)
-        headers = {"content-type": BYTES_CONTENT if is_bytes else JSON_CONTENT, **message.headers}
+        body, content_type = write_data(message)
+        headers = {"content-type": content_type, **message.headers}
         if message.type:
             headers[self._type_header] = message.type
         if self._key_header is not None:
             headers.setdefault(self._key_header, message.key)
-        return make_packet(message, bytes(data) if is_bytes else write_json(data, message), headers, self.max_body)
+        return make_packet(message, body, headers, self.max_body)
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
         if len(packet.body) > self.max_body:

@@ -74,6 +74,7 @@ class HandlerPool(Generic[W]):
         self._on_success = on_success
         self._on_error = on_error
         self._loop = loop
+        self._context = copy_context()  # of `serve`: a runner may be woken from any task
         self._idle_runners: list[asyncio.Future[None]] = []
         self._runners: set[asyncio.Task[None]] = set()
         self._threads = None if route.is_async else HandlerThreads(route.concurrency, route.name)
@@ -92,10 +93,14 @@ class HandlerPool(Generic[W]):
 
     def wake(self) -> None:
         """Let one more runner look at what is ready."""
-        if self._idle_runners:
-            self._idle_runners.pop().set_result(None)
-        elif len(self._runners) < self.route.concurrency and not self._closed:
-            task = self._loop.create_task(self._run(), name=f"effectonce {self.route.name}")
+        while self._idle_runners:
+            idle = self._idle_runners.pop()
+            if not idle.done():  # else its runner was cancelled, with its loop
+                idle.set_result(None)
+                return
+        if len(self._runners) < self.route.concurrency and not self._closed:
+            name = f"effectonce {self.route.name}"
+            task = self._loop.create_task(self._run(), name=name, context=self._context.copy())
             self._runners.add(task)
             task.add_done_callback(self._forget_runner)
 
@@ -161,7 +166,8 @@ class HandlerPool(Generic[W]):
         """
         self._closed = True
         for idle in self._idle_runners:
-            idle.set_result(None)
+            if not idle.done():
+                idle.set_result(None)
         if self._threads is not None:
             self._threads.close()
         elif self._runners:

@@ -33,7 +33,7 @@ from .jobs import Job, Poison
 from .pause import Pause
 from .quarantine import Quarantine
 from .queue_consumer import QueueConsumer
-from .recorder import UNRECORDED_DELAY_S, Publish, Recorder
+from .recorder import Publish, Recorder
 from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
@@ -82,6 +82,7 @@ class LeaseExecutor:
             for route in routes
         }
         self.pools = tuple(self._pool_of.values())
+        self._unanswered_suspect: Job | None = None  # the store did not answer its claim
         self._closed = False
         self._idle = asyncio.Event()
         quarantine.join(self)
@@ -150,6 +151,9 @@ class LeaseExecutor:
             if reply.kind not in ("claimed", "absent"):
                 pool.taken -= 1
                 self._settle_refused(job, reply)
+            elif self._consumer.stopping:  # it would be cut off by the end of the drain
+                pool.taken -= 1
+                self._return_unstarted(job, request, reply)
             elif reply.attempts != 1 and not self._may_run_again(job, request, reply):
                 pool.taken -= 1
             else:
@@ -176,7 +180,7 @@ class LeaseExecutor:
                 return False
             if not job.suspect:
                 # Given back until it can run alone: should this process end over another, it is not counted for it.
-                job.suspect, job.run = True, None
+                job.suspect = True
                 self._release(request, answer, job)
                 return False
         elif retry.max_attempts is not None and attempts > retry.max_attempts:
@@ -193,6 +197,8 @@ class LeaseExecutor:
 
         def quarantine(reply: Reply) -> None:
             if suspect is not None:
+                if not isinstance(reply, Exception):
+                    suspect.run = None  # else it may hold its claim still: the same owner repeats it
                 self._quarantine.add(self, suspect)
 
         self._settlements.submit(release(claim, answer), quarantine)
@@ -225,16 +231,19 @@ class LeaseExecutor:
         if not isinstance(reply, StoreUnavailable | ConfigurationError):
             log.error("queue %s: the claim of key %s failed: %r", self._consumer.queue, show(job.key), reply)
             self._consumer.redeliver(job, job.route.retry.first)
-        elif job.suspect:
-            self._consumer.redeliver(job, UNRECORDED_DELAY_S)
-            self._pause.begin(reply)
         else:
-            self._pool_of[job.route].waiting.appendleft(job)
+            if job.suspect:
+                self._unanswered_suspect = job
+            else:
+                self._pool_of[job.route].waiting.appendleft(job)
             self._pause.begin(reply)
 
     def _resume(self) -> None:
         """The pause for the store is over: ask it again."""
         self._recorder.resend()
+        if self._unanswered_suspect is not None:
+            suspect, self._unanswered_suspect = self._unanswered_suspect, None
+            self.start_alone(suspect)
         self.start()
         self._quarantine.advance()
 
@@ -256,9 +265,13 @@ class LeaseExecutor:
 
     async def stop(self, over: asyncio.Event) -> None:
         for pool in self.pools:
-            while pool.ready:  # claimed, and never to be started
+            while pool.ready:
                 pool.taken -= 1
-                self._return_unstarted(pool.ready.pop())
+                job = pool.ready.pop()
+                assert job.run is not None
+                job.run.active = False
+                self._runtime.leased_runs.discard(job.run)
+                self._return_unstarted(job, job.run.claim_request(), job.run.answer)
         self._make_progress()
         await wait_for_either(self._idle, over)
         if not self._idle.is_set():
@@ -273,13 +286,8 @@ class LeaseExecutor:
         await self._recorder.stop()
         self._quarantine.leave(self)
 
-    def _return_unstarted(self, job: Job) -> None:
-        """Release the claim of a job that was prefetched, and give its delivery back."""
-        run = job.run
-        assert run is not None
-        run.active = False
-        self._runtime.leased_runs.discard(run)
-        claim = run.claim_request()
+    def _return_unstarted(self, job: Job, claim: Claim | Look, answer: Answer) -> None:
+        """Release the granted claim of a job that is never to be started, and then give its delivery back."""
         if not isinstance(claim, Claim):
             self._consumer.redeliver(job, 0.0)
             return
@@ -289,7 +297,7 @@ class LeaseExecutor:
             self._consumer.finishing -= 1
             self._consumer.redeliver(job, 0.0)
 
-        self._settlements.submit(release(claim, run.answer), redeliver)
+        self._settlements.submit(release(claim, answer), redeliver)
 
 
 def _run_handler(job: Job) -> Any:

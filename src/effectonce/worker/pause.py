@@ -18,16 +18,22 @@ class Pause:
         self._backoff = Backoff(server)
         self._resume = resume
         self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, error: BaseException) -> None:
         """The server did not answer. Does nothing during a pause."""
         if not self.active:
             self.active = self.failed = True
-            self._loop.call_later(self._backoff.record_failure(error), self._end)
+            self._timer = self._loop.call_later(self._backoff.record_failure(error), self._end)
 
     def _end(self) -> None:
         self.active = False
         self._resume()
+
+    def close(self) -> None:
+        """End a pause for good, without resuming."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def server_answered(self) -> None:
         """Let the next pause be a short one again. An answer that comes during a pause does not count."""

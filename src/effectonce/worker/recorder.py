@@ -85,7 +85,8 @@ class Recorder:
         try:
             finish.confirm_reply(run, reply)
         except Exception as error:
-            if isinstance(error, StoreUnavailable) or not (isinstance(error, LeaseLost) or run.lease_lost):
+            may_be_ours = isinstance(error, StoreUnavailable) or not (isinstance(error, LeaseLost) or run.lease_lost)
+            if may_be_ours and not self._stopped:
                 self._unrecorded.append(job)  # asked again: the store knows its own
                 self._pause.begin(error)
                 return
@@ -189,6 +190,7 @@ class Recorder:
     async def stop(self) -> None:
         """Wait for the tasks under way. What is not recorded comes again: the store is away."""
         self._stopped = True
+        self._pause.close()
         await self.background.wait()
         for job in self._unrecorded:
             assert job.run is not None

@@ -62,16 +62,16 @@ _HELD_BY_CLAIM = (
     "#owner = :owner AND #token = :token"
     " AND (#doubt_on_lapse = :yes OR attribute_not_exists(#expires_at) OR #expires_at > :past) AND "
 )
-#: The attributes of a claim that its settlement removes, unless it sets them.
-_REMOVED_BY_SETTLEMENT: Final = (
-    "lease_until", "keep", "since", "was", "expires_at", "expires", "bucket", "rank", "result", "error"
-)  # fmt: skip
+#: The attributes that only a claim has, and those that a settlement sets or removes.
+_CLAIM_ATTRIBUTES: Final = ("lease_until", "keep", "since", "was")
+_SETTLEMENT_ATTRIBUTES: Final = ("expires_at", "expires", "bucket", "rank", "result", "error")
 
 
-def _settling(values_by_attribute: dict[str, str]) -> str:
-    """The update that sets these attributes, and removes the others that a claim may have."""
-    assignments = ", ".join(f"#{name} = {value}" for name, value in values_by_attribute.items())
-    removed = ", ".join(f"#{name}" for name in _REMOVED_BY_SETTLEMENT if name not in values_by_attribute)
+def _settlement_update(changes: dict[str, str]) -> str:
+    """The update expression that sets these attributes of a settled record, and removes the others."""
+    assignments = ", ".join(f"#{name} = {value}" for name, value in changes.items())
+    left = [name for name in _SETTLEMENT_ATTRIBUTES if name not in changes]
+    removed = ", ".join(f"#{name}" for name in (*_CLAIM_ATTRIBUTES, *left))
     return f"SET {assignments} REMOVE {removed}"
 
 
@@ -243,7 +243,7 @@ class Operations:
             changes["error"] = ":error"
         states = "(#state = :claimed OR #state = :in_doubt)" if op.state == "done" else "#state = :claimed"
         try:
-            await self._update(identity, _settling(changes), _HELD_BY_CLAIM + states, values)
+            await self._update(identity, _settlement_update(changes), _HELD_BY_CLAIM + states, values)
         except ItemTooLarge:
             if op.result is None:
                 raise

@@ -102,18 +102,17 @@ class DynamoDBPort(Operations):
         return Page([record.to_record() for record in listed if record and record.state == state], cursor)
 
     async def _fetch(self, identities: Sequence[bytes]) -> dict[bytes, StoredItem]:
-        """The records themselves, read from the table."""
-        rows: dict[bytes, StoredItem] = {}
+        """Read records from the table, by their digests."""
+        records: dict[bytes, StoredItem] = {}
         keys = [{"id": wrap(identity)} for identity in identities]
         for _ in range(MAX_BATCH_GET_ROUNDS):
             if not keys:
-                return rows
-            ask = {self._target.table: {"Keys": keys[:MAX_BATCH_GET], "ConsistentRead": True}}
-            reply = await self._dynamodb.call("batch_get_item", RequestItems=ask)
+                return records
+            request = {self._target.table: {"Keys": keys[:MAX_BATCH_GET], "ConsistentRead": True}}
+            reply = await self._dynamodb.call("batch_get_item", RequestItems=request)
             for item in reply["Responses"].get(self._target.table, []):
-                row = decode(item)
-                if row is not None:
-                    rows[item["id"]["B"]] = row
+                if (record := decode(item)) is not None:
+                    records[item["id"]["B"]] = record
             unprocessed = reply.get("UnprocessedKeys", {}).get(self._target.table, {}).get("Keys", [])
             if len(unprocessed) == len(keys[:MAX_BATCH_GET]):
                 await self._dynamodb.pause(0.05)

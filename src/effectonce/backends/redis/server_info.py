@@ -18,10 +18,7 @@ async def read_figures(connection: RedisConnection) -> Figures:
     memory: tuple[int, int] | None = None
     persistence, writes = PERSISTENCE[-1], "ok"
     for node in await connection.nodes():
-        info = await _read_info(connection, node, "INFO", "memory") | await _read_info(
-            connection, node, "INFO", "persistence"
-        )
-        info |= await _read_info(connection, node, "CONFIG", "GET", "save")
+        info = await _read_info(connection, node, "INFO") | await _read_info(connection, node, "CONFIG", "GET", "save")
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
         if memory is None or (limit and used / limit > memory[0] / max(memory[1], 1)):
             memory = used, limit

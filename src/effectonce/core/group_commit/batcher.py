@@ -6,12 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Final
 
 from effectonce.contracts import Port
+from effectonce.errors import StoreUnavailable
 from effectonce.record import Batchable, Reply
 
-from .batches import Entry, no_sizes, pair_replies, take_batch
+from .batches import Entry, no_sizes, pair_replies, take_batch, unsent_again
 from .exchange import exchange
 
 SECOND_BATCH: Final = 16
@@ -29,12 +31,16 @@ class StoreBatcher:
 
     There is one task for each port. A lone operation always goes to the task that was idle last; the other ones join in
     only while many operations wait. A reply may be an exception; the callback decides what that means.
+
+    A task that is cancelled (the loop ends, which cancels all of them) is replaced, until `close`: the worker, which
+    ends at the same time, has still to settle what it holds.
     """
 
     def __init__(self, ports: Sequence[Port], limit: int, fail: Callable[[Exception], None]) -> None:
         """``fail`` is called with what a callback raised."""
         self.sizes = no_sizes()  # see `Group.sizes`
         self.closed = False
+        self._closing = False
         self.on_batch: list[Callable[[], None]] = []  # each is called after the callbacks of each batch
         self._ports = ports
         self._limit = limit
@@ -43,43 +49,82 @@ class StoreBatcher:
         self._queue: deque[CallbackEntry] = deque()
         self._idle: list[asyncio.Future[None]] = []  # one for each task that waits for work
         self._drained = asyncio.Event()
-        self._tasks = [self._loop.create_task(self._send_batches(port), context=Context()) for port in ports]
+        self._tasks: set[asyncio.Task[None]] = set()
+        for port in ports:
+            self._start(port)
 
     def submit(self, op: Batchable, callback: Callable[[Reply], None]) -> None:
         """Send ``op`` with the next batch, and call ``callback`` with its reply."""
         self._queue.append(CallbackEntry(op, callback=callback))
-        if self._idle and (len(self._idle) == len(self._tasks) or len(self._queue) >= SECOND_BATCH):
-            self._idle.pop().set_result(None)
+        if self._idle and (len(self._idle) == len(self._ports) or len(self._queue) >= SECOND_BATCH):
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the task that was idle last look at the queue."""
+        wakened = self._idle.pop()
+        if not wakened.done():  # else it was cancelled: the task that replaces it looks at the queue
+            wakened.set_result(None)
+
+    def _start(self, port: Port) -> None:
+        task = self._loop.create_task(self._send_batches(port), context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._replace, port))
+
+    def _replace(self, port: Port, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self.closed and not self._loop.is_closed():
+            self._start(port)
 
     async def _send_batches(self, port: Port) -> None:
         while True:
             while not self._queue:
-                wakened = self._loop.create_future()
-                self._idle.append(wakened)
-                if len(self._idle) == len(self._tasks):
-                    self._drained.set()
-                await wakened
+                await self._wait_for_work()
             self._drained.clear()
             entries = take_batch(self._queue, self._limit, self.sizes)
             if self._idle and len(self._queue) >= SECOND_BATCH:
-                self._idle.pop().set_result(None)
-            replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
+                self._wake()
             try:
-                for entry, reply in pair_replies(entries, replies, self._queue):
+                replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
+            except BaseException:
+                self._queue.extendleft(reversed(unsent_again(entries)))  # sent or not: an operation may be repeated
+                raise
+            pairs = pair_replies(entries, replies, self._queue)
+            if self._closing and isinstance(replies[-1], StoreUnavailable):
+                # It is down: each batch that it does not answer would hold up the end of the process for seconds.
+                pairs += [(entry, replies[-1]) for entry in self._queue]
+                self._queue.clear()
+            for entry, reply in pairs:
+                try:
                     entry.callback(reply)
-                for after_batch in self.on_batch:
+                except Exception as error:
+                    self._fail(error)
+            for after_batch in self.on_batch:
+                try:
                     after_batch()
-            except Exception as error:
-                self._fail(error)
+                except Exception as error:
+                    self._fail(error)
+
+    async def _wait_for_work(self) -> None:
+        wakened = self._loop.create_future()
+        self._idle.append(wakened)
+        if len(self._idle) == len(self._ports):
+            self._drained.set()
+        try:
+            await wakened
+        finally:
+            if wakened in self._idle:
+                self._idle.remove(wakened)
 
     async def close(self) -> None:
-        """Send what still waits, then end the tasks and close the ports."""
-        while self._queue or len(self._idle) < len(self._tasks):
+        """Send what still waits, unless the store is down; then end the tasks and close the ports."""
+        self._closing = True
+        while self._queue or len(self._idle) < len(self._ports):
             self._drained.clear()
             await self._drained.wait()
-        for task in self._tasks:
+        self.closed = True
+        tasks = tuple(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(self._tasks)
+        await asyncio.wait(tasks)
         for port in self._ports:
             await port.close()
-        self.closed = True

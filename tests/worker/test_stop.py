@@ -1,0 +1,164 @@
+"""What a worker leaves behind when it stops: no lease that is kept for nothing, no task, no timer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.record import Batchable, Claim, Reply
+
+from .bench import Bench, FaultyPort, paid, serving, until
+
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
+
+
+class Gate:
+    """Operations of a store that wait: those for which ``holds`` is true, until ``open`` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, holds: Any) -> None:
+        self.open = asyncio.Event()
+        self.error: Exception | None = None
+        self.waiting = 0
+        run = FaultyPort.run
+
+        async def run_gated(port: FaultyPort, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            if any(holds(op) for op in batch):
+                self.waiting += 1
+                await self.open.wait()
+                self.waiting -= 1
+                if self.error is not None:
+                    raise self.error
+            return await run(port, batch)
+
+        monkeypatch.setattr(FaultyPort, "run", run_gated)
+
+
+async def test_handlers_see_the_context_that_serve_was_called_in() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    seen: list[str] = []
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None:
+        seen.append(tenant.get())
+        tenant.set("of a message")
+
+    @worker.handler("refunds")
+    def refund(message: eo.Message[Any]) -> None:
+        seen.append(tenant.get())
+
+    token = tenant.set("of the worker")
+    async with serving(worker):
+        await bench.send("orders", paid(1), paid(2))
+        await until(lambda: len(seen) == 2)
+        await bench.send("refunds", paid(3))
+        await until(lambda: len(seen) == 3)
+    tenant.reset(token)
+    assert seen == ["of the worker"] * 3
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_worker_whose_loop_ends_gives_back_what_it_has(waiting: bool, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    served: list[asyncio.Task[None]] = []
+    runs: list[str] = []
+
+    async def main() -> None:
+        worker = bench.worker()
+
+        @worker.handler("orders")
+        async def charge(message: eo.Message[Any]) -> None:
+            runs.append(message.id)
+            await asyncio.sleep(0.001)
+            if waiting:
+                await asyncio.sleep(60)
+
+        served.append(asyncio.create_task(worker.serve()))
+        await bench.send("orders", *(paid(number) for number in range(200)))
+        await until(lambda: len(runs) >= (10 if waiting else 200))
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    (task,) = served
+    assert task.cancelled()
+    assert not bench.store.runtime.leased_runs
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_a_success_that_the_store_has_not_answered_by_the_end_keeps_no_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    worker = bench.worker(drain="100ms")
+    gate = Gate(monkeypatch, lambda op: not isinstance(op, Claim))
+    gate.error = eo.StoreUnavailable("it is away")
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None: ...
+
+    async with serving(worker):
+        await bench.send("orders", paid())
+        await until(lambda: gate.waiting)
+        worker.stop()
+        asyncio.get_running_loop().call_later(0.5, gate.open.set)
+    assert not bench.store.runtime.leased_runs
+    await asyncio.sleep(0.3)  # longer than the first pause
+    assert errors == []
+    assert not bench.store.runtime.leased_runs
+    assert bench.count("nack") == 1
+
+
+async def test_a_pause_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    worker = bench.worker(drain="10ms")
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+
+    def refuse(op: Batchable) -> None:
+        if not isinstance(op, Claim):
+            raise eo.StoreUnavailable("it is away")
+
+    bench.store_backend.before = refuse
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None: ...
+
+    async with serving(worker):
+        await bench.send("orders", paid())
+        await until(lambda: len(bench.events) > 1)
+    await asyncio.sleep(0.5)
+    assert errors == []
+    assert not bench.store.runtime.leased_runs
+
+
+async def test_what_is_granted_while_the_worker_drains_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    worker = bench.worker(drain="300ms")
+    first_runs = asyncio.Event()
+    gate = Gate(monkeypatch, lambda op: isinstance(op, Claim) and first_runs.is_set())
+    runs: list[int] = []
+
+    @worker.handler("orders", concurrency=2)
+    async def charge(message: eo.Message[Any]) -> None:
+        runs.append(message.data["order"])
+        first_runs.set()
+        await asyncio.sleep(60)
+
+    async with serving(worker):
+        await bench.send("orders", paid(1))
+        await first_runs.wait()
+        await bench.send("orders", paid(2))
+        await until(lambda: gate.waiting)
+        worker.stop()
+        await asyncio.sleep(0.05)
+        gate.open.set()
+    assert runs == [1]
+    assert not bench.store.runtime.leased_runs
+    assert sorted(record.state for record in bench.store.list().records) == ["free", "free"]
+    assert bench.count("nack") == 2
