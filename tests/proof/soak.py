@@ -33,7 +33,9 @@ from msgspec import Struct
 
 from tests.harness.process import Server
 from tests.proof.soak_victims import (
+    CONTROLS,
     LEASE_S,
+    NAIVE_PAUSE_S,
     SCOPE,
     SoakPlan,
     connect,
@@ -95,6 +97,8 @@ class Soak:
         self.timers: list[tuple[float, int, str]] = []  # the time, the process, and what is done to it
         self.selector = selectors.DefaultSelector()
         self.first_delivery_s, self.delivery_s = 0.02, 0.004  # moving averages: of a victim's first delivery, of others
+        if plan.mode in CONTROLS:
+            self.first_delivery_s = self.delivery_s = 2 * NAIVE_PAUSE_S
         self.messages_per_victim = max(1, round(plan.messages / max(plan.kills, 1)))
         self.started: set[str] = set()
         self.settled = self.open = 0  # deliveries

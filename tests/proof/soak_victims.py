@@ -35,6 +35,7 @@ Reply = Literal["done", "later", "doubt"]
 
 SCOPE = "soak"
 LEASE_S = 0.4  # short, since a killed owner's messages wait for its end
+NAIVE_PAUSE_S = 0.02  # before and after the effect of a control arm: so long that kills hit it on a busy machine, too
 
 
 class SoakPlan(Struct, frozen=True):
@@ -101,9 +102,9 @@ def _make_naive(plan: SoakPlan) -> Callable[[str], Reply]:
     ledger = os.open(plan.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def act(key: str) -> None:
-        time.sleep(0.001)  # an effect takes time
+        time.sleep(NAIVE_PAUSE_S)
         os.write(ledger, f"{key} 0 {os.getpid()}\n".encode())
-        time.sleep(0.001)
+        time.sleep(NAIVE_PAUSE_S)
 
     def deliver(key: str) -> Reply:
         mark = f"{plan.folder}/marks/{key}"

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,8 @@ class Result:
             "file": mutant.path,
             "line": mutant.line,
             "kind": mutant.kind,
-            "diff": diff_of(mutant),
+            "before": mutant.before,
+            "after": mutant.after,
             "killed": self.killed,
             "by": self.by,
             "seconds": round(self.seconds, 1),
@@ -82,22 +82,15 @@ class Laboratory:
             return self._near[room]
 
 
-def diff_of(mutant: Mutant) -> tuple[str, ...]:
-    return mutant.diff((ROOT / PACKAGE / mutant.path).read_bytes())
-
-
-def is_equivalent(mutant: Mutant) -> bool:
-    return mutant.identity((ROOT / PACKAGE / mutant.path).read_bytes()) in EQUIVALENTS
-
-
 def choose(options: argparse.Namespace) -> list[Mutant]:
     """The mutants that the options ask for, without the equivalent ones; a sample always in the same order."""
     if options.at:
         path, _, line = options.at.partition(":")
-        return [m for m in mutants_below(ROOT / PACKAGE, (path,)) if line in ("", str(m.line)) and not is_equivalent(m)]
-    everything = mutants_below(ROOT / PACKAGE, tuple(options.rooms or ROOMS))
-    shuffled = random.Random(options.seed).sample(everything, len(everything))
-    return list(islice((mutant for mutant in shuffled if not is_equivalent(mutant)), options.n))
+        mutants = [m for m in mutants_below(ROOT / PACKAGE, (path,)) if line in ("", str(m.line))]
+    else:
+        everything = mutants_below(ROOT / PACKAGE, options.rooms or ROOMS)
+        mutants = random.Random(options.seed).sample(everything, len(everything))
+    return [mutant for mutant in mutants if mutant.identity not in EQUIVALENTS][: None if options.at else options.n]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mutants = choose(options)
     if options.list:
         for mutant in mutants:
-            print(mutant, *diff_of(mutant), sep="\n    ")
+            print(mutant, mutant.diff, sep="\n")
         return 0
     print(f"{len(mutants)} mutants, seed {options.seed}", flush=True)
     results = run_all(mutants, options.jobs)
@@ -150,7 +143,7 @@ def show(result: Result, results: Sequence[Result], total: int, started: float) 
     """One line for a killed mutant, its change for one that survived, and how far we are."""
     lines = [f"{'killed  ' if result.killed else 'SURVIVED'} {result.mutant}  {result.seconds:.0f} s  {result.by}"]
     if not result.killed:
-        lines += [f"    {line}" for line in diff_of(result.mutant)]
+        lines.append(result.mutant.diff)
     left = (time.monotonic() - started) / len(results) * (total - len(results))
     print("\n".join(lines), flush=True)
     if sys.stderr.isatty():

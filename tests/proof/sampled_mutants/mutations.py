@@ -2,14 +2,13 @@
 
 Left out, since no test of behaviour can or should tell: annotations, `if TYPE_CHECKING`, overloads, `__repr__`, calls
 of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), a `zip`'s
-`strict`, options of dataclasses and structs, and how long the module's constants of time are. Left out as well: a
-constructor's own assignments, since every test would see that one is missing.
+`strict`, sizes of caches, options of dataclasses and structs, and how long the module's constants of time are. Left out
+as well: a constructor's own assignments, since every test would see that one is missing.
 """
 
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -37,8 +36,10 @@ OPERATORS: Final[dict[type[ast.AST], tuple[str, tuple[str, ...]]]] = {
     ast.FloorDiv: ("//", ("*",)),
     ast.Div: ("/", ("*",)),
 }
-#: Calls of a logger and of `warnings`, and type variables.
-LEFT_ALONE_CALL: Final = re.compile(r"(self\.)?_?(log|logger|logging|warnings)\.|TypeVar$|ParamSpec$", re.IGNORECASE)
+#: Calls of a logger and of `warnings`, type variables, and how much is cached.
+LEFT_ALONE_CALL: Final = re.compile(
+    r"(self\.)?_?(log|logger|logging|warnings)\.|TypeVar$|ParamSpec$|lru_cache$", re.IGNORECASE
+)
 SMALL_NUMBER: Final = 20
 TIME_CONSTANT: Final = re.compile(r"[A-Z]_(SECONDS|MINUTES|HOURS|DAYS|MS|US|NS|S)$")
 
@@ -53,20 +54,22 @@ class Mutant:
     start: int
     end: int
     replacement: bytes
+    before: str  # the changed lines, each without its indentation
+    after: str
 
     def apply(self, source: bytes) -> bytes:
         return source[: self.start] + self.replacement + source[self.end :]
 
-    def diff(self, source: bytes) -> tuple[str, ...]:
-        """The changed lines, `-` before and `+` after."""
-        before, after = (text.decode().splitlines() for text in (source, self.apply(source)))
-        changes = list(difflib.unified_diff(before, after, n=0, lineterm=""))[3:]
-        return tuple(f"{line[0]} {line[1:].strip()}" for line in changes if line[0] in "+-")
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What stays the same when lines move."""
+        return self.path, self.before, self.after
 
-    def identity(self, source: bytes) -> tuple[str, str, str]:
-        """What stays the same when lines move: the file, the changed lines before and after."""
-        before, after = (" ".join(line[2:] for line in self.diff(source) if line[0] == sign) for sign in "-+")
-        return self.path, before, after
+    @property
+    def diff(self) -> str:
+        """The changed lines, `-` before and `+` after."""
+        signed = ((sign, line) for sign, text in (("-", self.before), ("+", self.after)) for line in text.splitlines())
+        return "\n".join(f"    {sign} {line}" for sign, line in signed)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} {self.kind}"
@@ -94,7 +97,13 @@ def _changeable(node: ast.AST) -> Iterator[ast.AST]:
 
 def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
     match node:
-        case ast.JoinedStr() | ast.Assert() | ast.arg() | ast.keyword(arg="strict") | ast.FunctionDef(name="__repr__"):
+        case (
+            ast.JoinedStr()
+            | ast.Assert()
+            | ast.arg()
+            | ast.keyword(arg="strict" | "maxsize")
+            | ast.FunctionDef(name="__repr__")
+        ):
             return ()
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list):
@@ -188,18 +197,24 @@ class _File:
             yield self._replace("condition", test, f"not ({self._text(test)})")
 
     def _replace(self, kind: str, node: ast.stmt | ast.expr, text: str) -> Mutant:
-        return Mutant(self._path, node.lineno, kind, *self._span(node), text.encode())
+        return self._mutant(kind, *self._span(node), text)
+
+    def _mutant(self, kind: str, start: int, end: int, text: str) -> Mutant:
+        source = self._source
+        line = source.count(b"\n", 0, start) + 1
+        first, last = source.rfind(b"\n", 0, start) + 1, source.find(b"\n", end)
+        before, after = source[first:last], source[first:start] + text.encode() + source[end:last]
+        lines = ("\n".join(map(str.strip, part.decode().splitlines())) for part in (before, after))
+        return Mutant(self._path, line, kind, start, end, text.encode(), *lines)
 
     def _swap_operator(self, kind: str, left: ast.expr, operator: ast.AST, right: ast.expr) -> Iterator[Mutant]:
         """The operator stands between its operands, and perhaps between parentheses of theirs."""
         pattern, replacements = OPERATORS[type(operator)]
-        (first, last), (after, _) = self._span(left), self._span(right)
+        (_, last), (after, _) = self._span(left), self._span(right)
         found = re.search(pattern.encode(), self._source[last:after])
         assert found is not None, f"{self._path}:{left.lineno} has no {pattern}"
-        start, end = last + found.start(), last + found.end()
-        line = left.lineno + self._source[first:start].count(b"\n")
         for replacement in replacements:
-            yield Mutant(self._path, line, kind, start, end, replacement.encode())
+            yield self._mutant(kind, last + found.start(), last + found.end(), replacement)
 
     def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable
+from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver, StoreUnavailable
 from effectonce.values.urls import Address, flag
 
 from .errors import UNAVAILABLE, RedisErrors, ReplyError
@@ -22,8 +22,10 @@ _POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
 
 def load_driver() -> Any:
     """Import hiredis, which is needed at the first use of Redis only."""
-    import hiredis
-
+    try:
+        import hiredis
+    except ImportError as error:  # found when the store was made, and yet it cannot be imported
+        raise MissingDriver(f"Redis needs hiredis: pip install 'effectonce[redis]' ({error})") from error
     return hiredis
 
 
