@@ -48,7 +48,7 @@ def test_a_cap_is_a_number_of_bytes(size: Any) -> None:
 
 
 def test_a_dialect_is_one_of_three() -> None:
-    with pytest.raises(eo.InvalidOption, match="sqlite, postgresql, mysql"):
+    with pytest.raises(eo.InvalidOption, match="sqlite, postgresql or mysql"):
         Outbox(to="orders").schema_sql("oracle")  # type: ignore[arg-type]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.core.guarded_call import begin
+from effectonce.record import Batchable, Claim, Settlement
 from effectonce.testing import ManualClock
 from effectonce.worker import quarantine
 
@@ -154,3 +156,41 @@ async def test_an_attempt_that_raised_is_no_reason_to_run_alone() -> None:
         await bench.send("orders", *(paid(number) for number in range(4)))
         await until(lambda: bench.count("ack") == 4)
     assert max(seen) > 1
+
+
+@pytest.mark.parametrize("lost_reply", ["release", "claim"])
+async def test_f20_a_suspect_that_loses_a_reply_of_the_store_is_not_counted_as_another_crash(lost_reply: str) -> None:
+    """Claimed again under another owner it would be in progress until its lease lapses, and be poison then."""
+    bench = Bench()
+    worker = bench.worker()
+    attempts: list[int] = []
+    lost: list[Batchable] = []
+    sent: list[str] = []
+
+    @worker.handler("orders", fingerprint=False, lease="1s")
+    async def charge(message: eo.Message[Any]) -> None:
+        attempts.append(eo.current().attempt)
+
+    def lose_the_reply(op: Batchable) -> None:
+        release = isinstance(op, Settlement) and op.refund
+        sent.append("release" if release else type(op).__name__)
+        second_claim = sent == ["Claim", "release", "Claim"]
+        if not lost and (release if lost_reply == "release" else second_claim):
+            lost.append(op)
+            raise eo.StoreUnavailable("it is away for a moment")
+
+    message = paid()
+    died = begin.prepare(bench.store.runtime, worker.routes[0].policy, message.id, b"").claim_request()
+    assert isinstance(died, Claim)
+    died.lease = 10_000
+    await bench.store_backend.async_port().run((died,))
+    await asyncio.sleep(0.02)
+    if lost_reply == "release":
+        bench.store_backend.before = lose_the_reply  # it is not applied
+    else:
+        bench.store_backend.after = lose_the_reply
+    async with serving(worker):
+        await bench.send("orders", message)
+        await until(lambda: bench.count("ack") + bench.count("dead") == 1)
+    assert len(lost) == 1
+    assert (attempts, bench.count("dead"), bench.count("nack")) == ([2], 0, 0)

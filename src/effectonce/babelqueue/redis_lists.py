@@ -178,9 +178,6 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
             answers = await self._connection.batch(SETTLE, [*self._processing, target], args)
         return [answer == 1 for answer in answers]
 
-    async def flush(self) -> None:
-        return None
-
     async def close(self) -> None:
         held = await self._stop_polling()
         elements = [reservation.element for reservation in held]  # as they are: no attempt was made at them

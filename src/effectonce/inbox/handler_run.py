@@ -82,8 +82,7 @@ class HandlerRun(InboxTransaction):
             await session.roll_back()
             await session.begin()
             await table.refund_attempt(session, self.key)
-            await session.commit()
-            self._is_open = False
+            await self._end_transaction()
         except Exception as error:
             log.debug("could not uncount an attempt that did not run: %s", error)
 
@@ -97,7 +96,6 @@ class HandlerRun(InboxTransaction):
         # Sent even without a result: in a transaction that has failed unnoticed, this statement fails.
         await table.store_result(session, key, result)
         if not await session.is_marked(release=True):
-            self._is_marked = False
             await self._delete_committed_row(table)
             raise _rolled_back()
         self._is_marked = False
@@ -117,14 +115,10 @@ class HandlerRun(InboxTransaction):
 
         Where it committed, the row and the whole effect are committed, so the row stays and gets its result.
         """
-        session, self._is_marked = self.session, False
-        await session.roll_back()  # for the driver, which may not know that the transaction has ended
-        await session.begin()
-        if not await table.is_ours(session, self.key):
+        if not await self._begin_anew(table):
             raise _rolled_back()
-        await table.store_result(session, self.key, result)
-        await session.commit()
-        self._is_open = False
+        await table.store_result(self.session, self.key, result)
+        await self._end_transaction()
         raise ConfigurationError(
             f"{self._ended_transaction()} The message is recorded as handled, since all of it was committed; a crash "
             "before the handler's end would have lost the rest"
@@ -139,18 +133,27 @@ class HandlerRun(InboxTransaction):
     async def _delete_committed_row(self, table: InboxTable) -> None:
         """Undo what is open after the handler has ended our transaction, and delete the row if the handler committed
         it: else the message would count as handled, and be lost."""
-        session = self.session
-        await session.roll_back()
-        await session.begin()
-        if await table.is_ours(session, self.key):
-            await table.forget_many(session, [self.key])
-            await session.commit()
-            self._is_open = False
+        if await self._begin_anew(table):
+            await table.forget_many(self.session, [self.key])
+            await self._end_transaction()
             raise ConfigurationError(
                 f"{self._ended_transaction()} What it committed stays, what it did after that is undone, and the "
                 "message is not recorded: it will run again from the beginning"
             )
-        await session.roll_back()
+        await self.session.roll_back()
+        self._is_open = False
+
+    async def _begin_anew(self, table: InboxTable) -> bool:
+        """Begin another transaction in place of the one that the handler has ended. Returns whether the handler has
+        committed the row."""
+        self._is_marked = False
+        await self.session.roll_back()  # also for the driver, which may not know that the transaction has ended
+        await self.session.begin()
+        return await table.is_ours(self.session, self.key)
+
+    async def _end_transaction(self) -> None:
+        """Commit, and keep the connection: the error that follows gives it back."""
+        await self.session.commit()
         self._is_open = False
 
     def _ended_transaction(self) -> str:

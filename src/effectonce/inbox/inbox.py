@@ -188,10 +188,6 @@ class Inbox:
 
     def schema_sql(self, dialect: Dialect) -> str:
         """The table as a script for your own migrations."""
-        if dialect not in ("sqlite", "postgresql", "mysql"):
-            raise InvalidOption(
-                f"{show(dialect)!r} is not a dialect; name sqlite, postgresql or mysql (also for MariaDB)"
-            )
         return inbox_schema(dialect, self.table_name)
 
     @overload

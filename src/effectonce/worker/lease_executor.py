@@ -33,7 +33,7 @@ from .jobs import Job, Poison
 from .pause import Pause
 from .quarantine import Quarantine
 from .queue_consumer import QueueConsumer
-from .recorder import UNRECORDED_DELAY_S, Publish, Recorder
+from .recorder import Publish, Recorder
 from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
@@ -82,6 +82,7 @@ class LeaseExecutor:
             for route in routes
         }
         self.pools = tuple(self._pool_of.values())
+        self._unanswered_suspect: Job | None = None  # the store did not answer its claim
         self._closed = False
         self._idle = asyncio.Event()
         quarantine.join(self)
@@ -179,7 +180,7 @@ class LeaseExecutor:
                 return False
             if not job.suspect:
                 # Given back until it can run alone: should this process end over another, it is not counted for it.
-                job.suspect, job.run = True, None
+                job.suspect = True
                 self._release(request, answer, job)
                 return False
         elif retry.max_attempts is not None and attempts > retry.max_attempts:
@@ -196,6 +197,8 @@ class LeaseExecutor:
 
         def quarantine(reply: Reply) -> None:
             if suspect is not None:
+                if not isinstance(reply, Exception):
+                    suspect.run = None  # else it may hold its claim still: the same owner repeats it
                 self._quarantine.add(self, suspect)
 
         self._settlements.submit(release(claim, answer), quarantine)
@@ -228,16 +231,19 @@ class LeaseExecutor:
         if not isinstance(reply, StoreUnavailable | ConfigurationError):
             log.error("queue %s: the claim of key %s failed: %r", self._consumer.queue, show(job.key), reply)
             self._consumer.redeliver(job, job.route.retry.first)
-        elif job.suspect:
-            self._consumer.redeliver(job, UNRECORDED_DELAY_S)
-            self._pause.begin(reply)
         else:
-            self._pool_of[job.route].waiting.appendleft(job)
+            if job.suspect:
+                self._unanswered_suspect = job
+            else:
+                self._pool_of[job.route].waiting.appendleft(job)
             self._pause.begin(reply)
 
     def _resume(self) -> None:
         """The pause for the store is over: ask it again."""
         self._recorder.resend()
+        if self._unanswered_suspect is not None:
+            suspect, self._unanswered_suspect = self._unanswered_suspect, None
+            self.start_alone(suspect)
         self.start()
         self._quarantine.advance()
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable
 from effectonce.message import REDRIVEN
 
@@ -17,6 +21,21 @@ def is_redriven(headers: Mapping[str, str]) -> bool:
     must be published under another id.
     """
     return any(name == REDRIVEN or name.startswith("eo-dead") for name in headers)
+
+
+def deduplication_id(packet: Packet, allowed: re.Pattern[str]) -> str:
+    """The id that a broker deduplicates ``packet`` by. It is random for a packet without an id, and for a redriven one,
+    which is published again on purpose."""
+    return random_id() if not packet.id or is_redriven(packet.headers) else fit_id(packet.id, allowed)
+
+
+def fit_id(text: str, allowed: re.Pattern[str]) -> str:
+    """``text`` as an id that a broker takes: itself, or a hash of it."""
+    return text if allowed.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
+
+
+def random_id() -> str:
+    return os.urandom(16).hex()
 
 
 def read_own_field(text: str | None) -> dict[str, Any]:

@@ -79,15 +79,20 @@ CLOCKS: Final = {
 }
 
 
+def _folder_of(dialect: str) -> str:
+    if dialect not in _FOLDER_OF_DIALECT:
+        raise InvalidOption(f"{show(dialect)!r} is not a dialect; name sqlite, postgresql or mysql (also for MariaDB)")
+    return _FOLDER_OF_DIALECT[dialect]
+
+
 def inbox_statements(dialect: str, table: str, now: str | None = None) -> dict[str, str]:
     """The statements of an inbox by name, where ``now`` is another clock than the database's."""
-    file = f"inbox/{_FOLDER_OF_DIALECT[dialect]}.sql"
-    return statements(file, now=now or CLOCKS[dialect], **inbox_words(dialect, table))
+    return statements(f"inbox/{_folder_of(dialect)}.sql", now=now or CLOCKS[dialect], **inbox_words(dialect, table))
 
 
 def inbox_schema(dialect: str, table: str) -> str:
     """The script that creates the tables of an inbox. Every statement may run twice."""
-    return script(f"inbox/{_FOLDER_OF_DIALECT[dialect]}_schema.sql", **inbox_words(dialect, table))
+    return script(f"inbox/{_folder_of(dialect)}_schema.sql", **inbox_words(dialect, table))
 
 
 def inbox_words(dialect: str, table: str) -> dict[str, str]:
@@ -104,7 +109,7 @@ def inbox_words(dialect: str, table: str) -> dict[str, str]:
 
 def outbox_schema(dialect: str, table: str) -> str:
     """The script that creates the table of an outbox. Every statement may run twice."""
-    return script(f"backends/{_FOLDER_OF_DIALECT[dialect]}/outbox_schema.sql", **outbox_words(dialect, table))
+    return script(f"backends/{_folder_of(dialect)}/outbox_schema.sql", **outbox_words(dialect, table))
 
 
 def outbox_words(dialect: str, table: str) -> dict[str, str]:

@@ -151,6 +151,9 @@ class PollingConsumer(ABC, Generic[HeldT]):
     @abstractmethod
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]: ...
 
+    async def flush(self) -> None:
+        """Do nothing: acks are sent at once."""
+
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         deadline = time.monotonic() + wait
         while True:

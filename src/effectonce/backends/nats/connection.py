@@ -81,15 +81,14 @@ class NatsConnection:
         """Connect and log in. `BrokerUnavailable`, or `ConfigurationError` where trying again would not help."""
         connection = cls(endpoint)
         try:
-            await connection._connect(name)
-            connection._inbox = connection.client.new_inbox()
-            await connection.subscribe(f"{connection._inbox}.*", connection._handle_reply)
+            await connection.connect(name)
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def _connect(self, name: str) -> None:
+    async def connect(self, name: str) -> None:
+        """Connect to one node after another until one answers, and subscribe to the inbox for replies."""
         endpoint, nats = self.endpoint, load_driver()
         failure: Exception | None = None
         for node in random.sample(endpoint.nodes, len(endpoint.nodes)):
@@ -107,7 +106,7 @@ class NatsConnection:
                         tls=endpoint.tls,
                         **endpoint.login,
                     )
-                return
+                break
             except (OSError, TimeoutError, nats.errors.Error) as error:
                 text = str(error).lower()
                 if "authorization" in text or "authentication" in text:
@@ -115,8 +114,11 @@ class NatsConnection:
                         f"{endpoint.shown} refused the user, the password or the token; correct them"
                     ) from error
                 failure = error
-        why = show(failure) or type(failure).__name__
-        raise BrokerUnavailable(f"cannot connect to {endpoint.shown}: {why}") from failure
+        else:
+            why = show(failure) or type(failure).__name__
+            raise BrokerUnavailable(f"cannot connect to {endpoint.shown}: {why}") from failure
+        self._inbox = self.client.new_inbox()
+        await self.subscribe(f"{self._inbox}.*", self._handle_reply)
 
     async def _handle_error(self, error: Exception) -> None:
         """Called by nats-py with errors that belong to no call."""

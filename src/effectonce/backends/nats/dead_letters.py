@@ -12,7 +12,7 @@ from effectonce.errors import ConfigurationError
 
 from .connection import JetStreamRefusal, NatsConnection
 from .packets import packet_of
-from .streams import DELETE_FAILED, NO_MESSAGE_FOUND, SEQUENCE_NOT_FOUND, StreamDeclarations, missing_stream
+from .streams import ALREADY_DELETED, NO_MESSAGE_FOUND, StreamDeclarations, missing_stream
 
 
 class NatsDeadLetters:
@@ -56,20 +56,13 @@ class NatsDeadLetters:
     async def remove(self, ids: Sequence[str]) -> int:
         connection = await self._connection.get()
         removed = 0
-        for id in dict.fromkeys(ids):
-            if id.isdigit():
-                try:
-                    await connection.call_jetstream(
-                        f"STREAM.MSG.DELETE.{self._stream}", {"seq": int(id), "no_erase": True}
-                    )
-                    removed += 1
-                except JetStreamRefusal as error:
-                    if error.status != 404 and error.err_code not in (
-                        NO_MESSAGE_FOUND,
-                        SEQUENCE_NOT_FOUND,
-                        DELETE_FAILED,
-                    ):
-                        raise
+        for id in filter(str.isdigit, dict.fromkeys(ids)):
+            try:
+                await connection.call_jetstream(f"STREAM.MSG.DELETE.{self._stream}", {"seq": int(id), "no_erase": True})
+                removed += 1
+            except JetStreamRefusal as error:
+                if error.status != 404 and error.err_code not in ALREADY_DELETED:
+                    raise
         return removed
 
     async def count(self) -> int:

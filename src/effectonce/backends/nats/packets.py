@@ -7,19 +7,19 @@ Headers that do not fit travel as JSON in one header, ``Eo-Packet``, with the or
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from effectonce.backends.common.packets import read_own_field
+from effectonce.backends.common.packets import fit_id, read_own_field
 from effectonce.contracts import Packet
 
 ID_HEADER: Final = "Nats-Msg-Id"
 OWN_HEADER: Final = "Eo-Packet"
 _PLAIN_NAME: Final = re.compile(r"(?!nats-|eo-packet|status$|description$)[a-z0-9_.+~^-]+", re.IGNORECASE | re.ASCII)
 _PLAIN_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
+_PLAIN_ID: Final = re.compile(r"([!-~]([ -~]{0,198}[!-~])?)?")  # up to 200 characters; "": there is no id
 
 
 def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
@@ -36,7 +36,7 @@ def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
         else:
             unfit[name] = value
     if message_id is None:
-        message_id = _fit_id(packet.id)
+        message_id = fit_id(packet.id, _PLAIN_ID)
     own: dict[str, Any] = {}
     if packet.id and message_id != packet.id:
         own["id"] = packet.id
@@ -49,11 +49,6 @@ def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
     if message_id:
         headers[ID_HEADER] = message_id
     return headers
-
-
-def _fit_id(id: str) -> str:
-    """``id`` as the server takes it: itself, or a hash of it."""
-    return id if not id or (len(id) <= 200 and _PLAIN_VALUE.fullmatch(id)) else hashlib.sha256(id.encode()).hexdigest()
 
 
 def packet_of(message_headers: Mapping[str, str] | None, body: bytes) -> Packet:

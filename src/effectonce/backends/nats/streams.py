@@ -26,8 +26,7 @@ Retention = Literal["workqueue", "limits"]
 
 #: Error codes of JetStream.
 NO_MESSAGE_FOUND: Final = 10037
-SEQUENCE_NOT_FOUND: Final = 10043
-DELETE_FAILED: Final = 10057
+ALREADY_DELETED: Final = (NO_MESSAGE_FOUND, 10043, 10057)  # also: no such sequence number, and nothing to delete
 NS_PER_S: Final = 1_000_000_000
 
 

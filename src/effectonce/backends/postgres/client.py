@@ -74,21 +74,18 @@ class PostgresClient:
         self._statements = statements  # on records; those about the server and the schema are among them
         self._address = settings.address
 
-    async def execute(
-        self, statement: Statement, params: Sequence[Param] = (), *, prepare: bool = True, schema: bool = True
-    ) -> list[Row]:
-        """The rows of ``statement``, run by itself in READ COMMITTED.
-
-        ``prepare=False``: plan it for these parameters. ``schema=False``: it needs none of our tables.
-        """
+    async def execute(self, statement: Statement, params: Sequence[Param] = (), *, prepare: bool = True) -> list[Row]:
+        """The rows of ``statement``, run by itself in READ COMMITTED. ``prepare=False``: plan it for these
+        parameters."""
 
         async def work(connection: PostgresConnection, deadline: float) -> list[Row]:
             return _rows(connection, await self._run_alone(connection, statement, params, deadline, prepare))
 
-        return await self._with_connection(work, schema=schema)
+        return await self._with_connection(work, schema=True)
 
     async def query(self, statement: Statement, params: Sequence[Param] = (), *, schema: bool = True) -> list[NamedRow]:
-        """As `execute`, planned for these parameters, with rows by name. For what is not on every message's path."""
+        """As `execute`, planned for these parameters, with rows by name. For statements that are not sent for every
+        message. ``schema=False``: it needs none of our tables."""
 
         async def work(connection: PostgresConnection, deadline: float) -> list[NamedRow]:
             return _named_rows(connection, await self._run_alone(connection, statement, params, deadline, False))

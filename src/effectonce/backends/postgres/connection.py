@@ -42,7 +42,10 @@ except ImportError as _error:
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
+#: ``auto``: prepare statements, but not behind a pooler. ``on``: there, too (PgBouncer 1.21 or later with
+#: max_prepared_statements).
 PrepareMode = Literal["auto", "on", "off"]
+PREPARE_MODES: Final[dict[str, PrepareMode]] = {"auto": "auto", "on": "on", "off": "off"}
 
 # libpq's options that may be in a URL. Others (`passfile`, `service`) would read files that the URL does not show.
 _LIBPQ_OPTIONS: Final = (
@@ -100,7 +103,7 @@ def take_options(address: Address) -> ConnectionOptions:
         address=str(address),
         timeout=address.seconds("timeout", 5.0),
         connect_timeout=address.seconds("connect_timeout", 5.0),
-        prepare=address.take("prepare", _prepare_mode, "auto"),
+        prepare=address.take("prepare", PREPARE_MODES.__getitem__, "auto"),
         params=params,
     )
 
@@ -121,12 +124,6 @@ def options_of_pool(pool: Any, timeout: float) -> ConnectionOptions:
         prepare="auto",
         params={**conninfo_to_dict(pool.conninfo, **overrides), "client_encoding": "UTF8"},
     )
-
-
-def _prepare_mode(text: str) -> PrepareMode:
-    """``auto``: but not behind a pooler. ``on``: there, too (PgBouncer 1.21 or later with max_prepared_statements)."""
-    choices: dict[str, PrepareMode] = {"auto": "auto", "on": "on", "off": "off"}
-    return choices[text]
 
 
 class PostgresConnection:

@@ -6,14 +6,13 @@ redriven dead letter must not be taken for duplicates: they have another Message
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from zlib import crc32
 
-from effectonce.backends.common.packets import is_redriven
+from effectonce.backends.common.packets import deduplication_id, fit_id, random_id
 from effectonce.contracts import Packet
 
 #: Properties of ours that packets do not show. ``ATTEMPTS``: deliveries before the last delay.
@@ -32,7 +31,7 @@ MAX_DESCRIPTION_CHARS: Final = 4000
 #: The reason of a dead letter whose description holds our headers.
 OWN_REASON: Final = "effectonce"
 
-MAX_ID_CHARS: Final = 128
+_ALLOWED_ID: Final = re.compile(r".{0,128}", re.DOTALL)
 #: The SDK writes numbers of 32 bits only.
 MAX_INT: Final = (1 << 31) - 1
 #: How many sessions the messages without an ordering key are spread over.
@@ -49,8 +48,7 @@ def message_of(packet: Packet, *, sessions: bool = False, attempts: int = 0) -> 
         name: int(value) if name in packet.numbers and value.lstrip("-").isdecimal() else value
         for name, value in packet.headers.items()
     }
-    deduplicated = packet.id and not attempts and not is_redriven(packet.headers)
-    fields["message_id"] = _fit_id(packet.id) if deduplicated else os.urandom(16).hex()
+    fields["message_id"] = random_id() if attempts else deduplication_id(packet, _ALLOWED_ID)
     if fields["message_id"] != packet.id:
         properties[ID] = packet.id
     if packet.ordering_key is not None:
@@ -63,7 +61,9 @@ def message_of(packet: Packet, *, sessions: bool = False, attempts: int = 0) -> 
 
 
 def _session_id(ordering_key: str | None, id: str) -> str:
-    return f"eo-{crc32(id.encode()) % UNORDERED_SESSIONS}" if ordering_key is None else _fit_id(ordering_key)
+    if ordering_key is None:
+        return f"eo-{crc32(id.encode()) % UNORDERED_SESSIONS}"
+    return fit_id(ordering_key, _ALLOWED_ID)
 
 
 def packet_of(message: Any) -> tuple[Packet, int]:
@@ -130,8 +130,3 @@ def _read_body(message: Any) -> bytes:
     if message.body_type == AmqpMessageBodyType.DATA:
         return b"".join(message.body)
     return str(message).encode()
-
-
-def _fit_id(text: str) -> str:
-    """``text`` as an id that the service takes: itself, or a hash of it."""
-    return text if len(text) <= MAX_ID_CHARS else hashlib.sha256(text.encode()).hexdigest()

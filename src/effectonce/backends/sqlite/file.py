@@ -43,7 +43,7 @@ class SQLiteFile:
             raise InvalidOption("a path cannot contain a zero byte")
         # Made absolute here: a later change of directory must not change the store.
         self.path = os.path.abspath(path)
-        self.synchronous = address.take("synchronous", _synchronous, "FULL")
+        self.synchronous = address.take("synchronous", _synchronous_level, "FULL")
         self.timeout = address.seconds("timeout", 5.0)
         self._shown = str(address)
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -129,8 +129,7 @@ def parse_prefix(text: str) -> str:
     return table_prefix(text)
 
 
-def _synchronous(text: str) -> str:
-    level = text.upper()
-    if level not in SYNCHRONOUS_LEVELS:
+def _synchronous_level(text: str) -> str:
+    if text.upper() not in SYNCHRONOUS_LEVELS:
         raise ValueError(f"{text!r} is not one of {', '.join(SYNCHRONOUS_LEVELS)}")
-    return level
+    return text.upper()

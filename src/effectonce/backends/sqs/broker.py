@@ -300,9 +300,6 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
             raise error
         return all(await self.ack([delivery]))
 
-    async def flush(self) -> None:
-        return None
-
     async def close(self) -> None:
         """Make unsettled messages visible at once; where that fails, they come when their visibility timeout ends."""
         entries = [{"ReceiptHandle": held.key, "VisibilityTimeout": 0} for held in await self._stop_polling()]

@@ -8,14 +8,12 @@ consumers can read and filter by them. Other headers, the id and the ordering ke
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from effectonce.backends.common.packets import is_redriven, read_own_field
+from effectonce.backends.common.packets import deduplication_id, fit_id, random_id, read_own_field
 from effectonce.contracts import Packet
 
 #: The attribute that is ours, and how many others SQS allows beside it.
@@ -59,14 +57,10 @@ def entry_of(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
         attributes[OWN_ATTRIBUTE] = {"DataType": "String", "StringValue": json.dumps(own)}
     entry: dict[str, Any] = {"MessageBody": body, "MessageAttributes": attributes}
     if fifo:
-        entry["MessageGroupId"] = _fit_id(packet.ordering_key) if packet.ordering_key is not None else random_id()
-        entry["MessageDeduplicationId"] = deduplication_id(packet)
+        group = packet.ordering_key
+        entry["MessageGroupId"] = random_id() if group is None else fit_id(group, _ALLOWED_ID)
+        entry["MessageDeduplicationId"] = deduplication_id(packet, _ALLOWED_ID)  # SQS drops a second one for 5 minutes
     return entry
-
-
-def deduplication_id(packet: Packet) -> str:
-    """The packet's id, by which SQS drops a second message for five minutes; a random one for a redriven packet."""
-    return _fit_id(packet.id) if packet.id and not is_redriven(packet.headers) else random_id()
 
 
 def size_of(entry: Mapping[str, Any]) -> int:
@@ -102,10 +96,6 @@ def packet_of(message: Mapping[str, Any]) -> Packet:
     )
 
 
-def random_id() -> str:
-    return os.urandom(16).hex()
-
-
 def _body_text(body: bytes) -> str | None:
     """``body`` as text; None where SQS does not take it as text."""
     try:
@@ -113,8 +103,3 @@ def _body_text(body: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return text if _ALLOWED_TEXT.fullmatch(text) else None
-
-
-def _fit_id(text: str) -> str:
-    """``text`` as an id that SQS takes: itself, or a hash of it."""
-    return text if _ALLOWED_ID.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
