@@ -104,6 +104,7 @@ def test_every_equivalent_is_still_there() -> None:
     assert not left
 
 
+@pytest.mark.long
 def test_the_tests_near_a_mutant_notice_it() -> None:
     """In a copy: the checkout stays as it is, and so does the copy when the mutant is gone."""
     mutant = next(m for m in mutants_below(SOURCE, ("values/fingerprint.py",)) if m.kind == "return value")

@@ -351,19 +351,46 @@ async def test_while_one_pump_waits_for_the_broker_another_publishes(database: D
 # -- waking up and going to sleep
 
 
-async def test_an_idle_relay_looks_less_and_less_often(
-    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From every 5 ms to every ``poll``: 12 looks in the first second, not hundreds. A row makes it quick again."""
+@pytest.fixture
+def looks(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[LeaseRequest]:
+    """Every lease that a relay has asked for."""
     port_class = type(database.port())
-    looks: list[LeaseRequest] = []
+    requests: list[LeaseRequest] = []
     lease = port_class.lease
 
-    async def counted(self: Any, request: LeaseRequest) -> LeasedRows:
-        looks.append(request)
+    async def recorded(self: Any, request: LeaseRequest) -> LeasedRows:
+        requests.append(request)
         return await lease(self, request)
 
-    monkeypatch.setattr(port_class, "lease", counted)
+    monkeypatch.setattr(port_class, "lease", recorded)
+    return requests
+
+
+async def test_a_second_pump_that_finds_nothing_does_not_look_again_and_again(
+    database: Database, broker: FakeBroker, looks: list[LeaseRequest]
+) -> None:
+    """All rows are of one line, which the first pump has leased and waits for the broker with."""
+    if database.name == "sqlite":
+        pytest.skip("SQLite has one writer, and so its relay one pump")
+    broker.gate = asyncio.Event()
+    database.send_numbers(range(200), key=lambda n: "k")
+    relay = database.relay(broker)
+    serving = asyncio.create_task(relay.serve())
+    await asyncio.wait_for(broker.entered.wait(), 30)
+    await auntil(lambda: len(looks) == 2)
+    await asyncio.sleep(0.5)
+    assert len(looks) == 2
+    broker.gate.set()
+    await auntil(lambda: len(broker.sent) == 200)
+    relay.stop()
+    await serving
+    assert broker.numbers() == list(range(200))
+
+
+async def test_an_idle_relay_looks_less_and_less_often(
+    database: Database, broker: FakeBroker, looks: list[LeaseRequest]
+) -> None:
+    """From every 5 ms to every ``poll``: 12 looks in the first second, not hundreds. A row makes it quick again."""
     relay = database.relay(broker, poll="10s")
     serving = asyncio.create_task(relay.serve())
     await asyncio.sleep(1.0)

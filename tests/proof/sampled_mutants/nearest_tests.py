@@ -31,11 +31,12 @@ PASSED, FAILED = 0, 1  # exit codes of pytest
 
 TOOLS: Final = "guard inbox outbox relay sagas intents http worker"
 BACKENDS: Final = "memory sqlite redis postgres mysql dynamodb rabbitmq kafka nats sqs servicebus"
+OUTBOX_PORT: Final = ("relay/test_port.py", "relay/test_port_details.py")
 
 #: The tests near each room, as folders and files of tests/.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **{room: (room,) for room in (*TOOLS.split(), *(f"backends/{name}" for name in BACKENDS.split()))},
-    **{f"backends/{name}": (f"backends/{name}", "relay/test_port.py") for name in ("sqlite", "postgres", "mysql")},
+    **{f"backends/{name}": (f"backends/{name}", *OUTBOX_PORT) for name in ("sqlite", "postgres", "mysql")},
     "outbox": ("outbox", "relay/test_relay.py"),
     "core": ("guard", "backends/memory", "backends/test_guarded_calls.py"),
 }
