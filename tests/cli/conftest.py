@@ -155,10 +155,14 @@ def without(tmp_path: Path) -> Callable[..., str]:
     def without(*modules: str) -> str:
         folder = tmp_path / "hidden"
         folder.mkdir(exist_ok=True)
-        for module in modules:
-            (folder / f"{module}.py").write_text(
-                f"raise ModuleNotFoundError('No module named {module}', name={module!r})\n"
-            )
+        (folder / "sitecustomize.py").write_text(
+            "import sys\n"
+            "class Hidden:\n"
+            "    def find_spec(name, path=None, target=None):\n"
+            f"        if name in {modules!r}:\n"
+            "            raise ModuleNotFoundError(f'No module named {name}', name=name)\n"
+            "sys.meta_path.insert(0, Hidden)\n"
+        )
         return str(folder)
 
     return without

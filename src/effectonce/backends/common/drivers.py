@@ -10,5 +10,9 @@ from effectonce.errors import MissingDriver
 def require_driver(product: str, extra: str, *modules: str) -> None:
     """`MissingDriver` where one of ``modules`` is not installed, which ``effectonce[extra]`` brings. Imports none."""
     for module in modules:
-        if find_spec(module) is None:
+        try:
+            installed = find_spec(module) is not None
+        except ImportError:  # of the package that it is in
+            installed = False
+        if not installed:
             raise MissingDriver(f"{product} needs {module}; install it with: pip install 'effectonce[{extra}]'")
