@@ -49,10 +49,7 @@ def idemkit(url: str) -> App:
 
 def asgi_idempotency_header(url: str) -> App:
     from idempotency_header_middleware import IdempotencyHeaderMiddleware  # type: ignore[import-not-found, unused-ignore]
-    from idempotency_header_middleware.backends import (  # type: ignore[import-not-found, unused-ignore]
-        MemoryBackend,
-        RedisBackend,
-    )
+    from idempotency_header_middleware.backends import MemoryBackend, RedisBackend  # type: ignore[import-not-found, unused-ignore]
     from redis.asyncio import Redis
 
     backend = MemoryBackend() if url.startswith("memory") else RedisBackend(redis=Redis.from_url(url))

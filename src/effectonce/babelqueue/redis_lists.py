@@ -21,15 +21,7 @@ from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingC
 from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
 from effectonce.backends.redis.endpoint import RedisEndpoint, endpoint_at
 from effectonce.backends.redis.errors import RedisBrokerErrors
-from effectonce.contracts import (
-    BrokerCapabilities,
-    Consumer,
-    DeadLetter,
-    DeadLetters,
-    Delivery,
-    Packet,
-    Publisher,
-)
+from effectonce.contracts import BrokerCapabilities, Consumer, DeadLetter, DeadLetters, Delivery, Packet, Publisher
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 

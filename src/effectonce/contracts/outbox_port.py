@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from .outbox import (
-    CleanupResult,
-    LeasedRows,
-    LeaseRequest,
-    OutboxBacklog,
-    OutboxPage,
-    OutboxState,
-    RowOutcome,
-)
+from .outbox import CleanupResult, LeasedRows, LeaseRequest, OutboxBacklog, OutboxPage, OutboxState, RowOutcome
 
 
 class OutboxPort(Protocol):

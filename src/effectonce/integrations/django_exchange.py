@@ -8,12 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.core.exceptions import (  # type: ignore[import-untyped, unused-ignore]
-    BadRequest,
-    PermissionDenied,
-    RequestDataTooBig,
-    SuspiciousOperation,
-)
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation  # type: ignore[import-untyped, unused-ignore]
 from django.core.handlers.exception import response_for_exception  # type: ignore[import-untyped, unused-ignore]
 from django.http import Http404, HttpRequest, HttpResponse  # type: ignore[import-untyped, unused-ignore]
 from django.http.request import RawPostDataException, UnreadablePostError  # type: ignore[import-untyped, unused-ignore]

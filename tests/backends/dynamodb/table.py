@@ -9,14 +9,7 @@ from effectonce.backends.dynamodb.store import DynamoDBBackend
 from effectonce.contracts import Port
 from effectonce.core.run_sync import run_sync
 from effectonce.keys import digest
-from effectonce.record import (
-    Answer,
-    Batchable,
-    Claim,
-    Look,
-    Reply,
-    Settlement,
-)
+from effectonce.record import Answer, Batchable, Claim, Look, Reply, Settlement
 from effectonce.testing.clock import ManualClock
 from effectonce.values.urls import Address
 

@@ -23,12 +23,7 @@ from effectonce.errors import (
     SchemaMissing,
     StoreUnavailable,
 )
-from effectonce.record import (
-    Answer,
-    Remember,
-    Resolution,
-    Settlement,
-)
+from effectonce.record import Answer, Remember, Resolution, Settlement
 from effectonce.values.urls import Address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy

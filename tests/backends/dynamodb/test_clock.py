@@ -10,16 +10,8 @@ from effectonce.backends.dynamodb.clock import ServerClock
 from effectonce.backends.dynamodb.store import DynamoDBBackend
 from effectonce.contracts import Port
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import (
-    StoreUnavailable,
-)
-from effectonce.record import (
-    Look,
-    Remember,
-    Renewal,
-    Resolution,
-    SweepResult,
-)
+from effectonce.errors import StoreUnavailable
+from effectonce.record import Look, Remember, Renewal, Resolution, SweepResult
 from effectonce.values.urls import Address
 
 from .table import HOUR, SECOND, FixedClock, TimelessBackend, claim_answer, complete, make_claim, run_one

@@ -8,11 +8,7 @@ import pytest
 
 from effectonce.backends.dynamodb.store import DynamoDBBackend
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import (
-    SchemaMismatch,
-    SchemaMissing,
-    UnsafeStore,
-)
+from effectonce.errors import SchemaMismatch, SchemaMissing, UnsafeStore
 from effectonce.values.urls import Address
 
 from .table import raw_client, table_url

@@ -16,22 +16,9 @@ from msgspec.structs import replace
 from effectonce.backends.dynamodb.store import DynamoDBBackend
 from effectonce.contracts import Port
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import (
-    CorruptRecord,
-    InvalidOption,
-)
+from effectonce.errors import CorruptRecord, InvalidOption
 from effectonce.keys import digest
-from effectonce.record import (
-    EXHAUSTED,
-    Answer,
-    Batchable,
-    Claim,
-    Look,
-    Query,
-    Remember,
-    Renewal,
-    Settlement,
-)
+from effectonce.record import EXHAUSTED, Answer, Batchable, Claim, Look, Query, Remember, Renewal, Settlement
 from effectonce.testing.suites import StoreCase, store_cases, store_suite
 from effectonce.values.urls import Address
 

@@ -7,20 +7,7 @@ The mutants of the worker (`worker`, `worker_transactions`) swap none of its int
 store port, consumer, publisher, database session and handler answer it, or do with its calls.
 """
 
-from . import (
-    dispatch,
-    flow,
-    inbox,
-    intents,
-    joined,
-    recovery,
-    redrive,
-    relay,
-    saga,
-    store,
-    worker,
-    worker_transactions,
-)
+from . import dispatch, flow, inbox, intents, joined, recovery, redrive, relay, saga, store, worker, worker_transactions
 from .base import MUTANTS, Mutant
 
 __all__ = [

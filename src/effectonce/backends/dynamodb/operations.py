@@ -19,17 +19,7 @@ from effectonce.values.identity import digest
 from .client import ConditionFailed, DynamoDBClient, Item, ItemTooLarge
 from .clock import Time
 from .decisions import Decision, answer_look, decide_claim, decide_remember, unexpired
-from .items import (
-    NEVER_EXPIRES_S,
-    StoredItem,
-    Value,
-    bucket,
-    decode,
-    encode,
-    expressions,
-    whole_seconds,
-    wrap,
-)
+from .items import NEVER_EXPIRES_S, StoredItem, Value, bucket, decode, encode, expressions, whole_seconds, wrap
 from .schema import META_ID, require_version
 
 MAX_WRITE_ROUNDS: Final = 20  # how often a record may change under one operation
