@@ -353,6 +353,23 @@ def test_a_step_in_doubt_that_did_not_happen(saga: eo.Saga[Order], shop: Shop) -
     assert shop.effects == ["reserve", "release"]
 
 
+def test_after_a_retry_by_an_operator_nothing_of_the_attempts_before_counts(saga: eo.Saga[Order], shop: Shop) -> None:
+    """The operator has found that it did not happen: a refusal now is a failure, and not another doubt."""
+    attempts: list[int] = []
+
+    def refuse() -> None:
+        attempts.append(eo.current().attempt)
+        raise eo.InDoubt("?") if len(attempts) == 1 else Declined
+
+    shop.at["charge"] = refuse
+    with pytest.raises(eo.InDoubt):
+        saga.run("o-1", ORDER)
+    saga.resolve("o-1", "retry")
+    assert saga.resume() == Resumed(failed=1)
+    assert attempts == [1, 1, 2], "as many as a new step has"
+    assert shop.effects == ["reserve", "release"]
+
+
 def test_a_retry_by_an_operator_has_a_new_provider_key(saga: eo.Saga[Order], shop: Shop) -> None:
     keys: list[str] = []
 

@@ -128,7 +128,7 @@ class NearTests:
         seconds = self._reach.seconds
         reaching = self._reach.tests.get(mutant.path, {}).get(mutant.line, ()) or seconds
         run = self._run_only(sorted(reaching, key=seconds.__getitem__), copy, name)
-        if run.failed and self._run_only([run.failed], copy, name).code == PASSED:  # an accident, not the mutant
+        if run.failed in seconds and self._run_only([run.failed], copy, name).code == PASSED:  # it was an accident
             run = self._run_only(sorted(reaching, key=seconds.__getitem__), copy, name)
         return run
 
