@@ -74,7 +74,7 @@ class Both:
 
     async def ours(self, count: int) -> list[Delivery]:
         found: list[Delivery] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(found) < count:
                 found += await self.consumer.receive(count - len(found), 0.2)
         return found

@@ -41,7 +41,7 @@ class QueueUnderTest:
 
 async def receive(consumer: Any, count: int) -> list[Delivery]:
     deliveries: list[Delivery] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(deliveries) < count:
             deliveries += await consumer.receive(count - len(deliveries), 1.0)
     return deliveries

@@ -81,7 +81,7 @@ def test_an_action_that_has_begun_is_waited_for() -> None:
 
         def view() -> Response:
             has_started.set()
-            assert may_continue.wait(20)
+            assert may_continue.wait(60)
             return PlainTextResponse("done")
 
         acting = asyncio.create_task(view_pool.answer(view, acts=True))
@@ -103,7 +103,7 @@ def test_an_overdue_page_keeps_its_slot_and_logs_nothing() -> None:
         may_continue = threading.Event()
 
         def view() -> Response:
-            assert may_continue.wait(20)
+            assert may_continue.wait(60)
             raise eo.StoreUnavailable("at last")
 
         for _ in range(2):  # the second for want of a turn

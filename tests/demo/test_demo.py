@@ -231,7 +231,7 @@ def test_an_interrupted_demo_leaves_no_files_and_no_processes(
         process.send_signal(sign)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (code, b"")
-    assert not psutil.wait_procs(workers, timeout=10)[1]
+    assert not psutil.wait_procs(workers, timeout=60)[1]
     assert not list(temporary.iterdir())
 
 
@@ -252,4 +252,4 @@ def test_no_worker_outlives_a_parent_that_was_killed(environment: dict[str, str]
     workers = wait_for_descendants(process.pid, 4)
     process.kill()
     process.wait()
-    assert not psutil.wait_procs(workers, timeout=20)[1]
+    assert not psutil.wait_procs(workers, timeout=60)[1]

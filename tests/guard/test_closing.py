@@ -118,7 +118,7 @@ def test_closing_a_store_takes_no_lease_from_a_handler_that_starts_meanwhile() -
     heartbeat.cover(30_000_000)
     store.runtime.leased_runs = heartbeat._leased = Looked()
     store.close()
-    assert inside.wait(10)
+    assert inside.wait(60)
     assert heartbeat._thread is not None
     assert heartbeat._thread.is_alive()
     leave.set()

@@ -165,7 +165,7 @@ def test_a_hook_added_while_others_are_asked_for_their_kinds_gets_events_from_th
     charge = eo.once(store, scope="charge", key="k")(lambda k: None)
     first = threading.Thread(target=charge, args=("p1",))
     first.start()
-    assert asked.wait(10)
+    assert asked.wait(60)
     store.add_hook(lambda event: seen.append(event.kind))
     added.set()
     first.join()

@@ -139,7 +139,7 @@ async def test_whoever_waits_for_the_client_of_such_a_stream_learns_that_it_left
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x" * 1001, "more_body": True})
         client.left.set()
-        assert await asyncio.wait_for(receive(), 10) == {"type": "http.disconnect"}
+        assert await asyncio.wait_for(receive(), 60) == {"type": "http.disconnect"}
         await send({"type": "http.response.body"})
 
     client = Client(guarded(app, store, Route(max_response=1000)))

@@ -291,7 +291,7 @@ async def test_aiosqlite_undoes_what_its_thread_did_after_the_cancel(
                 await shop.inbox.call(conn, "k", nothing)
 
         task = asyncio.create_task(handle())
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 60)
         task.cancel()
         await asyncio.sleep(0)
         other.execute("COMMIT")
@@ -331,9 +331,9 @@ async def test_a_second_cancel_leaks_no_connection(postgres_place: Place, unique
         await asyncio.sleep(60)
 
     task = asyncio.create_task(handle("k"))
-    await asyncio.wait_for(started.wait(), 10)
+    await asyncio.wait_for(started.wait(), 60)
     task.cancel()
-    await asyncio.wait_for(undoing.wait(), 10)
+    await asyncio.wait_for(undoing.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -117,7 +117,7 @@ async def test_a_settlement_is_repeated_until_the_lease_is_nearly_over(
     broker.gate = asyncio.Event()
     with eo.connect(proxy.through(database.url)) as store:
         draining = asyncio.create_task(eo.Relay(store, broker).drain())  # type: ignore[arg-type]
-        await asyncio.wait_for(broker.entered.wait(), 10)
+        await asyncio.wait_for(broker.entered.wait(), 60)
         proxy.refuse = True
         proxy.reset()
         broker.gate.set()

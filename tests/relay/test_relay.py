@@ -306,7 +306,7 @@ async def test_no_transaction_is_open_while_the_broker_is_spoken_to(database: Da
     broker.gate = asyncio.Event()
     relay = database.relay(broker)
     draining = asyncio.create_task(relay.drain())
-    await asyncio.wait_for(broker.entered.wait(), 10)
+    await asyncio.wait_for(broker.entered.wait(), 60)
     if database.name == "postgres":
         sessions = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%%' AND query LIKE ?"
         assert database.execute(sessions, f"%{database.table}%") == [(0,)]
@@ -448,7 +448,7 @@ async def test_stopping_settles_what_is_on_its_way_and_gives_back_the_rest(datab
     broker.gate = asyncio.Event()
     relay = database.relay(broker)
     serving = asyncio.create_task(relay.serve())
-    await asyncio.wait_for(broker.entered.wait(), 10)
+    await asyncio.wait_for(broker.entered.wait(), 60)
     relay.stop()
     await asyncio.sleep(0.05)
     broker.gate.set()
@@ -464,7 +464,7 @@ async def test_a_cancelled_relay_settles_what_it_knows(database: Database, broke
     database.send_numbers(range(3))
     broker.gate = asyncio.Event()
     draining = asyncio.create_task(database.relay(broker).drain())
-    await asyncio.wait_for(broker.entered.wait(), 10)
+    await asyncio.wait_for(broker.entered.wait(), 60)
     draining.cancel()
     with pytest.raises(asyncio.CancelledError):
         await draining
@@ -482,7 +482,7 @@ async def test_a_relay_can_be_stopped_from_another_thread_and_serve_again(
         with pytest.raises(ConfigurationError, match="serving already"):
             await relay.serve()
         threading.Thread(target=relay.stop).start()
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, 60)
 
 
 async def test_a_serving_relay_cleans_up(

@@ -88,7 +88,7 @@ async def test_a_queue_that_never_confirms_holds_up_no_other(database: Database,
     database.send(message(100))
     relay = database.relay(broker, lease="400ms", batch=10)
     serving = asyncio.create_task(relay.serve())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not broker.numbers():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     relay.stop()

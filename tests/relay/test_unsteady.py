@@ -126,7 +126,7 @@ async def test_a_relay_that_stops_does_not_wait_for_a_database_that_is_away(
     serving = asyncio.create_task(relay.serve())
     await auntil(lambda: len(left) < 1000)
     relay.stop()
-    await asyncio.wait_for(serving, 10)
+    await asyncio.wait_for(serving, 60)
 
 
 # -- stopping
@@ -137,12 +137,12 @@ async def test_a_second_stop_waits_for_nothing(database: Database, broker: FakeB
     broker.gate = asyncio.Event()
     relay = database.relay(broker, lease="10m")
     serving = asyncio.create_task(relay.serve())
-    await asyncio.wait_for(broker.entered.wait(), 10)
+    await asyncio.wait_for(broker.entered.wait(), 60)
     relay.stop()
     await asyncio.sleep(0.1)
     assert not serving.done(), "it waits for what the broker has not confirmed"
     relay.stop()
-    await asyncio.wait_for(asyncio.wait([serving]), 10)
+    await asyncio.wait_for(asyncio.wait([serving]), 60)
     assert database.execute("SELECT state, attempts, leased_until FROM {outbox}") == [("pending", 0, 0)]
     assert broker.closed > 0
 
@@ -153,7 +153,7 @@ async def test_an_idle_relay_stops_at_once(database: Database, broker: FakeBroke
     serving = asyncio.create_task(relay.serve())
     await asyncio.sleep(0.3)
     relay.stop()
-    await asyncio.wait_for(serving, 10)
+    await asyncio.wait_for(serving, 60)
 
 
 async def test_a_defect_of_the_relay_ends_it_with_its_error(
@@ -163,7 +163,7 @@ async def test_a_defect_of_the_relay_ends_it_with_its_error(
     fail(monkeypatch, database.port(), "lease", ZeroDivisionError("a defect"))
     relay = database.relay(broker)
     with pytest.raises(ZeroDivisionError, match="a defect"):
-        await asyncio.wait_for(relay.serve(), 10)
+        await asyncio.wait_for(relay.serve(), 60)
     assert relay.phase == "stopped"
     assert broker.closed > 0
 

@@ -198,7 +198,7 @@ def test_a_child_forked_during_a_scrape_can_read_and_count() -> None:
 
     slow = CachedProbe("slower", wait)
     slow.refresh()
-    assert has_started.wait(20)
+    assert has_started.wait(60)
     with tally.lock:
         child = os.fork()
         if not child:

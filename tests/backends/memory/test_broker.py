@@ -207,3 +207,26 @@ async def test_dead_letters_are_browsed_page_by_page() -> None:
     assert page[0].packet.headers == {"why": "never"}
     assert await dead_letters.remove([page[0].id, page[0].id, "none"]) == 1
     assert await dead_letters.count() == 2
+
+
+async def test_a_consumer_that_closes_wakes_those_who_wait_for_what_it_had() -> None:
+    backend = MemoryBrokerBackend()
+    leaves, waits = (backend.consumer("q", group="g", prefetch=1) for _ in range(2))
+    await backend.publisher().publish("q", [Packet(body=b"x")])
+    assert len(await leaves.receive(1, 0.0)) == 1
+    waiting = asyncio.ensure_future(waits.receive(1, 300.0))
+    await asyncio.sleep(0.01)
+    await leaves.close()
+    (delivery,) = await asyncio.wait_for(waiting, 60)
+    assert delivery.attempt == 2
+
+
+async def test_a_nacked_message_wakes_those_who_wait_for_one() -> None:
+    backend = MemoryBrokerBackend()
+    gives, waits = (backend.consumer("q", group="g", prefetch=1) for _ in range(2))
+    await backend.publisher().publish("q", [Packet(body=b"x")])
+    deliveries = await gives.receive(1, 0.0)
+    waiting = asyncio.ensure_future(waits.receive(1, 300.0))
+    await asyncio.sleep(0.01)
+    await gives.nack(deliveries)
+    assert len(await asyncio.wait_for(waiting, 60)) == 1

@@ -190,7 +190,7 @@ class TestAcks:
         await asyncio.sleep(0.05)
         assert await consumer.extend([first], 5.0) == [True]
         await consumer.ack([first])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             (second,) = await waiting
         assert second.packet.body == b"2"
         await consumer.close()

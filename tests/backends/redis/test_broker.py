@@ -133,7 +133,7 @@ async def test_a_consumer_that_goes_on_trims_too(queue: Queue) -> None:
     consumer = queue.consumer()
     await queue.publish(*[b"x"] * 300)
     await consumer.ack(await queue.take(consumer, 300))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while queue.length():
             await consumer.receive(1, 0.1)
 
@@ -290,12 +290,12 @@ async def test_consumers_of_a_full_server_go_on_and_make_room(own: servers.Redis
         await asyncio.sleep(0.2)
         await consumer.ack(rest)
         await publisher.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while own.execute("XLEN", "eo:{busy}"):
                 assert not await consumer.receive(10, 0.1)
     finally:
         own.execute("CONFIG", "SET", "maxmemory", "0")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (found := await consumer.receive(10, 0.2)):
             pass
     assert [delivery.packet.body for delivery in found] == [b"0"]

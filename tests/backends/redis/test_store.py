@@ -217,7 +217,7 @@ def test_a_settlement_by_a_cluster_client_does_not_stand_behind_the_claims_of_ot
     def charge(key: str) -> None:
         if key == "first":
             other.start()
-            assert sent.wait(10)
+            assert sent.wait(60)
 
     other = threading.Thread(target=charge, args=("held up",))
     charge("first")

@@ -370,3 +370,18 @@ async def test_dead_letters_are_browsed_page_by_page_and_removed_once(tmp_path: 
     assert await dead_letters.count() == 4
     for port in (publisher, consumer, dead_letters):
         await port.close()
+
+
+@pytest.mark.parametrize("queue", ["", "a\0b", "x" * 1000])
+async def test_a_bad_name_of_a_queue_is_refused_everywhere(tmp_path: Path, queue: str) -> None:
+    backend = backend_at(tmp_path / "queue.db")
+    publisher = backend.publisher()
+    with pytest.raises(eo.ConfigurationError):
+        await publisher.publish(queue, [Packet(body=b"x")])
+    with pytest.raises(eo.ConfigurationError):
+        await backend.declare(queue, group="g")
+    with pytest.raises(eo.ConfigurationError):
+        backend.consumer(queue, group="g", prefetch=1)
+    with pytest.raises(eo.ConfigurationError):
+        backend.dead_letters(queue, group="g")
+    await publisher.close()

@@ -737,3 +737,33 @@ class TestProcesses:
         assert isinstance(answer, Answer)
         assert answer.kind in ("in_progress", "done")
         run_sync(port.close())
+
+
+# -- what it says about itself
+
+
+def test_its_figures_are_about_what_is_overdue(backend: SQLiteStoreBackend, clock: ManualClock) -> None:
+    port, began = backend.sync_port(), clock.now()
+    for number in range(3):
+        ask(port, claim(f"k{number}"))
+        clock.advance_micros(SECOND)
+    figures = run_sync(port.figures(clock.now()))
+    assert (figures.overdue, figures.oldest_overdue) == (0, None)
+    assert figures.settings == {"journal_mode": "wal", "synchronous": "2"}
+    clock.advance_micros(2 * HOUR)
+    figures = run_sync(port.figures(clock.now()))
+    record = run_sync(port.list(Query()))
+    assert (figures.overdue, record.records) == (3, [])
+    assert figures.oldest_overdue == began + 30 * SECOND + HOUR
+    assert figures.cap == 100_000
+    run_sync(port.close())
+
+
+def test_it_says_what_it_can(backend: SQLiteStoreBackend) -> None:
+    capabilities = backend.capabilities
+    assert (capabilities.name, capabilities.lanes) == ("sqlite", 1), "it has one writer"
+    assert capabilities.notes
+    assert capabilities.ordered
+    assert capabilities.durable
+    assert capabilities.shared
+    assert not capabilities.notifies

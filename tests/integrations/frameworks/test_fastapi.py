@@ -189,7 +189,7 @@ async def test_a_request_beside_the_first_gets_the_guards_error_through_the_apps
 
     body = {"id": "p1", "amount": 1}
     first = asyncio.create_task(client.post("/charges", json=body))
-    await asyncio.wait_for(begun.wait(), 10)
+    await asyncio.wait_for(begun.wait(), 60)
     beside = await client.post("/charges", json=body)
     done.set()
     assert (beside.status_code, beside.json()) == (409, {"code": "in-progress"})

@@ -59,7 +59,7 @@ async def test_a_task_sent_twice_has_one_effect_and_one_result(
     task = broker.task(charge)
     for _ in range(2):
         sent = await task.kiq("p1", amount=4200)
-        result = await sent.wait_result(timeout=10)
+        result = await sent.wait_result(timeout=60)
         assert (result.is_err, result.return_value) == (False, Receipt("p1", 4200))
     await task.kiq("p2")
     assert charges == ["p1", "p2"]
@@ -104,5 +104,5 @@ async def test_a_task_that_raised_runs_again(broker: InMemoryBroker, store: eo.S
         if len(charges) == 1:
             raise RuntimeError("card reader on fire")
 
-    failed = [(await (await charge.kiq("p1")).wait_result(timeout=10)).is_err for _ in range(3)]
+    failed = [(await (await charge.kiq("p1")).wait_result(timeout=60)).is_err for _ in range(3)]
     assert (failed, charges) == ([True, False, False], ["p1", "p1"])
