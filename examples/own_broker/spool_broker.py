@@ -29,7 +29,7 @@ class SpoolBackend:
         address.done()  # refuses options that do not exist
         self.root = Path(address.path)
         self.capabilities = BrokerCapabilities(
-            name="spool", native_delay=True, native_dead_letters=True, ack_window=self.window, extends=True,
+            name="spool", ack_window=self.window, extends=True,
             counts_attempts=True, max_body=MAX_BODY,
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ from effectonce.record import (
     Settlement,
     Stats,
     StoredClaim,
-    Swept,
+    SweepResult,
     answer_for,
 )
 from effectonce.values.clocks import SystemClock
@@ -146,7 +146,7 @@ class FilePort:
             )
             return True
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int) -> SweepResult:
         with self._rows() as (rows, now):
             expired = [place for place, row in rows.items() if not row.is_live(now)]
             lapsed = [
@@ -159,7 +159,7 @@ class FilePort:
             for place in lapsed[:limit]:
                 rows[place] = structs.replace(rows[place], state="in_doubt", changed_at=now, lease_until=None)
             self._set_swept_at(now)
-        return Swept(min(len(expired), limit), min(len(lapsed), limit), max(len(expired), len(lapsed)) > limit)
+        return SweepResult(min(len(expired), limit), min(len(lapsed), limit), max(len(expired), len(lapsed)) > limit)
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         return ()

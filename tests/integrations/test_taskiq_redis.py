@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from taskiq.api import run_receiver_task
+from taskiq.receiver import Receiver
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
 import effectonce as eo
@@ -36,11 +37,14 @@ async def broker(redis_url: str, unique_name: str) -> AsyncIterator[RedisStreamB
     broker = RedisStreamBroker(redis_url, queue_name=unique_name, consumer_group_name=unique_name, xread_block=20)
     broker = broker.with_result_backend(results).with_middlewares(IdempotencyMiddleware(longest=0.05))
     await broker.startup()
-    receiver = asyncio.create_task(run_receiver_task(broker))
-    yield broker
-    while not receiver.done():  # one cancellation can get lost on its way through the receiver
-        receiver.cancel()
-        await asyncio.wait([receiver], timeout=1)
+    broker.is_worker_process = True
+    finish = asyncio.Event()
+    with ThreadPoolExecutor() as threads:
+        receiver = Receiver(broker, executor=threads, run_startup=False)
+        listening = asyncio.create_task(receiver.listen(finish))
+        yield broker
+        finish.set()  # a cancellation can get lost on its way through the receiver
+        await asyncio.wait_for(listening, 60)
     await broker.shutdown()
 
 

@@ -142,25 +142,23 @@ class LeaseExecutor:
         if self._closed:  # too late to run it
             if isinstance(request, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
                 self._release(request, reply)
-        elif not isinstance(reply, Answer):
-            pool.claimed -= 1
+            return
+        pool.claimed -= 1
+        if not isinstance(reply, Answer):
             self._handle_no_answer(job, reply)
-        else:
-            if self._pause.failed:
-                self._pause.server_answered()
-            if reply.kind not in ("claimed", "absent"):
-                pool.claimed -= 1
-                self._settle_refused(job, reply)
-            elif self._consumer.stopping:  # it would be cut off by the end of the drain
-                pool.claimed -= 1
-                self._return_unstarted(job, request, reply)
-            elif reply.attempts != 1 and not self._settle_unless_runnable(job, request, reply):
-                pool.claimed -= 1
-            else:
-                assert job.run is not None
-                begin.take_answer(job.run, reply)
-                pool.ended_during_claim = pool.ended - job.ended_before_claim
-                pool.ready.append(job)
+            return
+        if self._pause.failed:
+            self._pause.server_answered()
+        if reply.kind not in ("claimed", "absent"):
+            self._settle_refused(job, reply)
+        elif self._consumer.stopping:  # it would be cut off by the end of the drain
+            self._return_unstarted(job, request, reply)
+        elif reply.attempts == 1 or self._settle_unless_runnable(job, request, reply):
+            assert job.run is not None
+            begin.take_answer(job.run, reply)
+            pool.ended_during_claim = pool.ended - job.ended_before_claim
+            pool.ready.append(job)
+            pool.claimed += 1
 
     def _settle_unless_runnable(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
         """Whether a job that was granted, and may have been tried before, is to run now; where not, it is settled."""

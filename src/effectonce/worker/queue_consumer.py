@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from effectonce.contracts import Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
@@ -19,7 +19,7 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceE
 from effectonce.values.backoff import Backoff
 
 from .attempt_counts import AttemptCounts
-from .executor import Executor
+from .handler_pool import HandlerPool
 from .jobs import Cause, Job, cause_of
 from .lanes import DELAY_STEP_S, DelayedLanes, Lanes
 from .message_reader import MessageReader, UnknownType
@@ -32,6 +32,30 @@ RECEIVE_WAIT_S: Final = 1.0
 
 Unknown = Literal["dead", "delete", "retry", "fail"]
 """What becomes of a message whose type no handler takes."""
+
+
+class Executor(Protocol):
+    """Runs the jobs of one queue so that their effects happen once: under leases, or in transactions.
+
+    It decides what becomes of each job, and calls `ack`, `redeliver`, `dead_letter` or `drop` of the `QueueConsumer`.
+    """
+
+    @property
+    def pools(self) -> Sequence[HandlerPool[Any]]:
+        """One per handler."""
+        ...
+
+    def enqueue(self, job: Job) -> None:
+        """``job`` may start as soon as there is room."""
+        ...
+
+    def start(self) -> None:
+        """Start what there is room for."""
+        ...
+
+    async def stop(self, over: asyncio.Event) -> None:
+        """Start nothing more, let what runs end until ``over`` is set, then cancel the rest."""
+        ...
 
 
 class QueueConsumer:

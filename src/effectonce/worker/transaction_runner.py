@@ -24,19 +24,31 @@ from effectonce.errors import (
 )
 from effectonce.guard.introspection import LAZY, refuse_lazy
 from effectonce.inbox.handler import HandlerDecorator, TransactionalHandler
+from effectonce.inbox.inbox import Inbox
 from effectonce.inbox.table import InboxKey
 from effectonce.inbox.transaction import InboxTransaction
 from effectonce.sessions import DriverAdapter
 
 from .handler_pool import is_failure
 from .jobs import Job
-from .route_inbox import RouteInbox
 from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
 
 #: What no retry mends: the worker stops.
 FATAL: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
+
+
+class RouteInbox(Inbox):
+    """``inbox`` under the scope of a handler. What it is asked about are jobs, which know their key and fingerprint."""
+
+    def __init__(self, inbox: Inbox, scope: str, retention: int) -> None:
+        self.__dict__.update(inbox.__dict__)
+        self.scope = scope
+        self.retention_us = retention
+
+    def key_for(self, message: Job, payload: object = ...) -> InboxKey:
+        return self.make_key(message.key, message.fingerprints)
 
 
 class WorkUnit(Struct, eq=False):

@@ -29,11 +29,10 @@ from .quarantine import Quarantine, SuspectTurns
 from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, Resumable
 from .redrive_preview import InboxRedrivePreview, RedrivePreview, StoreRedrivePreview
-from .route_inbox import RouteInbox
 from .routes import HandlerOptions, HandlerRoute, make_route
 from .startup_checks import check_spans, fit_lease
 from .transaction_executor import MAX_BATCH, TransactionExecutor
-from .transaction_runner import TransactionRunner
+from .transaction_runner import RouteInbox, TransactionRunner
 
 log = logging.getLogger("effectonce")
 

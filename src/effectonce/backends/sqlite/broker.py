@@ -11,13 +11,13 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from effectonce.backends.common import sql_files
-from effectonce.backends.common.broker_errors import as_broker_errors
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
 from effectonce.contracts import (
     BrokerCapabilities,
@@ -29,7 +29,7 @@ from effectonce.contracts import (
     Packet,
     Publisher,
 )
-from effectonce.errors import SchemaMismatch
+from effectonce.errors import BrokerUnavailable, SchemaMismatch, StoreUnavailable
 from effectonce.values.clocks import MachineClock
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
@@ -139,7 +139,7 @@ class BrokerConnection:
 
     async def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
         """Run ``work`` and return its result; each of its statements is a transaction of its own."""
-        with as_broker_errors():
+        with _as_broker_errors():
             return await self._threaded.execute(work)
 
     async def transaction(self, work: Callable[[sqlite3.Cursor], T], on_commit: Callable[[T], None] | None = None) -> T:
@@ -154,7 +154,7 @@ class BrokerConnection:
                 on_commit(result)
             return result
 
-        with as_broker_errors():
+        with _as_broker_errors():
             return await self._threaded.run_on_thread(commit)
 
     async def close(self) -> None:
@@ -402,3 +402,15 @@ class SQLiteDeadLetters:
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+@contextmanager
+def _as_broker_errors() -> Iterator[None]:
+    """Raise `BrokerUnavailable` where the connection raises `StoreUnavailable`, with the same ``retry_after``.
+
+    SQLite's store and broker share their connection; a broker's callers handle brokers' errors.
+    """
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise BrokerUnavailable(str(error), error.retry_after) from error
