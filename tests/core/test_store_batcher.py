@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,10 +34,10 @@ class Observed:
 
     def submit(self, *ops: Claim) -> None:
         for op in ops:
-            self.batcher.submit(op, self._note(op.key))
+            self.batcher.submit(op, self._note, op.key)
 
-    def _note(self, key: str) -> Callable[[Reply], None]:
-        return lambda reply: self.replies.append((key, reply))
+    def _note(self, key: str, op: Claim, reply: Reply) -> None:
+        self.replies.append((key, reply))
 
     async def replied(self, count: int) -> list[tuple[str, Reply]]:
         await auntil(lambda: len(self.replies) == count)
@@ -172,10 +172,10 @@ async def test_a_callback_that_raises_is_reported_and_the_batcher_goes_on() -> N
     observed = Observed(backend.async_port())
     defect = ValueError("a defect")
 
-    def raise_defect(reply: Reply) -> None:
+    def raise_defect(key: str, op: Claim, reply: Reply) -> None:
         raise defect
 
-    observed.batcher.submit(claim("a"), raise_defect)
+    observed.batcher.submit(claim("a"), raise_defect, "a")
     await auntil(lambda: observed.failures == [defect])
     observed.submit(claim("b"))
     await observed.replied(1)
@@ -185,10 +185,10 @@ async def test_a_callback_that_raises_is_reported_and_the_batcher_goes_on() -> N
 async def test_a_callback_that_raises_keeps_no_other_of_its_batch_from_its_reply() -> None:
     observed = Observed(GroupedBackend().async_port())
 
-    def raise_defect(reply: Reply) -> None:
+    def raise_defect(key: str, op: Claim, reply: Reply) -> None:
         raise ValueError("a defect")
 
-    observed.batcher.submit(claim("a"), raise_defect)
+    observed.batcher.submit(claim("a"), raise_defect, "a")
     observed.submit(claim("b"), claim("c"))
     await observed.replied(2)
     assert (len(observed.failures), observed.ends_of_batches) == (1, [2])

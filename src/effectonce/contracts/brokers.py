@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct, field
 
 
-class Packet(Struct, frozen=True, kw_only=True):
+class Packet(Struct, frozen=True, kw_only=True, gc=False):
     """A message as it travels: a body that no broker reads, and headers."""
 
     body: bytes

@@ -51,7 +51,7 @@ def fingerprints(value: object) -> bytes:
 
     A stored fingerprint matches if it is any of these.
     """
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, (bytes, bytearray, memoryview)):
         return _V1 + hashlib.sha256(_RAW_BYTES + bytes(value)).digest()
     return _V1 + hashlib.sha256(canonical(value)).digest()
 

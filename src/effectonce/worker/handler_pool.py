@@ -11,6 +11,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -114,7 +115,7 @@ class HandlerPool(Generic[W]):
         task = asyncio.current_task()
         assert task is not None
         while not self._closed:
-            turn = self._loop.time() + RUNNER_TURN_S
+            turn_ends_at = time.monotonic() + RUNNER_TURN_S
             while ready:
                 work = ready.popleft()
                 running.set(work.run)
@@ -141,9 +142,9 @@ class HandlerPool(Generic[W]):
                     self._on_error(work, error)
                 if self._closed or task.cancelling():
                     return
-                if self._loop.time() > turn:
+                if time.monotonic() >= turn_ends_at:
                     await asyncio.sleep(0)
-                    turn = self._loop.time() + RUNNER_TURN_S
+                    turn_ends_at = time.monotonic() + RUNNER_TURN_S
             future = self._loop.create_future()
             self._idle_runners.append(future)
             await future

@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
 from effectonce.core.store_runtime import release
 from effectonce.errors import AttemptsExhausted, ConfigurationError, StoreUnavailable, show
-from effectonce.record import Answer, Claim, Look, Reply
+from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
 
 from . import forwarding
@@ -134,7 +133,7 @@ class LeaseExecutor:
         pool.claimed += 1
         job.ended_before_claim = pool.ended
         request = run.claim_request()
-        self._claims.submit(request, partial(self._handle_answer, job, request))
+        self._claims.submit(request, self._handle_answer, job)
 
     def _handle_answer(self, job: Job, request: Claim | Look, reply: Reply) -> None:
         """The store has answered the claim of ``job``, or has not (then ``reply`` is the error)."""
@@ -193,14 +192,13 @@ class LeaseExecutor:
 
     def _release(self, claim: Claim, answer: Answer, suspect: Job | None = None) -> None:
         """Release a granted claim whose work does not start; then ``suspect`` may wait for its turn to run alone."""
+        self._settlements.submit(release(claim, answer), self._handle_released, suspect)
 
-        def quarantine(reply: Reply) -> None:
-            if suspect is not None:
-                if not isinstance(reply, Exception):
-                    suspect.run = None  # else it may hold its claim still: the same owner repeats it
-                self._quarantine.add(self, suspect)
-
-        self._settlements.submit(release(claim, answer), quarantine)
+    def _handle_released(self, suspect: Job | None, settlement: Settlement, reply: Reply) -> None:
+        if suspect is not None:
+            if not isinstance(reply, Exception):
+                suspect.run = None  # else it may hold its claim still: the same owner repeats it
+            self._quarantine.add(self, suspect)
 
     def _settle_refused(self, job: Job, answer: Answer) -> None:
         """The claim was refused: the job is done, in progress elsewhere, or refused for good."""
@@ -291,12 +289,11 @@ class LeaseExecutor:
             self._consumer.redeliver(job, 0.0)
             return
         self._consumer.finishing += 1
+        self._settlements.submit(release(claim, answer), self._handle_returned, job)
 
-        def redeliver(reply: Reply) -> None:
-            self._consumer.finishing -= 1
-            self._consumer.redeliver(job, 0.0)
-
-        self._settlements.submit(release(claim, answer), redeliver)
+    def _handle_returned(self, job: Job, settlement: Settlement, reply: Reply) -> None:
+        self._consumer.finishing -= 1
+        self._consumer.redeliver(job, 0.0)
 
 
 def _run_handler(job: Job) -> Any:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import finish
 from effectonce.errors import BrokerUnavailable, EffectOnceError, LeaseLost, StoreUnavailable
 from effectonce.message import Message
-from effectonce.record import Reply
+from effectonce.record import Remember, Reply, Settlement
 from effectonce.store import Store
 
 from .background_tasks import BackgroundTasks, Fail
@@ -77,9 +76,9 @@ class Recorder:
 
     def _send_completion(self, job: Job) -> None:
         assert job.run is not None
-        self._settlements.submit(finish.completion_of(job.run, job.result), partial(self._handle_recorded, job))
+        self._settlements.submit(finish.completion_of(job.run, job.result), self._handle_recorded, job)
 
-    def _handle_recorded(self, job: Job, reply: Reply) -> None:
+    def _handle_recorded(self, job: Job, completion: Settlement | Remember, reply: Reply) -> None:
         run = job.run
         assert run is not None
         try:

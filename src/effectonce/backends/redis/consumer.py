@@ -32,7 +32,7 @@ UNPROVEN_ACK_PART: Final = 0.7
 MAX_TEND_INTERVAL_S: Final = 1.0
 
 
-class StreamDelivery(HeldDelivery):
+class StreamDelivery(HeldDelivery, gc=False):
     """The key is the entry's id."""
 
     needs_proof_at: float  # from then on an ack must prove that the delivery is still ours
@@ -130,16 +130,19 @@ class RedisConsumer:
         """The deliveries of entries: each has an id, its fields and, where it was taken over, how often its group has
         delivered it."""
         now = time.monotonic()
+        ends_at, needs_proof_at = now + self._window, now + UNPROVEN_ACK_PART * self._window
         deliveries = []
         for id, fields, *count in entries:
-            held = StreamDelivery(id, now + self._window, now + UNPROVEN_ACK_PART * self._window)
-            named = dict(zip(fields[::2], fields[1::2], strict=True))
+            held = StreamDelivery(id, ends_at, needs_proof_at)
+            names_and_values = iter(fields)
+            named = dict(zip(names_and_values, names_and_values, strict=True))
             if named.get(b"group", self._group) != self._group:  # a retry that concerns another group
                 self._acks[id] = held.needs_proof_at
                 continue
             self._unsettled.add(held)
-            before = named.get(b"attempts", b"0")  # counted before the entry was added again
-            attempt = (int(before) if before.isdigit() else 0) + (count[0] if count else 1)
+            attempt = count[0] if count else 1
+            if b"attempts" in named:  # counted before the entry was added again
+                attempt += int(named[b"attempts"]) if named[b"attempts"].isdigit() else 0
             packet = packet_of(named)
             deliveries.append(Delivery(packet=packet, queue=self._keys.queue, attempt=attempt, handle=held))
         return deliveries

@@ -64,11 +64,8 @@ class RedisPort:
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if not self._backend.verified:
             await self.check()
-        keys: list[bytes] = []
-        args: list[bytes] = []
-        for op in batch:
-            keys.append(self._layout.key(op.scope, op.key))
-            args.append(PACK[type(op)](op))
+        keys = [self._layout.key(op.scope, op.key) for op in batch]
+        args = [PACK[type(op)](op) for op in batch]
         try:
             items = await self._connection.batch(RECORDS, keys, args)
         except StoreUnavailable:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable
@@ -20,10 +20,18 @@ SECOND_BATCH: Final = 16
 """This many waiting operations are worth a round trip of their own beside the one that is under way."""
 
 
-class CallbackEntry(Entry, eq=False, kw_only=True):
-    """An operation, and what is called with its reply."""
+Callback = Callable[[Any, Any, Reply], None]
+"""Called with the subject that was submitted, the operation, and the reply to it."""
 
-    callback: Callable[[Reply], None]
+
+class CallbackEntry(Entry, eq=False, kw_only=True, gc=False):
+    """An operation, what is called with its reply, and what that call is about.
+
+    Unlike other entries it is not tracked by the cycle collector: it holds no future, so no error leads back to it.
+    """
+
+    callback: Callback
+    subject: Any
 
 
 class StoreBatcher:
@@ -53,9 +61,9 @@ class StoreBatcher:
         for port in ports:
             self._start(port)
 
-    def submit(self, op: Batchable, callback: Callable[[Reply], None]) -> None:
-        """Send ``op`` with the next batch, and call ``callback`` with its reply."""
-        self._queue.append(CallbackEntry(op, callback=callback))
+    def submit(self, op: Batchable, callback: Callback, subject: Any) -> None:
+        """Send ``op`` with the next batch, and call ``callback`` with ``subject``, ``op`` and the reply."""
+        self._queue.append(CallbackEntry(op, callback=callback, subject=subject))
         if self._idle and (len(self._idle) == len(self._ports) or len(self._queue) >= SECOND_BATCH):
             self._wake()
 
@@ -95,7 +103,7 @@ class StoreBatcher:
                 self._queue.clear()
             for entry, reply in pairs:
                 try:
-                    entry.callback(reply)
+                    entry.callback(entry.subject, entry.op, reply)
                 except Exception as error:
                     self._fail(error)
             for after_batch in self.on_batch:

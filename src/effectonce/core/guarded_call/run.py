@@ -43,8 +43,12 @@ class Policy(Struct, frozen=True, kw_only=True):
             force_setattr(self, "hold", self.retention)
 
 
-class Run(Struct, eq=False):
-    """One guarded call: what `current()` returns, what the heartbeat renews, what an Outcome is made of."""
+class Run(Struct, eq=False, gc=False):
+    """One guarded call: what `current()` returns, what the heartbeat renews, what an Outcome is made of.
+
+    The cycle collector does not track runs: no field leads back to its run. With all that a worker keeps of each
+    message tracked, collections took 12 % of its time (no-op handler, Redis Streams).
+    """
 
     runtime: StoreRuntime
     policy: Policy
