@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
-from effectonce.core.hints import subscribe
 from effectonce.errors import StoreUnavailable
+from effectonce.outbox.notifications import subscribe
 from effectonce.values.backoff import Backoff
 
 from .pump import RelayPump

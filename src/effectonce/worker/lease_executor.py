@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
-from effectonce.core.store_runtime import release
+from effectonce.core.store_clients import release_with_refund
 from effectonce.errors import AttemptsExhausted, ConfigurationError, StoreUnavailable, show
 from effectonce.record import Answer, Claim, Look, Reply
 from effectonce.store import Store
@@ -200,7 +200,7 @@ class LeaseExecutor:
                     suspect.run = None  # else it may hold its claim still: the same owner repeats it
                 self._quarantine.add(self, suspect)
 
-        self._settlements.submit(release(claim, answer), quarantine)
+        self._settlements.submit(release_with_refund(claim, answer), quarantine)
 
     def _settle_refused(self, job: Job, answer: Answer) -> None:
         """The claim was refused: the job is done, in progress elsewhere, or refused for good."""
@@ -296,7 +296,7 @@ class LeaseExecutor:
             self._consumer.finishing -= 1
             self._consumer.redeliver(job, 0.0)
 
-        self._settlements.submit(release(claim, answer), redeliver)
+        self._settlements.submit(release_with_refund(claim, answer), redeliver)
 
 
 def _run_handler(job: Job) -> Any:

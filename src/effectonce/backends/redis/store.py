@@ -51,7 +51,9 @@ class RedisStoreBackend:
         self.layout = Layout(namespace)
         # Whether a port of this process has checked the server, and no connection was lost since.
         self.verified = False
-        self.capabilities = Capabilities(name="redis", mixed_batches=mixed_batches, notifies=True, expires_by_itself=True)
+        self.capabilities = Capabilities(
+            name="redis", mixed_batches=mixed_batches, notifies=True, expires_by_itself=True
+        )
 
     def sync_port(self) -> Port:
         return RedisPort(self, self._connect(SyncRedisSocket))
@@ -96,7 +98,9 @@ class RedisClientStoreBackend(RedisStoreBackend):
         self._client = client
         kind = type(client)
         # Through a cluster client each operation of a batch is a round trip of its own.
-        self._set_up(f"{kind.__module__.partition('.')[0]}.{kind.__name__}", namespace, mixed_batches=not is_cluster(client))
+        self._set_up(
+            f"{kind.__module__.partition('.')[0]}.{kind.__name__}", namespace, mixed_batches=not is_cluster(client)
+        )
 
     def _connect(self, socket_kind: _SocketKind) -> RedisConnection:
         client = self._client

@@ -1,9 +1,9 @@
 """Records in a SQLite file: for one machine, several processes.
 
 The machine's wall clock is the store's clock: all processes that share the file share it. One connection writes at a
-time, so there is one connection for all, and a batch of mixed operations is one transaction. A lone claim or settlement is one
-statement, which is its own transaction. The statements are in ``backends/sqlite/records.sql``, the lists and counts for
-operators in `record_reader`.
+time, so one connection serves all operations, and a batch of mixed operations is one transaction. A lone claim or
+settlement is one statement, which is its own transaction. The statements are in ``backends/sqlite/records.sql``, the
+lists and counts for operators in `record_reader`.
 """
 
 from __future__ import annotations
