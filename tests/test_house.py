@@ -314,7 +314,7 @@ def test_only_the_loader_loads_modules_by_name() -> None:
         if isinstance(node, ast.Attribute | ast.Name | ast.alias)
         and getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) in ("import_module", "__import__")
     }
-    assert callers == {"core.registry", "sessions.adapters", "cli.app", "__init__"}
+    assert callers == {"core.backend_urls", "sessions.adapters", "cli.app", "cli.loading", "__init__"}
 
 
 def test_the_page_about_the_layout_names_all_that_is_there() -> None:

@@ -53,7 +53,7 @@ class Port(MemoryPort):
 class Backend(MemoryStoreBackend):
     """A store that can be down; reached as a server is, through `run` alone."""
 
-    capabilities = structs.replace(MemoryStoreBackend.capabilities, lanes=1)
+    capabilities = structs.replace(MemoryStoreBackend.capabilities, connections="one")
     down = False
     down_after_the_effect = False
 

@@ -46,7 +46,7 @@ Rows = dict[tuple[str, str], Row]
 class FileBackend:
     """``file:///records.bin``"""
 
-    capabilities = Capabilities(name="file", lanes=1, notes=True, ordered=True)
+    capabilities = Capabilities(name="file", connections="one", notes=True, ordered=True)
 
     def __init__(self, address: Address) -> None:
         address.done()  # refuses options that do not exist

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
-from .core.registry import load, url_in_environment
+from .core.backend_urls import load_backend, url_in_environment
 from .errors import BrokerUnavailable, SyncAsyncMismatch, show
 from .message import Message
 
@@ -270,7 +270,7 @@ def open_broker(url: str | None = None) -> BrokerBackend:
     in the environment."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect_broker('sqlite:///queue.db')")
-    backend: BrokerBackend = load(url, "broker", SCHEMES)
+    backend: BrokerBackend = load_backend(url, "broker", SCHEMES)
     return backend
 
 

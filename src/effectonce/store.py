@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Self, TypeVar
 
 from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port, SelfMigrating
+from .core.backend_urls import load_backend, url_in_environment
 from .core.codec import ABANDONED, encode_untyped
 from .core.privacy import VERSION as SEALED_PREFIX
 from .core.privacy import Privacy
-from .core.registry import load, url_in_environment
 from .core.run_sync import run_sync
 from .core.store_runtime import StoreRuntime
 from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
@@ -330,7 +330,7 @@ def open_backend(url: str | None = None) -> Backend:
     the environment."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect('sqlite:///shop.db')")
-    backend: Backend = load(url, "store", SCHEMES)
+    backend: Backend = load_backend(url, "store", SCHEMES)
     return backend
 
 

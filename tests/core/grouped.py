@@ -17,7 +17,7 @@ class GroupedBackend(MemoryStoreBackend):
 
     def __init__(self, latency: float = 0.001, batch: int = 128) -> None:
         super().__init__()
-        self.capabilities = msgspec.structs.replace(MemoryStoreBackend.capabilities, lanes=3, batch=batch)
+        self.capabilities = msgspec.structs.replace(MemoryStoreBackend.capabilities, connections="by_kind", batch=batch)
         self.latency = latency
         self.batches: list[Sequence[Batchable]] = []
 

@@ -518,7 +518,7 @@ def at_line(at: int, act: Callable[[], object]) -> tuple[Any, list[int]]:
 @pytest.mark.parametrize("part", ["lone leader", "leader of others", "follower"])
 def test_no_line_of_a_thread_can_be_interrupted_so_that_others_hang(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception at every line in turn, as a worker's time limit throws it: the others are all answered."""
-    monkeypatch.setattr(thread_groups, "WOKEN_AT_ONCE", 1)  # so that each depends on the one before
+    monkeypatch.setattr(thread_groups, "MAX_WOKEN_BY_LEADER", 1)  # so that each depends on the one before
 
     def interrupt() -> None:
         raise Interruption
@@ -594,7 +594,7 @@ def test_signals_that_come_all_at_once_do_not_lose_the_lead(count: int, company:
 
     port = Struck()
     group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
-    group._company = company  # as after a batch of several
+    group._had_company = company  # as after a batch of several
     port.go.set()
     before = [signal.signal(number, interrupt) for number in signals]
     try:
@@ -696,7 +696,7 @@ class Gate:
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_follower_that_times_out_uses_up_nobodys_wake_up(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every line of its leader in turn, also in the instant of its reply: the others are all woken."""
-    monkeypatch.setattr(thread_groups, "WOKEN_AT_ONCE", 1)  # so that each depends on the one before
+    monkeypatch.setattr(thread_groups, "MAX_WOKEN_BY_LEADER", 1)  # so that each depends on the one before
     monkeypatch.setattr(thread_groups, "threading", SimpleNamespace(Lock=Gate, RLock=threading.RLock))
     file = ThreadGroup.submit.__code__.co_filename
 

@@ -51,4 +51,4 @@ class FaultyBackend(MemoryStoreBackend):
 class GroupedBackend(FaultyBackend):
     """Reached through the groups that servers are reached through."""
 
-    capabilities = Capabilities(name="grouped memory", lanes=3, durable=False, shared=False)
+    capabilities = Capabilities(name="grouped memory", connections="by_kind", durable=False, shared=False)

@@ -178,7 +178,8 @@ class _Backend(Wrapper):
     def __init__(self, inner: Any, process: DeliveryProcess) -> None:
         super().__init__(inner)
         self._process = process
-        self.capabilities = replace(inner.capabilities, lanes=inner.capabilities.lanes or 1, batch=1)
+        connections = "one" if inner.capabilities.connections == "none" else inner.capabilities.connections
+        self.capabilities = replace(inner.capabilities, connections=connections, batch=1)
 
     def sync_port(self) -> Any:
         return _Port(self._inner.sync_port(), self._process)

@@ -17,7 +17,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import release
+from effectonce.core.store_clients import release_with_refund
 from effectonce.sagas.recovery import Resumed
 from effectonce.testing import ManualClock
 from effectonce.testing.fault_points import FaultInjectingBackend, FaultInjector, Killed
@@ -41,7 +41,7 @@ def claimed_and_given_back(store: eo.Store, shop: Shop) -> None:
     """As the store does for a caller that was cancelled just when its claim was granted."""
     run, client = order_saga(store, shop).prepare_run("o-1"), store.runtime.sync_client()
     claim: Any = run.claim_request()
-    assert run_sync(client.settle(release(claim, run_sync(client.claim(claim)))))
+    assert run_sync(client.settle(release_with_refund(claim, run_sync(client.claim(claim)))))
 
 
 @pytest.mark.parametrize("between", [started_again, run_by_another_release, claimed_and_given_back])

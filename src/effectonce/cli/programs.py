@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from effectonce.contracts import Event
-from effectonce.core.registry import load_object
 from effectonce.display.formatting import format_state, format_target
 from effectonce.errors import ConfigurationError, InvalidOption, NotInDoubt, show
 from effectonce.guard.introspection import name_of
@@ -16,6 +15,7 @@ from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
 from .actions import GracefulInterrupt, audit_action
+from .loading import load_object
 from .output import report
 from .terminal import Progress
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from effectonce.core.registry import load_object
 from effectonce.errors import ConfigurationError, show
 from effectonce.message import Message
 from effectonce.testing.trials import IdempotenceTrials, Report, Trial
 
+from .loading import load_object
 from .options import Json
 from .output import print_json
 from .terminal import Progress, Screen

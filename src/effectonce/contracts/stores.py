@@ -28,13 +28,13 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """How a store differs from the others, as data. The suite and the core read this, never a store's name."""
 
     name: str
-    #: The number of connections that concurrent work is spread over. 3: claims, settlements and renewals each have
-    #: their own. 1: one for all (a single writer is fastest). 0: none; the port is in this process, and each operation
-    #: goes straight to `Port.run`, from any thread.
-    lanes: Literal[0, 1, 3] = 3
-    #: One round trip takes operations of all kinds at the price of one. Threads then share one lane, since each further
-    #: lane is another leader to wake; event loops do not, where thousands of claims may wait before a settlement.
-    mixes: bool = False
+    #: The connections that concurrent work is spread over. ``by_kind``: claims, settlements and renewals each have
+    #: their own. ``one``: one for all (a single writer is fastest). ``none``: the port is in this process, and each
+    #: operation goes straight to `Port.run`, from any thread.
+    connections: Literal["none", "one", "by_kind"] = "by_kind"
+    #: A batch may hold operations of all kinds, at the price of one kind. Threads then share one connection, since each
+    #: further one is another leader to wake. Event loops do not: thousands of claims may wait before a settlement.
+    mixed_batches: bool = False
     #: The most operations in one round trip.
     batch: int = 128
     #: `Port.changes` reports settlements made by other processes.
@@ -68,9 +68,9 @@ class Port(Protocol):
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         """Apply every operation, each atomically on the store's clock, and answer in the same order.
 
-        The batch is sorted by identity, names no identity twice, and holds at most `Capabilities.batch`
-        operations, of mixed kinds where the store has one lane or mixes. One round trip, where the store can. An
-        operation that fails alone has its exception as its reply; raising fails the whole batch.
+        The batch is sorted by identity, names no identity twice, and holds at most `Capabilities.batch` operations.
+        They are of mixed kinds if there is one connection, or with `Capabilities.mixed_batches`. One round trip, where
+        the store can. An operation that fails alone has its exception as its reply; raising fails the whole batch.
 
         A Claim, in this order, all times from the store's clock:
 

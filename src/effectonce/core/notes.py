@@ -9,7 +9,7 @@ from effectonce.record import Note, Record
 
 from .guarded_call.run import Run
 from .privacy import Privacy
-from .store_runtime import StoreClient
+from .store_clients import StoreClient
 
 #: Private values are bound to their record's generation; a note outlives generations and is bound to this instead.
 _NOTE_GENERATION: Final = -2

@@ -15,7 +15,7 @@ from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.finish import abort, finish
 from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import StoreClient
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored
 from effectonce.store import DEFAULT_RETENTION, Store
 from effectonce.values.durations import Duration

@@ -6,13 +6,14 @@ sync ones run it with `run_sync`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.finish import abort, finish, leave
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.store_runtime import StoreClient, log
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
     ConfigurationError,
     EffectOnceError,
@@ -31,6 +32,8 @@ from . import protocol
 from .problems import lost_attempt, problem
 from .protocol import Headers, Response
 from .routes import Route, RoutePlan, Routes, RouteTable
+
+log = logging.getLogger("effectonce")
 
 Principal = Key | None
 A = TypeVar("A")

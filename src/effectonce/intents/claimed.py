@@ -7,7 +7,7 @@ from typing import Literal, NoReturn
 from effectonce.core.guarded_call.finish import abort, leave
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.notes import read_note, seal_note, write_note
-from effectonce.core.store_runtime import StoreClient
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import EffectOnceError, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, scrubbed, show
 
 from .log import ResendRules, decode_log, encode_log

@@ -15,6 +15,7 @@ again while the provider keeps the key, looks the effect up, or puts the intent 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -23,7 +24,6 @@ from typing import Any, Final, Literal, TypeVar
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.run import Policy
 from effectonce.core.notes import read_listed_note
-from effectonce.core.store_runtime import log as logger
 from effectonce.core.unfinished import never_stop
 from effectonce.errors import (
     ConfigurationError,
@@ -47,6 +47,8 @@ from .log import LoggedIntent, ResendRules, decode_log
 from .operations import Classifier, Intent, IntentOperation, Reconciler, Req
 from .orphans import find_orphaned_scopes, list_records, rebuild_id
 from .recovery import IntentRecovery, Recovered
+
+logger = logging.getLogger("effectonce")
 
 F = TypeVar("F")
 

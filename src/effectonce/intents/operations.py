@@ -13,7 +13,7 @@ from effectonce.core.guarded_call.begin import begin, prepare
 from effectonce.core.guarded_call.run import Policy, Run, running
 from effectonce.core.notes import seal_note
 from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import StoreClient
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, show
 from effectonce.guard.introspection import is_async, name_of
 from effectonce.guard.once import Outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -13,8 +14,7 @@ from msgspec import Struct
 from effectonce.core.error_text import describe_error
 from effectonce.core.interrupts import remember_signal_handlers
 from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import StoreClient
-from effectonce.core.store_runtime import log as logger
+from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import MAX_CONCURRENT_RESUMES, UnfinishedRecords
 from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
 from effectonce.record import Record
@@ -23,6 +23,8 @@ from .operations import IntentOperation
 
 if TYPE_CHECKING:
     from .intents import Intents
+
+logger = logging.getLogger("effectonce")
 
 
 class Recovered(Struct, frozen=True):

@@ -10,7 +10,7 @@ from effectonce.contracts import DriverSession, Joinable
 from effectonce.core.guarded_call.finish import completion_of, encode_result, leave
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.run_sync import Pending, run_sync
-from effectonce.core.store_runtime import StoreClient
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, LeaseLost, SyncAsyncMismatch
 from effectonce.record import Settlement
 from effectonce.sessions import session_on

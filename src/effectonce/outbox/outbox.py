@@ -21,12 +21,13 @@ from effectonce.backends.common.sql_files import CLOCKS, outbox_schema, outbox_w
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
-from effectonce.core.hints import notify
 from effectonce.core.run_sync import Pending, run_sync
 from effectonce.errors import ConfigurationError, InvalidKey, InvalidOption, KeyTooLong, PayloadTooLarge, show
 from effectonce.message import Message
 from effectonce.sessions import session_on
 from effectonce.values.queue_names import require_name
+
+from .notifications import notify
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 MAX_TEXT_CHARS: Final = 4096  # of an id, a key, an ordering key and the like

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
-from effectonce.core.hints import subscribe
 from effectonce.errors import StoreUnavailable
+from effectonce.outbox.notifications import subscribe
 from effectonce.values.backoff import Backoff
 
 from .pump import RelayPump
@@ -63,7 +63,7 @@ class RelayRun:
             first = self._open_pump(stack)
             stack.enter_context(subscribe(first.port.table, self._wake))
             pumps = [self._spawn(self._pump_until_stopped(first))]
-            if capabilities.lanes != 1:
+            if capabilities.connections != "one":
                 # While one pump waits for the database, the other publishes.
                 pumps.append(self._spawn(self._help_when_crowded(self._open_pump(stack))))
             self._spawn(self._clean_up(self._open_port(stack)))

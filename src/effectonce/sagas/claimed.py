@@ -9,7 +9,7 @@ from effectonce.core.codec import encode_error
 from effectonce.core.guarded_call.finish import completion_of, leave
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.notes import read_note, seal_note, write_note
-from effectonce.core.store_runtime import StoreClient
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import InDoubt, LeaseLost, SagaFailed, show
 from effectonce.record import Settlement
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections import Counter
@@ -15,8 +16,7 @@ from msgspec import Struct
 
 from effectonce.core.interrupts import is_own_exit, remember_signal_handlers
 from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import StoreClient
-from effectonce.core.store_runtime import log as logger
+from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import MAX_CONCURRENT_RESUMES, UnfinishedRecords
 from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
 from effectonce.record import Record
@@ -26,6 +26,8 @@ from .runner import run_saga
 
 if TYPE_CHECKING:
     from .saga import Saga
+
+logger = logging.getLogger("effectonce")
 
 
 class Resumed(Struct, frozen=True):

@@ -5,6 +5,7 @@ Written once for sync and async sagas: everything that waits goes through the `S
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -14,8 +15,7 @@ from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.begin import begin
 from effectonce.core.guarded_call.run import Run, running
 from effectonce.core.interrupts import is_own_exit
-from effectonce.core.store_runtime import StoreClient
-from effectonce.core.store_runtime import log as logger
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
     EffectOnceError,
     InDoubt,
@@ -37,6 +37,8 @@ from .steps import Done, Step, StepCall, StepFunction, StepRun
 
 if TYPE_CHECKING:
     from .saga import Saga
+
+logger = logging.getLogger("effectonce")
 
 #: Errors of a step after which only an operator can find out whether it happened.
 _DOUBTFUL: Final = (InDoubt, LeaseLost)

@@ -20,6 +20,7 @@ one stopped. A step that fails for good turns the saga around: what is done is c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
@@ -31,8 +32,7 @@ from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.notes import read_listed_note, seal_note
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
-from effectonce.core.store_runtime import StoreClient
-from effectonce.core.store_runtime import log as logger
+from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import never_stop
 from effectonce.errors import ConfigurationError, KeyTooLong, NotInDoubt, SagaFailed, SyncAsyncMismatch, show
 from effectonce.guard.introspection import refuse_in_event_loop, return_type
@@ -59,6 +59,8 @@ from .steps import (
     draw_diagram,
     make_step_function,
 )
+
+logger = logging.getLogger("effectonce")
 
 In = TypeVar("In")
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.run import Run, running
 from effectonce.core.retry import Retry
-from effectonce.core.store_runtime import StoreClient
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored, show
 from effectonce.guard.introspection import is_async, name_of, refuse_lazy, refuse_unguardable
 

@@ -70,8 +70,8 @@ class _Chaos(Wrapper):
 class _ChaosBackend(_Chaos):
     def __init__(self, inner: Any, dice: Dice) -> None:
         super().__init__(inner, dice)
-        lanes = inner.capabilities.lanes or 1
-        self.capabilities = replace(inner.capabilities, lanes=lanes, notifies=False)
+        connections = "one" if inner.capabilities.connections == "none" else inner.capabilities.connections
+        self.capabilities = replace(inner.capabilities, connections=connections, notifies=False)
 
     def sync_port(self) -> Any:
         return _ChaosPort(self._inner.sync_port(), self._dice)

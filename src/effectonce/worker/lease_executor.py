@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
-from effectonce.core.store_runtime import release
+from effectonce.core.store_clients import release_with_refund
 from effectonce.errors import AttemptsExhausted, ConfigurationError, StoreUnavailable, show
 from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
@@ -192,7 +192,7 @@ class LeaseExecutor:
 
     def _release(self, claim: Claim, answer: Answer, suspect: Job | None = None) -> None:
         """Release a granted claim whose work does not start; then ``suspect`` may wait for its turn to run alone."""
-        self._settlements.submit(release(claim, answer), self._handle_released, suspect)
+        self._settlements.submit(release_with_refund(claim, answer), self._handle_released, suspect)
 
     def _handle_released(self, suspect: Job | None, settlement: Settlement, reply: Reply) -> None:
         if suspect is not None:
@@ -289,7 +289,7 @@ class LeaseExecutor:
             self._consumer.redeliver(job, 0.0)
             return
         self._consumer.finishing += 1
-        self._settlements.submit(release(claim, answer), self._handle_returned, job)
+        self._settlements.submit(release_with_refund(claim, answer), self._handle_returned, job)
 
     def _handle_returned(self, job: Job, settlement: Settlement, reply: Reply) -> None:
         self._consumer.finishing -= 1

@@ -92,7 +92,7 @@ def test_it_has_no_host_and_no_path() -> None:
 
 def test_it_says_what_it_is_not() -> None:
     capabilities = MemoryStoreBackend.capabilities
-    assert (capabilities.name, capabilities.lanes) == ("memory", 0)
+    assert (capabilities.name, capabilities.connections) == ("memory", "none")
     assert not capabilities.durable
     assert not capabilities.shared
     assert capabilities.notes

@@ -761,7 +761,7 @@ def test_its_figures_are_about_what_is_overdue(backend: SQLiteStoreBackend, cloc
 
 def test_it_says_what_it_can(backend: SQLiteStoreBackend) -> None:
     capabilities = backend.capabilities
-    assert (capabilities.name, capabilities.lanes) == ("sqlite", 1), "it has one writer"
+    assert (capabilities.name, capabilities.connections) == ("sqlite", "one"), "it has one writer"
     assert capabilities.notes
     assert capabilities.ordered
     assert capabilities.durable

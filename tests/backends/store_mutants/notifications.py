@@ -15,7 +15,7 @@ from .base import Mutant, caught_by
 class NotifyingPort(Mutant):
     """Not a mutant: the memory store with notifications, on which the cases about `changes` pass."""
 
-    capabilities = Capabilities(name="notifying", lanes=1, notifies=True)
+    capabilities = Capabilities(name="notifying", connections="one", notifies=True)
 
     def flagged(self) -> set[tuple[str, str]]:
         return self._backend.__dict__.setdefault("flagged", set())

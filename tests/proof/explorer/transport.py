@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["store", "effect", "point", "broker", "memo", "sql", "call", "publish"]
 
-CAPABILITIES = Capabilities(name="explored", lanes=3, batch=16, notes=True)
+CAPABILITIES = Capabilities(name="explored", connections="by_kind", batch=16, notes=True)
 #: The statement of the modelled database that completes a record: its parameter is the settlement.
 JOIN: Final = "join"
 

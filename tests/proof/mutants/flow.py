@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from effectonce.core import heartbeat, store_runtime
+from effectonce.core import heartbeat, store_clients, store_runtime
 from effectonce.core.group_commit import batches, tasks
 from effectonce.core.guarded_call import begin as beginning
 from effectonce.core.guarded_call import finish as finishing
@@ -19,7 +19,7 @@ from .base import mutant
 
 _abort, _begin, _finish = finishing.abort, beginning.begin, finishing.finish
 _replay, _take_answer = beginning._replay, beginning.take_answer
-_beat_renew, _release, _take = heartbeat.Heartbeat._renew, store_runtime.release, batches.take_batch
+_beat_renew, _release, _take = heartbeat.Heartbeat._renew, store_clients.release_with_refund, batches.take_batch
 
 
 @mutant("F36", beginning, "run_without_store", "guard-L+lose/1")
@@ -51,7 +51,7 @@ async def cancelled_keeps_claim(run: Any, client: Any, error: BaseException) -> 
         await _abort(run, client, error)
 
 
-@mutant("F16", store_runtime.LoopClient, "_give_back", "guard-L+cancel-after/1", promise=False)
+@mutant("F16", store_clients.LoopClient, "_give_back", "guard-L+cancel-after/1", promise=False)
 def grant_not_given_back(self: Any, op: Any, future: Any) -> None:
     """Cancelled in the turn in which its claim is granted, a call keeps it."""
     return None
@@ -115,7 +115,7 @@ def refused_renewal_not_reported(self: Any) -> None:
     self.sent_at = self.runtime.monotonic()
 
 
-@mutant("F16", store_runtime, "release", "guard-A+cancel/2")
+@mutant("F16", store_clients, "release_with_refund", "guard-A+cancel/2")
 def refund_forgotten(claim: Claim, answer: Answer) -> Any:
     """Work that never started counts as an attempt when it is given back."""
     settlement = _release(claim, answer)

@@ -40,7 +40,7 @@ class DynamoDBBackend:
     UpdateTimeToLive.
     """
 
-    capabilities = Capabilities(name="dynamodb", lanes=3, batch=32, expires_by_itself=True, estimated_clock=True)
+    capabilities = Capabilities(name="dynamodb", batch=32, expires_by_itself=True, estimated_clock=True)
 
     def __init__(self, address: Address | AWSTarget, *, clock: ServerClock | None = None) -> None:
         require_driver("DynamoDB", "dynamodb", "botocore")

@@ -79,7 +79,9 @@ class MemoryRow(StoredClaim, kw_only=True, gc=False):
 class MemoryStoreBackend:
     """Every port shares one dictionary and one lock, and never blocks on anything else."""
 
-    capabilities = Capabilities(name="memory", lanes=0, durable=False, shared=False, notes=True, ordered=True)
+    capabilities = Capabilities(
+        name="memory", connections="none", durable=False, shared=False, notes=True, ordered=True
+    )
 
     def __init__(self, address: Address | None = None, *, clock: Clock | None = None) -> None:
         if address is not None:

@@ -77,7 +77,7 @@ class MySQLBackend:
     MariaDB as MySQL, for a proxy that does not know INSERT ... RETURNING).
     """
 
-    capabilities = Capabilities(name="mysql", lanes=3, notes=True)
+    capabilities = Capabilities(name="mysql", notes=True)
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -84,7 +84,7 @@ class PostgresBackend:
     ``gssencmode``, ``sslmode``, ``sslcert``, ``sslkey``, ``sslrootcert`` and ``target_session_attrs``.
     """
 
-    capabilities = Capabilities(name="postgresql", lanes=3, notifies=True, notes=True, ordered=True)
+    capabilities = Capabilities(name="postgresql", notifies=True, notes=True, ordered=True)
 
     def __init__(self, address: Address) -> None:
         self._prefix = address.take("prefix", table_prefix, "effectonce")

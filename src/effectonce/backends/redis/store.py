@@ -44,14 +44,16 @@ class RedisStoreBackend:
         if self._seeds and self._endpoint.db:
             raise InvalidOption(f"a Redis Cluster has only database 0, got {address}")
         require_driver("Redis", "redis", "hiredis")
-        self._set_up(str(address), namespace, mixes=True)
+        self._set_up(str(address), namespace, mixed_batches=True)
 
-    def _set_up(self, shown: str, namespace: str, *, mixes: bool) -> None:
+    def _set_up(self, shown: str, namespace: str, *, mixed_batches: bool) -> None:
         self.shown = shown
         self.layout = Layout(namespace)
         # Whether a port of this process has checked the server, and no connection was lost since.
         self.verified = False
-        self.capabilities = Capabilities(name="redis", lanes=3, mixes=mixes, notifies=True, expires_by_itself=True)
+        self.capabilities = Capabilities(
+            name="redis", mixed_batches=mixed_batches, notifies=True, expires_by_itself=True
+        )
 
     def sync_port(self) -> Port:
         return RedisPort(self, self._connect(SyncRedisSocket))
@@ -96,7 +98,9 @@ class RedisClientStoreBackend(RedisStoreBackend):
         self._client = client
         kind = type(client)
         # Through a cluster client each operation of a batch is a round trip of its own.
-        self._set_up(f"{kind.__module__.partition('.')[0]}.{kind.__name__}", namespace, mixes=not is_cluster(client))
+        self._set_up(
+            f"{kind.__module__.partition('.')[0]}.{kind.__name__}", namespace, mixed_batches=not is_cluster(client)
+        )
 
     def _connect(self, socket_kind: _SocketKind) -> RedisConnection:
         client = self._client

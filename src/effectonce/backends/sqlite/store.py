@@ -1,9 +1,9 @@
 """Records in a SQLite file: for one machine, several processes.
 
 The machine's wall clock is the store's clock: all processes that share the file share it. One connection writes at a
-time, so there is one lane, and a batch of mixed operations is one transaction. A lone claim or settlement is one
-statement, which is its own transaction. The statements are in ``backends/sqlite/records.sql``, the lists and counts for
-operators in `record_reader`.
+time, so one connection serves all operations, and a batch of mixed operations is one transaction. A lone claim or
+settlement is one statement, which is its own transaction. The statements are in ``backends/sqlite/records.sql``, the
+lists and counts for operators in `record_reader`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SQLiteStoreBackend:
     the last ones, though never through the death of a process. ``timeout``: how long to wait for the write lock.
     """
 
-    capabilities = Capabilities(name="sqlite", lanes=1, notes=True, ordered=True)
+    capabilities = Capabilities(name="sqlite", connections="one", notes=True, ordered=True)
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
         self.file = SQLiteFile(address)

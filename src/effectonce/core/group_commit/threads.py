@@ -1,4 +1,33 @@
-"""Group commit for threads: a thread that finds no leader leads."""
+"""Group commit for threads: one of the waiting threads sends what all of them wait for.
+
+A thread that calls `ThreadGroup.submit` takes part in one of three ways:
+
+- *Leader*: it holds ``_leader_lock``. Only the leader uses the port. It sends what is queued, its own operation
+  included, batch after batch until its own is answered. Then it releases the lock, wakes the first thread of the queue
+  to lead, and after that the threads that it has answered.
+- *Follower*: another thread leads. Its operation is in the queue, and it blocks on the ``gate`` of its entry. It is
+  woken when its operation is answered, or when it shall lead. In case the wake-up was lost with a leader that was
+  killed, it also looks by itself every `FOLLOWER_TIMEOUT_S`.
+- *Lone caller*: a leader that finds no other thread here. It sends its operation without making a batch.
+
+An operation (`ThreadEntry`) is in one of four states:
+
+- *queued*: in ``_queue``, or behind another operation on the same identity (``behind``).
+- *sent*: in ``_sent``, the batch of the leader. If an exception ends the leader there, the next leader sends the batch
+  again, which is safe: every operation recognises its repetition.
+- *answered*: ``reply`` is set, which is final. Its thread may still have to be woken.
+- *abandoned*: an exception ended its thread, which no longer waits. A claim or look that was not sent yet stays unsent.
+  If the claim was granted, the grant is given back (``orphaned``).
+
+An exception may strike at any line here: Ctrl-C, or a worker's time limit that another thread throws. So the lock is
+an RLock, which knows its owner, and every way out of `submit` releases it and wakes the next leader. An interrupted
+follower first waits until its settlement has been sent, because the effect has happened, and raises the exception then.
+
+Two measures save context switches. A leader whose last batch had several operations yields once before it sends: the
+threads that were answered then are about to submit again, and come into this batch. And it wakes only
+`MAX_WOKEN_BY_LEADER` of the threads that it has answered; each of those wakes another one. Woken all at once, they
+would only queue for the interpreter's lock.
+"""
 
 from __future__ import annotations
 
@@ -18,193 +47,135 @@ from .batches import Entry, is_grant, no_sizes, pair_replies, take_batch, unsent
 from .exchange import copy_error, exchange, pause_thread
 
 FOLLOWER_TIMEOUT_S = 0.1  # after this, a follower checks by itself whether a thread leads
-WOKEN_AT_ONCE = 4  # how many of those who are answered a leader wakes itself
+MAX_WOKEN_BY_LEADER = 4  # of the threads that it has answered
 
 #: Lets the threads that can run go first; returns at once where there is none.
 _yield_to_others: Final[Callable[[], object]] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class ThreadEntry(Entry, eq=False):
-    """An operation of a thread, which blocks on ``gate`` until it is woken."""
+    """An operation of one thread, and where that thread waits."""
 
     reply: Reply | None = None
-    gate: threading.Lock | None = None
-    gone: bool = False  # its thread was interrupted, and no longer waits for the reply
-    answered_together: list[ThreadEntry] | None = None  # those answered by one leader and not woken yet
+    gate: threading.Lock | None = None  # taken while its thread follows; released to wake it
+    abandoned: bool = False
+    #: The threads that the same leader answered, and that nobody has woken yet. One list for all of them.
+    to_wake: list[ThreadEntry] | None = None
 
     def is_abandoned(self) -> bool:
-        return self.gone
+        return self.abandoned
 
 
 class ThreadGroup:
-    """One queue and one port. The thread that holds the lock ``_lead`` leads, and only the leader uses the port.
-
-    - A leader sends what waits, its own operation with it, until its own is answered. Then it frees the lock, wakes
-      the next in the queue to lead, and only then those whom it has answered.
-    - A follower is woken by its reply, or to lead. Should a wake-up be lost with a dying leader, it looks by itself
-      after a while.
-    - Whatever ends a leader (Ctrl-C, an exception that another thread throws into it) frees the lock, which knows whose
-      it is. What it leaves unanswered is in ``_sent``, and the next leader sends it again.
-    - A thread that is interrupted while it waits takes its claim out of the queue; if the claim was granted meanwhile,
-      ``orphaned`` gives the grant back. Its settlement goes out before the interruption is raised.
-
-    A leader that has had company lets the others run before it sends: those whose replies came with the last batch are
-    about to ask again, and go out together in one batch instead of two. It never waits, and a lone caller does not
-    even yield. A leader wakes a few of those it has answered, and each of them wakes another: woken all at once they
-    would only queue for the interpreter's lock, at twice the context switches.
-    """
+    """One queue and one port for all threads. The module describes the protocol."""
 
     def __init__(self, port: Port, limit: int, orphaned: Callable[[Claim, Answer], None]) -> None:
+        """``orphaned`` is called with each granted claim whose thread no longer waits, to give the grant back."""
         self._port = port
         self._limit = limit
         self._orphaned = orphaned
-        lead: Any = threading.RLock()  # which knows whose it is; never taken twice
-        self._lead = lead
-        self._leads: Callable[[], bool] = lead._is_owned  # whether the calling thread does
+        leader_lock: Any = threading.RLock()  # never taken twice: an RLock, because it knows its owner
+        self._leader_lock = leader_lock
+        self._is_leader: Callable[[], bool] = leader_lock._is_owned  # whether the calling thread is
         self._queue: deque[ThreadEntry] = deque()
         self._sent: list[ThreadEntry] = []
-        self._company = False  # whether the last batch was of several
-        self._sizes = no_sizes()
-        self._alone = 0  # how many went out by themselves, besides
-
-    @property
-    def sizes(self) -> list[int]:
-        sizes = self._sizes[:]
-        sizes[0] += self._alone
-        sizes[1] += self._alone
-        return sizes
+        self._had_company = False  # whether the last batch had several operations
+        self.sizes = no_sizes()
 
     def submit(self, op: Batchable) -> Any:
-        """The reply itself: the calling thread blocks until it is there.
-
-        A lone caller makes no batch and hands on no reply. That saves a fifth of a claim and its completion on SQLite
-        (50 µs of CPU instead of 63, synchronous=NORMAL).
-        """
-        lead, leads = self._lead, self._leads
+        """The reply itself: the calling thread blocks until it is there."""
+        lock, is_leader = self._leader_lock, self._is_leader
+        if is_leader():
+            raise SyncAsyncMismatch(
+                "a guarded call was made from a signal handler that interrupted another guarded call; "
+                "set a flag there, and make the call from the main program"
+            )
         entry = ThreadEntry(op)
-        if self._queue or self._sent or self._company or leads():
-            return self._submit_among_others(entry)
+        interruption: BaseException | None = None
+        led, to_wake = False, list[ThreadEntry]()
         try:
             try:
-                if lead.acquire(False):  # no other thread is here: no batch to make, no reply to hand on
-                    entry.reply = self._send_alone(op)
+                while entry.reply is None:
+                    led = lock.acquire(False)
+                    if led:
+                        self._lead_until_answered(entry, to_wake)
+                    elif entry.gate is None:
+                        # Queue, then try to lead again: a leader that has just stopped did not see the entry.
+                        entry.gate = threading.Lock()
+                        entry.gate.acquire()
+                        self._queue.append(entry)
+                    else:
+                        interruption = self._wait_at_gate(entry, entry.gate) or interruption
             finally:
-                if leads():
-                    lead.release()
+                if is_leader():
+                    lock.release()
         except BaseException:
-            try:  # interrupted on its way out, perhaps; in one call, which nothing can come before
-                lead.release()
-            except RuntimeError:  # no: it is not ours
+            # A second exception may have struck in the `finally`, before the release. Do not ask again who the owner
+            # is: a third could strike between the question and the release.
+            try:
+                lock.release()
+            except RuntimeError:  # it was released already
                 pass
-            entry.gone = True
+            entry.abandoned = True
             raise
         finally:
-            if self._queue:
-                self._wake_next_leader()
-            if entry.gone:
+            if led:  # the next leader is woken first: the answered threads want to run at once
+                if self._queue:
+                    self._wake_next_leader()
+                for _ in range(min(MAX_WOKEN_BY_LEADER, len(to_wake))):
+                    self._wake_one(to_wake)
+            if entry.to_wake:
+                self._wake_one(entry.to_wake)
+            if entry.abandoned:
                 self._give_back(entry)
-        return self._submit_among_others(entry) if entry.reply is None else _value_of(entry.reply)
+        if interruption is not None:
+            raise interruption
+        return _unwrap(entry.reply)
+
+    def _lead_until_answered(self, entry: ThreadEntry, to_wake: list[ThreadEntry]) -> None:
+        """Send batches until ``entry`` is answered. The others that are answered are added to ``to_wake``."""
+        queue = self._queue
+        if not queue and not self._sent and not self._had_company:
+            entry.reply = self._send_alone(entry.op)
+            return
+        if queue or self._had_company:
+            _yield_to_others()
+        self._had_company = bool(queue)
+        while entry.reply is None:
+            if self._sent:  # an exception ended a leader while it sent these
+                again = unsent_again(self._sent)
+                queue.extendleft(other for other in reversed(again) if other.reply is None and other is not entry)
+                self._sent = []
+            if not queue or (queue[0] is not entry and entry not in queue):
+                queue.append(entry)
+            self._sent = entries = take_batch(queue, self._limit, self.sizes)
+            replies = run_sync(exchange(self._port, [other.op for other in entries], pause_thread))
+            for other, reply in pair_replies(entries, replies, queue):
+                if other is not entry:
+                    other.to_wake = to_wake
+                other.reply = copy_error(reply) if isinstance(reply, Exception) else reply
+                if other is not entry:
+                    # Only after its reply is set: a follower that times out at this moment must find it, since it
+                    # then wakes one of `to_wake`.
+                    to_wake.append(other)
+            self._sent = []
 
     def _send_alone(self, op: Batchable) -> Reply:
-        self._alone += 1
+        """Send one operation and make no batch. That saves a fifth of a claim and its completion on SQLite (50 µs of
+        CPU instead of 63, synchronous=NORMAL)."""
+        self.sizes[0] += 1
+        self.sizes[1] += 1
         try:
             return run_sync(self._port.run((op,)))[0]
         except Exception as error:
             (reply,) = run_sync(exchange(self._port, (op,), pause_thread, error))
             return reply
 
-    def _submit_among_others(self, entry: ThreadEntry) -> Any:
-        lead, leads = self._lead, self._leads
-        if leads():
-            raise SyncAsyncMismatch(
-                "a guarded call was made from a signal handler that interrupted another guarded call; "
-                "set a flag there, and make the call from the main program"
-            )
-        interrupted: BaseException | None = None
-        led, answered = False, list[ThreadEntry]()
-        try:
-            try:
-                while entry.reply is None:
-                    led = lead.acquire(False)
-                    if led:
-                        self._lead_until_answered(entry, answered)
-                    elif entry.gate is None:  # before it waits it looks again: who has stopped leading did not see it
-                        entry.gate = threading.Lock()
-                        entry.gate.acquire()
-                        self._queue.append(entry)
-                    else:
-                        interrupted = self._follow(entry, entry.gate) or interrupted
-            finally:
-                if leads():
-                    lead.release()
-        except BaseException:
-            try:
-                lead.release()
-            except RuntimeError:
-                pass
-            entry.gone = True
-            raise
-        finally:
-            if led:  # the next one leads before those who have their reply are woken: they want to run at once
-                if self._queue:
-                    self._wake_next_leader()
-                for _ in range(min(WOKEN_AT_ONCE, len(answered))):
-                    self._wake_one(answered)
-            if entry.answered_together:
-                self._wake_one(entry.answered_together)
-            if entry.gone:
-                self._give_back(entry)
-        if interrupted is not None:
-            raise interrupted
-        return _value_of(entry.reply)
+    def _wait_at_gate(self, entry: ThreadEntry, gate: threading.Lock) -> BaseException | None:
+        """Block until the thread is woken or times out.
 
-    def _lead_until_answered(self, entry: ThreadEntry, answered: list[ThreadEntry]) -> None:
-        """Send batches until ``entry`` is answered. The others that are answered go to ``answered``, to be woken."""
-        queue = self._queue
-        if queue or self._company:
-            _yield_to_others()
-        self._company = bool(queue)
-        while entry.reply is None:
-            if self._sent:  # a leader died over these; every operation recognises its repetition
-                again = unsent_again(self._sent)
-                queue.extendleft(other for other in reversed(again) if other.reply is None and other is not entry)
-                self._sent = []
-            if not queue or (queue[0] is not entry and entry not in queue):
-                queue.append(entry)
-            self._sent = entries = take_batch(queue, self._limit, self._sizes)
-            replies = run_sync(exchange(self._port, [other.op for other in entries], pause_thread))
-            for other, reply in pair_replies(entries, replies, queue):
-                if other is not entry:
-                    other.answered_together = answered
-                other.reply = copy_error(reply) if isinstance(reply, Exception) else reply
-                if other is not entry:  # not before its reply: one that times out just now wakes one of those in there
-                    answered.append(other)
-            self._sent = []
-
-    def _wake_one(self, answered: list[ThreadEntry]) -> None:
-        """Wake one of ``answered``, if any is left. Each of them comes here in its turn, so that none is forgotten."""
-        while answered:
-            try:
-                entry = answered.pop()
-            except IndexError:  # another was quicker
-                return
-            if not entry.gone:
-                if entry.gate is not None:
-                    _open(entry.gate)
-                return
-            self._give_back(entry)
-
-    def _wake_next_leader(self) -> None:
-        for entry in tuple(self._queue):
-            if not entry.gone and entry.gate is not None:
-                _open(entry.gate)
-                return
-
-    def _follow(self, entry: ThreadEntry, gate: threading.Lock) -> BaseException | None:
-        """Block until there is a reply, or perhaps no leader any more.
-
-        Interrupted, a claim is taken back at once. A settlement goes out first, because the effect has happened: the
-        interruption is returned, to be raised after it.
+        An exception that ends the wait is raised at once if the operation is a claim or a look. Otherwise it is
+        returned, to be raised when the operation has been sent.
         """
         try:
             gate.acquire(timeout=FOLLOWER_TIMEOUT_S)
@@ -214,27 +185,47 @@ class ThreadGroup:
             return error
         return None
 
+    def _wake_one(self, to_wake: list[ThreadEntry]) -> None:
+        """Wake one thread of ``to_wake``, if any is left. The thread calls this in its turn, until all are awake."""
+        while to_wake:
+            try:
+                entry = to_wake.pop()
+            except IndexError:  # another thread was quicker
+                return
+            if not entry.abandoned:
+                if entry.gate is not None:
+                    _open_gate(entry.gate)
+                return
+            self._give_back(entry)
+
+    def _wake_next_leader(self) -> None:
+        for entry in tuple(self._queue):
+            if not entry.abandoned and entry.gate is not None:
+                _open_gate(entry.gate)
+                return
+
     def _give_back(self, entry: ThreadEntry) -> None:
         if is_grant(entry.op, entry.reply):
             self._orphaned(entry.op, entry.reply)  # type: ignore[arg-type]
 
     async def close(self) -> None:
-        if self._leads():
+        if self._is_leader():
             return  # from a signal handler, in the middle of a round trip of this very thread
         try:
-            with self._lead:
+            with self._leader_lock:
                 await self._port.close()
         finally:
             self._wake_next_leader()
 
 
-def _value_of(reply: Any) -> Any:
+def _unwrap(reply: Any) -> Any:
+    """The reply; one that is an exception is raised."""
     if isinstance(reply, Exception):
         raise reply
     return reply
 
 
-def _open(gate: threading.Lock) -> None:
+def _open_gate(gate: threading.Lock) -> None:
     try:
         gate.release()
     except RuntimeError:  # it is open already

@@ -6,7 +6,8 @@ import math
 
 from effectonce.core.claim_errors import claim_error
 from effectonce.core.codec import ABANDONED, without_trace
-from effectonce.core.store_runtime import StoreClient, StoreRuntime
+from effectonce.core.store_clients import StoreClient
+from effectonce.core.store_runtime import StoreRuntime
 from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
 from effectonce.errors import Reentered, StoreUnavailable, show
 from effectonce.record import Answer, Claim
@@ -84,7 +85,7 @@ async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
     try:
         # Registered before the record is asked again, so that a settlement in between is not missed.
         runtime.waiters.add(identity, signal.wake)
-        runtime.listen_for_changes()
+        runtime.change_listener.start()
         while True:
             signal.clear()
             run.sent_at = runtime.monotonic()

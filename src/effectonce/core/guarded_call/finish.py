@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 from effectonce.core.codec import Unstorable, encode_error, with_trace
-from effectonce.core.store_runtime import StoreClient, log
+from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable, show
 from effectonce.record import Remember, Reply, Settlement
 
 from .run import Run
+
+log = logging.getLogger("effectonce")
 
 
 async def finish(run: Run, client: StoreClient, value: Any) -> None:

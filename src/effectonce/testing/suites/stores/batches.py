@@ -128,7 +128,9 @@ async def each_remember_of_a_batch_stands_alone(h: StoreHarness) -> None:
 
 
 async def a_batch_may_mix_kinds_where_the_store_takes_them_so(h: StoreHarness) -> None:
-    need(h.capabilities.lanes != 3 or h.capabilities.mixes, "a store that takes all kinds at once")
+    need(
+        h.capabilities.connections != "by_kind" or h.capabilities.mixed_batches, "a store that takes all kinds at once"
+    )
     a, b, c = await h.claim("a"), await h.claim("b"), await h.claim("c")
     await h.given("done", "z", result=b"z")
     replies = await h.run(

@@ -1,0 +1,60 @@
+"""Wakes the waiters of this process when another process settles the record that they wait for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from effectonce.contracts import Backend, Port
+
+from .run_sync import run_sync
+from .waiting import Waiters
+
+log = logging.getLogger("effectonce")
+
+LISTEN_SECONDS: Final = 1.0  # how long one round waits for the next change
+MAX_IDLE_ROUNDS: Final = 30  # after so many rounds without a waiter, the thread ends
+
+
+class ChangeListener:
+    """A thread that reads the store's changes on a port of its own. It ends when no call has waited for a while.
+
+    Without it waiters only wake up later: each polls the store, too.
+    """
+
+    def __init__(self, backend: Backend, waiters: Waiters) -> None:
+        self._backend = backend
+        self._waiters = waiters
+        self._lock = threading.Lock()
+        self._stop: threading.Event | None = None  # ends the running thread; None: no thread runs
+
+    def start(self) -> None:
+        """Start the thread, unless it runs already or the store does not report changes."""
+        if self._backend.capabilities.notifies and self._stop is None:
+            with self._lock:
+                if self._stop is None:
+                    self._stop = stop = threading.Event()
+                    threading.Thread(target=self._run, args=(stop,), name="effectonce-listener", daemon=True).start()
+
+    def stop(self) -> None:
+        if self._stop is not None:
+            self._stop.set()
+            self._stop = None
+
+    def _run(self, stop: threading.Event) -> None:
+        port: Port | None = None
+        idle_rounds = 0
+        while not stop.is_set() and idle_rounds < MAX_IDLE_ROUNDS:
+            idle_rounds = 0 if self._waiters.waiting else idle_rounds + 1
+            try:
+                port = port or self._backend.sync_port()
+                for identity in run_sync(port.changes(LISTEN_SECONDS)):
+                    self._waiters.wake(identity)
+            except Exception as error:
+                log.debug("no wake-ups from %r: %s", self._backend, error)
+                stop.wait(LISTEN_SECONDS)
+        if self._stop is stop:  # else it was stopped, and perhaps started again since
+            self._stop = None
+        if port is not None:
+            run_sync(port.close())
