@@ -53,7 +53,7 @@ class TransactionExecutor:
         self._pool_of: dict[HandlerRoute, HandlerPool[WorkUnit]] = {
             runner.route: HandlerPool(
                 runner.route,
-                runner.run_async if runner.route.is_async else runner.run_sync,
+                runner.run,
                 on_success=self._settle,
                 on_error=self._give_back,
                 loop=self._loop,

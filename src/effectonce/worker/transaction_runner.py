@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.guard.introspection import LAZY, refuse_lazy
-from effectonce.inbox.handler import HandlerDecorator, TransactionalHandler
+from effectonce.inbox.handler import TransactionalHandler
 from effectonce.inbox.inbox import Inbox
 from effectonce.inbox.table import InboxKey
 from effectonce.inbox.transaction import InboxTransaction
@@ -72,12 +72,18 @@ class TransactionRunner:
 
     def __init__(self, route: HandlerRoute, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
         self.route = route
-        handle = _run_async_handler if route.is_async else _run_handler
-        self.plain = TransactionalHandler(_handling(inbox, connect, None), handle)
+        self._handle: Callable[[Any, Job], Awaitable[None] | None]
+        self._handle = _run_async_handler if route.is_async else _run_handler
+
+        def transactional(max_attempts: int | None) -> TransactionalHandler:
+            return TransactionalHandler(
+                inbox.handler(connect=connect, max_attempts=max_attempts, returns=None), self._handle
+            )
+
+        self.plain = transactional(None)
         # A redelivered message was already tried once, uncounted: allow it one crash fewer.
-        crashes = route.retry.max_crashes
-        self._handler_if_maybe_tried = TransactionalHandler(_handling(inbox, connect, max(1, crashes)), handle)
-        self._handler_if_redelivered = TransactionalHandler(_handling(inbox, connect, max(1, crashes - 1)), handle)
+        self._handler_if_maybe_tried = transactional(max(1, route.retry.max_crashes))
+        self._handler_if_redelivered = transactional(max(1, route.retry.max_crashes - 1))
         self._to_uncount: set[str] = set()  # keys with a start that is still counted, though it ended normally
 
     async def check(self) -> None:
@@ -93,72 +99,54 @@ class TransactionRunner:
             return self.plain
         return self._handler_if_redelivered if job.delivery.attempt > 1 else self._handler_if_maybe_tried
 
-    async def run_async(self, unit: WorkUnit) -> None:
-        jobs, errors = unit.jobs, unit.errors
-        if len(jobs) > 1 and await self._batch_async(unit):
+    def run(self, unit: WorkUnit) -> Any:
+        """Run ``unit``; what its jobs raise goes into its ``errors``. Returns a coroutine for an async handler."""
+        return self._run(unit) if self.route.is_async else run_sync(self._run(unit))
+
+    async def _run(self, unit: WorkUnit) -> None:
+        if len(unit.jobs) > 1 and await self._run_batch(unit):
             return
-        for at, job in enumerate(jobs):
+        for at, job in enumerate(unit.jobs):
             if unit.waits_for_failed(at):
                 continue
             try:
                 if job.key in self._to_uncount and not await self._uncount(job):
                     raise _database_away()
-                await self._handler_for(job).run_async(job)
+                if self.route.is_async:
+                    await self._handler_for(job).run_async(job)
+                else:
+                    self._handler_for(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
                 if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._to_uncount:
                     await self._uncount(job)
                 if not is_failure(error):
                     raise
-                errors[at] = error
+                unit.errors[at] = error
 
-    def run_sync(self, unit: WorkUnit) -> None:
-        jobs, errors = unit.jobs, unit.errors
-        if len(jobs) > 1 and self._batch_sync(unit):
-            return
-        for at, job in enumerate(jobs):
-            if unit.waits_for_failed(at):
-                continue
-            try:
-                if job.key in self._to_uncount and not run_sync(self._uncount(job)):
-                    raise _database_away()
-                self._handler_for(job).run_sync(job)
-            except (Exception, asyncio.CancelledError) as error:
-                errors[at] = error
-                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._to_uncount:
-                    run_sync(self._uncount(job))
-
-    async def _batch_async(self, unit: WorkUnit) -> bool:
-        """All of ``unit`` in one transaction. False: it is undone, and to be redone one by one."""
+    async def _run_batch(self, unit: WorkUnit) -> bool:
+        """Run all of ``unit`` in one transaction. Returns False where it is undone, and to be redone one by one."""
         batch = Batch(self.plain)
         while True:
             try:
                 for job in await batch.begin(unit.jobs):
-                    await _run_async_handler(batch.session.connection, job)
+                    # A sync handler runs in this very frame: a StopIteration that left a coroutine would become a
+                    # RuntimeError.
+                    pending = self._handle(batch.session.connection, job)
+                    if pending is not None:
+                        await pending
                     await batch.check_still_open(job)
                 await batch.finish()
                 return True
-            except GeneratorExit:
-                raise  # nothing can be awaited any more; the connection's end undoes it
             except BaseException as error:
+                if self.route.is_async and isinstance(error, GeneratorExit):
+                    raise  # nothing can be awaited any more; the connection's end undoes it
                 pause = await batch.abort(error)
                 if pause is None:
                     return _fail_all(unit, batch, error)
-            await asyncio.sleep(pause)
-
-    def _batch_sync(self, unit: WorkUnit) -> bool:
-        batch = Batch(self.plain)
-        while True:
-            try:
-                for job in run_sync(batch.begin(unit.jobs)):
-                    _run_handler(batch.session.connection, job)
-                    run_sync(batch.check_still_open(job))
-                run_sync(batch.finish())
-                return True
-            except BaseException as error:
-                pause = run_sync(batch.abort(error))
-                if pause is None:
-                    return _fail_all(unit, batch, error)
-            time.sleep(pause)
+            if self.route.is_async:
+                await asyncio.sleep(pause)
+            else:
+                time.sleep(pause)  # noqa: ASYNC251  # on a thread of its own
 
     async def _uncount(self, job: Job) -> bool:
         """Take the counted start of ``job`` back: it ended normally, or the database failed, so it did not end
@@ -234,10 +222,6 @@ class Batch(InboxTransaction):
             f"{name} has ended the transaction that it shares with others (commit, rollback, begin, `with conn:`, or a "
             "statement that commits), which is the worker's to commit: leave that out, or use a savepoint"
         )
-
-
-def _handling(inbox: RouteInbox, connect: Callable[[], Any], max_attempts: int | None) -> HandlerDecorator:
-    return inbox.handler(connect=connect, max_attempts=max_attempts, returns=None)
 
 
 def _run_handler(connection: Any, job: Job) -> None:
