@@ -65,9 +65,10 @@ async def test_one_message_on_redis_streams_passes_few_functions(redis_url: str,
     try:
         await broker.apublish(unique_name, [eo.Message(type="paid", data={"order": 1})])
         await until(lambda: worker.consumers and worker.consumers[0].settler.settled["acked"] == 1)
+        settled = worker.consumers[0].settler.settled
         with walk.noted():
             await asyncio.to_thread(_publish, redis_url, unique_name)
-            await until(lambda: worker.consumers[0].settler.settled["acked"] == 2)
+            await until(lambda: settled["acked"] == 2)
     finally:
         worker.stop()
         await asyncio.wait_for(serving, 20)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from effectonce.broker import Broker
 from effectonce.contracts import Envelope, HandlerTracer
 from effectonce.core.events import Events
-from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.retry import Retry
 from effectonce.core.signals import serve_until_signalled
 from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
@@ -30,6 +28,7 @@ from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, Resumable
 from .redrive_preview import InboxRedrivePreview, RedrivePreview, StoreRedrivePreview
 from .routes import HandlerOptions, HandlerRoute, make_route
+from .run import Companion, WorkerRun
 from .startup_checks import check_spans, fit_lease
 from .transaction_executor import MAX_BATCH, TransactionExecutor
 from .transaction_runner import RouteInbox, TransactionRunner
@@ -39,14 +38,6 @@ log = logging.getLogger("effectonce")
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PREFETCH = 1000
-
-
-class Companion(Protocol):
-    """Something that runs beside the handlers until it is stopped, like a relay."""
-
-    def serve(self) -> Coroutine[Any, Any, Any]: ...
-
-    def stop(self) -> Any: ...
 
 
 class Worker:
@@ -116,9 +107,6 @@ class Worker:
         self.listen = listen
         self.tracer: HandlerTracer | None = None
         self._events = Events()
-        self._batchers: tuple[StoreBatcher, StoreBatcher] | None = None  # while it serves: for claims, for settlements
-        #: The queues as they are consumed, while they are.
-        self.consumers: list[QueueConsumer] = []
         #: Whether SIGINT, Ctrl-C, has ended `run`.
         self.interrupted = False
         self._companions: list[Companion] = []
@@ -126,10 +114,7 @@ class Worker:
             raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
         if recover:
             self.add(RecoveryLoop(tuple(recover), micros(recover_every, "recover_every") / 1e6))
-        self._stopping: asyncio.Event | None = None  # of the loop that serves
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._failure: BaseException | None = None
-        self._over = asyncio.Event()
+        self._current_run: WorkerRun | None = None  # while it serves
 
     # -- what it does
 
@@ -235,16 +220,9 @@ class Worker:
 
         From any thread. `serve` returns when it is done.
         """
-        loop, stopping = self._loop, self._stopping
-        if loop is not None and stopping is not None:
-            loop.call_soon_threadsafe(self._stop, loop, stopping)
-
-    def _stop(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
-        if stopping.is_set():
-            self._over.set()
-        else:
-            stopping.set()
-            loop.call_later(self._drain, self._over.set)
+        run = self._current_run
+        if run is not None:
+            run.stop()
 
     async def serve(self) -> None:
         """Check, then consume until `stop` is called. Raises what ended it otherwise, when it has drained.
@@ -254,44 +232,14 @@ class Worker:
         """
         if not self.routes:
             raise ConfigurationError("this worker has no handlers; decorate one with @worker.handler('queue')")
-        if self._stopping is not None:
+        if self._current_run is not None:
             raise ConfigurationError("this worker is serving already; make another one for another event loop")
-        self._loop, self._stopping, self._over = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        self._failure = None
+        run = self._current_run = WorkerRun(self.name, self._companions, self._drain)
         try:
             with self._endpoints():
-                await self._serve(self._loop, self._stopping)
+                await run.serve(self.check, lambda: self._open_consumers(run))
         finally:
-            self.consumers = []
-            self._loop = self._stopping = None
-        if self._failure is not None:
-            raise self._failure
-
-    async def _serve(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
-        checked = loop.create_task(self.check())
-        stopped = loop.create_task(stopping.wait())
-        try:
-            await asyncio.wait([checked, stopped], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-            if not checked.done():  # it waits for a server that is away
-                checked.cancel()
-                await asyncio.wait([checked])
-        if checked.cancelled():
-            return
-        checked.result()
-        self.consumers = consumers = self._make_consumers(loop)
-        companions = [loop.create_task(self._accompany(companion)) for companion in self._companions]
-        for consumer in consumers:
-            consumer.start()
-        log.info("worker %s consumes %s", self.name, ", ".join(consumer.queue for consumer in consumers))
-        try:
-            await stopping.wait()
-        except asyncio.CancelledError:
-            self._over.set()  # a cancelled `serve` does not wait for handlers
-            raise
-        finally:
-            await self._close(consumers, companions)
+            self._current_run = None
 
     def run_check(self) -> None:
         """`check`, outside of an event loop."""
@@ -322,15 +270,20 @@ class Worker:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that it serves on."""
-        return self._loop
+        """The event loop that it serves on; None while it does not."""
+        return None if self._current_run is None else self._current_run.loop
+
+    @property
+    def consumers(self) -> list[QueueConsumer]:
+        """The queues as they are consumed; none while it does not serve."""
+        return [] if self._current_run is None else self._current_run.consumers
 
     @property
     def phase(self) -> Literal["stopped", "starting", "running", "draining"]:
         """Where it is between two `serve`: checking, consuming, or coming to its end."""
-        if self._stopping is None:
+        if self._current_run is None:
             return "stopped"
-        if self._stopping.is_set():
+        if self._current_run.stopping:
             return "draining"
         return "running" if self.consumers else "starting"
 
@@ -363,13 +316,13 @@ class Worker:
 
     # -- how
 
-    def _make_consumers(self, loop: asyncio.AbstractEventLoop) -> list[QueueConsumer]:
+    def _open_consumers(self, run: WorkerRun) -> list[QueueConsumer]:
         """One consumer per queue; suspects are kept apart across all of them."""
         capabilities = self.broker.capabilities
-        quarantine, turns = Quarantine(loop), SuspectTurns()
-        consumers = []
+        quarantine, turns = Quarantine(run.loop), SuspectTurns()
         if self.store is not None:
-            self._batchers = self.store.runtime.open_batchers(self._fail)
+            run.batchers = batchers = self.store.runtime.open_batchers(run.fail)
+        consumers = []
         for queue in self.queues:
             routes = [route for route in self.routes if route.queue == queue]
             concurrency = sum(route.concurrency * (MAX_BATCH if route.batch else 1) for route in routes)
@@ -384,54 +337,19 @@ class Worker:
                 window=capabilities.ack_window if capabilities.extends else None,
                 broker_counts=capabilities.counts_attempts,
                 unknown=self._unknown,
-                fail=self._fail,
+                fail=run.fail,
                 events=self.events,
                 tracer=self.tracer,
             )
-            if self.store is not None and self._batchers is not None:
+            if self.store is not None:
                 consumer.executor = LeaseExecutor(
-                    consumer, routes, self.store, self._batchers, quarantine, self.broker.apublish, self._fail
+                    consumer, routes, self.store, batchers, quarantine, self.broker.apublish, run.fail
                 )
             else:
                 runners = [self._runners[route] for route in routes]
-                consumer.executor = TransactionExecutor(consumer, runners, turns, self._fail)
+                consumer.executor = TransactionExecutor(consumer, runners, turns, run.fail)
             consumers.append(consumer)
         return consumers
-
-    def _fail(self, error: BaseException) -> None:
-        """Something that only a restart can mend: drain, then raise it from `serve`."""
-        if self._failure is None:
-            self._failure = error
-            log.error("worker %s stops: %s", self.name, error)
-            if self._stopping is not None and not self._stopping.is_set():
-                self.stop()
-
-    async def _accompany(self, companion: Companion) -> None:
-        try:
-            await companion.serve()
-        except Exception as error:
-            self._fail(error)
-
-    async def _close(self, consumers: list[QueueConsumer], companions: list[asyncio.Task[None]]) -> None:
-        for companion in self._companions:
-            try:
-                stopping = companion.stop()
-                if inspect.isawaitable(stopping):
-                    await stopping
-            except Exception as error:  # the others are to stop all the same
-                self._fail(error)
-        await asyncio.gather(*(consumer.close(self._over) for consumer in consumers))
-        for batcher in dict.fromkeys(self._batchers or ()):  # one may serve for both kinds of operation
-            await batcher.close()
-        if companions:
-            over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())
-            while companions and not over.done():
-                _, rest = await asyncio.wait([over, *companions], return_when=asyncio.FIRST_COMPLETED)
-                companions = [task for task in companions if task in rest]
-            for task in (over, *companions):
-                task.cancel()
-            await asyncio.wait([over, *companions])
-        log.info("worker %s has stopped", self.name)
 
     def __repr__(self) -> str:
         return f"<worker {self.name} on {self.broker!r}>"

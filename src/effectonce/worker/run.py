@@ -1,0 +1,130 @@
+"""`WorkerRun`: one `serve` of a worker, from its checks to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from effectonce.core.group_commit.batcher import StoreBatcher
+
+from .queue_consumer import QueueConsumer
+
+log = logging.getLogger("effectonce")
+
+
+class Companion(Protocol):
+    """Something that runs beside the handlers until it is stopped, like a relay."""
+
+    def serve(self) -> Coroutine[Any, Any, Any]: ...
+
+    def stop(self) -> Any: ...
+
+
+class WorkerRun:
+    """What lives only while a worker serves: its consumers, its batchers, its companions, and how it is to end.
+
+    It belongs to the running event loop. Only `stop` may be called from other threads.
+    """
+
+    def __init__(self, name: str, companions: Sequence[Companion], drain: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        #: One for each queue, once the checks have passed.
+        self.consumers: list[QueueConsumer] = []
+        #: What sends claims and settlements to the store; the same one twice where it sends both.
+        self.batchers: Sequence[StoreBatcher] = ()
+        self.failure: BaseException | None = None
+        self._name = name
+        self._companions = companions
+        self._drain = drain
+        self._stopping = asyncio.Event()
+        self._over = asyncio.Event()  # handlers that still run are cancelled
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Receive no more, and let what runs end within ``drain`` seconds. Called again: do not wait."""
+        self.loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if self._stopping.is_set():
+            self._over.set()
+        else:
+            self._stopping.set()
+            self.loop.call_later(self._drain, self._over.set)
+
+    def fail(self, error: BaseException) -> None:
+        """Drain because of ``error``, which only a restart can mend."""
+        if self.failure is None:
+            self.failure = error
+            log.error("worker %s stops: %s", self._name, error)
+            if not self._stopping.is_set():
+                self.stop()
+
+    async def serve(
+        self, check: Callable[[], Coroutine[Any, Any, None]], open_consumers: Callable[[], list[QueueConsumer]]
+    ) -> None:
+        """Wait for ``check`` to pass, then consume until `stop`; raise the `failure` where there is one."""
+        if not await self._finish_unless_stopped(check()):
+            return
+        self.consumers = open_consumers()
+        companions = [self.loop.create_task(self._accompany(companion)) for companion in self._companions]
+        for consumer in self.consumers:
+            consumer.start()
+        log.info("worker %s consumes %s", self._name, ", ".join(consumer.queue for consumer in self.consumers))
+        try:
+            await self._stopping.wait()
+        except asyncio.CancelledError:
+            self._over.set()  # a cancelled `serve` does not wait for handlers
+            raise
+        finally:
+            await self._close(companions)
+        if self.failure is not None:
+            raise self.failure
+
+    async def _finish_unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Run ``work``, which may wait for a server that is away. Returns False where `stop` ended it."""
+        working = self.loop.create_task(work)
+        stopped = self.loop.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            if not working.done():
+                working.cancel()
+                await asyncio.wait([working])
+        if working.cancelled():
+            return False
+        working.result()
+        return True
+
+    async def _accompany(self, companion: Companion) -> None:
+        try:
+            await companion.serve()
+        except Exception as error:
+            self.fail(error)
+
+    async def _close(self, companions: list[asyncio.Task[None]]) -> None:
+        for companion in self._companions:
+            try:
+                stopping = companion.stop()
+                if inspect.isawaitable(stopping):
+                    await stopping
+            except Exception as error:  # the others are to stop all the same
+                self.fail(error)
+        await asyncio.gather(*(consumer.close(self._over) for consumer in self.consumers))
+        for batcher in dict.fromkeys(self.batchers):
+            await batcher.close()
+        if companions:
+            over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())
+            while companions and not over.done():
+                _, rest = await asyncio.wait([over, *companions], return_when=asyncio.FIRST_COMPLETED)
+                companions = [task for task in companions if task in rest]
+            for task in (over, *companions):
+                task.cancel()
+            await asyncio.wait([over, *companions])
+        log.info("worker %s has stopped", self._name)
