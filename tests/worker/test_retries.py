@@ -166,6 +166,28 @@ async def test_where_the_broker_does_not_count_the_worker_does() -> None:
     assert attempts == [1, 2, 3]
 
 
+async def test_where_the_broker_does_not_count_what_is_sent_again_after_its_ack_is_counted_anew() -> None:
+    bench = Bench()
+    bench.count_nothing()
+    worker = bench.worker()
+    attempts: list[int] = []
+
+    @worker.handler("orders", mode="seen", retry=Retry(3, first="10ms"))
+    async def charge(message: eo.Message[Any]) -> None:
+        attempts.append(message.attempt)
+        if len(attempts) < 3:
+            raise ValueError
+
+    message = paid()
+    async with serving(worker):
+        await bench.send("orders", message)
+        await until(lambda: bench.count("ack") == 1)
+        assert await asyncio.to_thread(bench.store.forget, "orders/*/billing", message.id)  # an operator lets it rerun
+        await bench.send("orders", message)
+        await until(lambda: bench.count("ack") == 2)
+    assert attempts == [1, 2, 3, 1]
+
+
 # -- order
 
 

@@ -40,4 +40,29 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)",
         "unknown = is_ambiguous(error, progress.unknown_since > 1 or progress.crashes > 0)",
     ): "it is 0, or a time",
+    (
+        "intents/log.py",
+        "self.outcome = None",
+        "pass",
+    ): "an intent whose outcome is recorded is not sent again, so it never starts over with one",
+    (
+        "intents/orphans.py",
+        'if unleased_only and record.state == "claimed" and (record.lease_until or 0) > now:',
+        'if unleased_only and record.state == "claimed" and (record.lease_until or 1) > now:',
+    ): "a claimed record has a lease; the 0 is for the type checker",
+    (
+        "worker/transaction_runner.py",
+        "raise  # nothing can be awaited any more; the connection's end undoes it",
+        "pass  # nothing can be awaited any more; the connection's end undoes it",
+    ): "the coroutine is collected, and what it raises then reaches no caller",
+    (
+        "worker/pause.py",
+        "self.failed = False",
+        "self.failed = True",
+    ): "it saves a call of `Backoff.record_success`, which does nothing without failures",
+    (
+        "worker/message_reader.py",
+        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
+        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 10 else 0",
+    ): "no message is tried a hundred million times",
 }
