@@ -91,6 +91,26 @@ async def test_a_task_that_waits_is_woken_by_the_settlement() -> None:
     await store.aclose()
 
 
+def test_one_who_gives_up_does_not_take_the_wake_up_from_those_who_still_wait() -> None:
+    go, backend = threading.Event(), NotifyingBackend()
+    with eo.Store(backend, sweep_every=None) as store, ThreadPoolExecutor(2) as pool:
+
+        def charge(order: str) -> str:
+            go.wait(60)
+            return "receipt"
+
+        patient, impatient = (
+            eo.once(store, scope="charge", key="order", lease="10m", wait=wait)(charge) for wait in ("10m", "50ms")
+        )
+        calls = [pool.submit(patient, "o-1") for _ in range(2)]
+        until(lambda: backend.waiting_claims)
+        with pytest.raises(eo.InProgress):
+            impatient("o-1")
+        go.set()
+        assert [call.result(60) for call in calls] == ["receipt", "receipt"]
+        assert store.runtime.waiters.waiting == {}
+
+
 def test_a_settlement_by_another_process_wakes_those_who_wait_where_the_store_reports_it() -> None:
     go, backend, runs = threading.Event(), NotifyingBackend(), list[str]()
 

@@ -1,4 +1,4 @@
-"""Mutants that no test can tell from the original, or that none should: each with its reason.
+"""Equivalent mutants: no test can tell them from the original, or none should. Each has its reason.
 
 A mutant is named by its file and by its line before and after; it is left out of the sample as long as the line stands
 as it is written here.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: (file, the line before, the line after): why nobody can tell.
+#: (file, the line before, the line after): why no test can tell.
 EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     (
         "backends/memory/store.py",
@@ -70,4 +70,14 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "if len(body) <= 2 * limit:",
         "if len(body) <= 3 * limit:",
     ): "up to what size the arguments of an error are kept is a question of taste",
+    (
+        "core/codec.py",
+        'raise Unstorable(f"{value} has no JSON form")',
+        "pass",
+    ): "it is refused at the end of the function, in other words",
+    (
+        "backends/nats/consumer.py",
+        """return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) if delay > 0 else b"-NAK")""",
+        """return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) if delay >= 0 else b"-NAK")""",
+    ): "a delay of 0 is none",
 }
