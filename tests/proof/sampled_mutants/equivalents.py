@@ -77,7 +77,14 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "it is refused at the end of the function, in other words",
     (
         "backends/nats/consumer.py",
-        """return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) if delay > 0 else b"-NAK")""",
-        """return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) if delay >= 0 else b"-NAK")""",
+        """return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) """
+        """if delay > 0 else b"-NAK")""",
+        """return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) """
+        """if delay >= 0 else b"-NAK")""",
     ): "a delay of 0 is none",
+    (
+        "backends/kafka/group_member.py",
+        "messages = [first, *(client.consume(room - 1, 0) if room > 1 else ())] if first is not None else []",
+        "messages = [first, *(client.consume(room - 2, 0) if room > 1 else ())] if first is not None else []",
+    ): "the one that is left comes with the next receive",
 }
