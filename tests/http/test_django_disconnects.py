@@ -269,5 +269,5 @@ async def test_20_a_stream_that_a_middleware_drops_half_read_runs_to_its_end(sto
         assert (await client(shop, "ready").exchange()).body == b"it begins with d"
         gc.collect()
         async with asyncio.timeout(30):
-            await asyncio.gather(*streams_module.running_tasks)
+            await asyncio.gather(*recorded_bodies.running_tasks)
     assert ([record.state for record in store.list().records], runs) == (["done"], ["ready"])
