@@ -62,7 +62,7 @@ def test_a_thread_that_waits_is_woken_by_the_settlement() -> None:
     go, backend = threading.Event(), NotifyingBackend()
     with eo.Store(backend, sweep_every=None) as store, ThreadPoolExecutor(2) as pool:
 
-        @eo.once(store, scope="charge", key="order", lease="10m", wait="10m")
+        @eo.once(store, scope="charge", key="order", lease="10m", wait="90s")
         def charge(order: str) -> str:
             go.wait(60)
             return "receipt"
@@ -78,7 +78,7 @@ async def test_a_task_that_waits_is_woken_by_the_settlement() -> None:
     go, backend = asyncio.Event(), NotifyingBackend()
     store = eo.Store(backend, sweep_every=None)
 
-    @eo.once(store, scope="charge", key="order", lease="10m", wait="10m")
+    @eo.once(store, scope="charge", key="order", lease="10m", wait="90s")
     async def charge(order: str) -> str:
         await go.wait()
         return "receipt"
@@ -100,7 +100,7 @@ def test_one_who_gives_up_does_not_take_the_wake_up_from_those_who_still_wait() 
             return "receipt"
 
         patient, impatient = (
-            eo.once(store, scope="charge", key="order", lease="10m", wait=wait)(charge) for wait in ("10m", "50ms")
+            eo.once(store, scope="charge", key="order", lease="10m", wait=wait)(charge) for wait in ("90s", "50ms")
         )
         calls = [pool.submit(patient, "o-1") for _ in range(2)]
         until(lambda: backend.waiting_claims)
@@ -117,7 +117,7 @@ def test_a_settlement_by_another_process_wakes_those_who_wait_where_the_store_re
     def run(process: str) -> eo.Outcome[str]:
         with eo.Store(backend, sweep_every=None) as store:
 
-            @eo.once(store, scope="charge", key="order", lease="10m", wait="10m")
+            @eo.once(store, scope="charge", key="order", lease="10m", wait="90s")
             def charge(order: str) -> str:
                 runs.append(process)
                 go.wait(60)
