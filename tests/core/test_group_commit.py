@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -355,6 +356,19 @@ def test_contention_is_tried_again_then_split_then_given_up() -> None:
     assert port.sizes == [2] * 6 + [1, 1]
     (reply,) = send(Script(*[Contention("deadlock")] * 20), "a")
     assert isinstance(reply, eo.StoreUnavailable)
+
+
+def test_the_pauses_between_tries_for_a_contended_row_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that rivals that met once do not meet again and again."""
+    monkeypatch.setattr(random, "uniform", lambda shortest, longest: longest)
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    run_sync(exchange(Script(*[Contention("deadlock")] * 5), [claim("a")], pause))  # type: ignore[arg-type]
+    assert 0 < pauses[0] < 0.01
+    assert all(later == 2 * earlier for earlier, later in pairwise(pauses))
 
 
 def test_one_bad_key_harms_itself_only() -> None:

@@ -7,12 +7,16 @@ import contextvars
 import gc
 import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import effectonce as eo
+from effectonce.testing import ManualClock
 from tests.core.grouped import GroupedBackend
+
+from .conftest import HandlerForm
 
 
 async def test_current_survives_that_another_task_ends_in_its_context(store: eo.Store) -> None:
@@ -47,6 +51,29 @@ def test_current_survives_that_another_coroutine_is_closed_in_its_context(store:
         return eo.current().key
 
     assert innocent("mine") == "mine"
+
+
+def test_a_handler_is_told_that_the_attempt_before_it_never_reported_an_outcome(
+    store: eo.Store, clock: ManualClock, form: HandlerForm
+) -> None:
+    """F02: it may have had its effect. One that raised did report."""
+    lapsed: list[bool] = []
+    in_another_thread = ThreadPoolExecutor(1)
+
+    @form.once(store, scope="charge", key="k", lease="30s")
+    def charge(k: str) -> None:
+        lapsed.append(eo.current().lapsed)
+        if len(lapsed) == 1:
+            raise ValueError
+        if len(lapsed) == 2:  # it hangs, and the next delivery comes when its lease has ended
+            clock.advance(31)
+            in_another_thread.submit(charge, k).result()
+
+    for error in (ValueError, eo.LeaseLost):
+        with pytest.raises(error):
+            charge("p1")
+    in_another_thread.shutdown()
+    assert lapsed == [False, False, True]
 
 
 def test_handlers_that_start_their_successor_keep_no_chain_of_the_past() -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -137,6 +139,40 @@ def test_every_event_about_the_end_of_a_run_has_its_duration(
     charge("p1")
     ends = ["completed"] if value == "stored" else ["result_not_stored", "completed"]
     assert [(event.kind, event.seconds) for event in events] == [("claimed", 0.0), *((kind, 7.0) for kind in ends)]
+
+
+def test_a_duplicate_that_may_not_run_emits_why(store: eo.Store, events: list[eo.Event], form: HandlerForm) -> None:
+    in_another_thread = ThreadPoolExecutor(1)
+
+    @form.once(store, scope="charge", key="k", fingerprint="amount", on_error="doubt", permanent=(ValueError,))
+    def charge(k: str, amount: int) -> None:
+        if k == "running":
+            with pytest.raises(eo.InProgress):
+                in_another_thread.submit(charge, k, amount).result()
+        elif k == "failed":
+            raise ValueError(k)
+        elif k == "in doubt":
+            raise OSError(k)
+
+    def deliver(k: str, amount: int = 1) -> None:
+        with suppress(ValueError, OSError, eo.EffectOnceError):
+            charge(k, amount)
+
+    for key in ("running", "failed", "in doubt", "other payload"):
+        deliver(key)
+    deliver("failed")
+    deliver("in doubt")
+    deliver("other payload", amount=2)
+    in_another_thread.shutdown()
+    duplicates = [event for event in events if event.kind not in ("claimed", "completed")]
+    assert [(event.kind, event.key) for event in duplicates] == [
+        ("in_progress", "running"),
+        ("failed", "failed"),  # the handler raised,
+        ("in_doubt", "in doubt"),
+        ("failed", "failed"),  # and these are the duplicates
+        ("in_doubt", "in doubt"),
+        ("mismatch", "other payload"),
+    ]
 
 
 def test_a_hook_that_raises_is_logged_with_its_own_error_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -125,6 +125,22 @@ class Hears:
         return response
 
 
+class AnswersItself:
+    """A middleware outside of the guard that looks at the beginning of a stream, and answers something else."""
+
+    async_capable, sync_capable = True, False
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = await self.get_response(request)
+        if not response.streaming:
+            return response  # type: ignore[no-any-return]
+        chunks = aiter(response)
+        return HttpResponse(b"it begins with " + await anext(chunks))
+
+
 VIEWS: list[Callable[..., Any]] = [
     awaits, blocks, streams, ready, streams_later, sync_stream, endless, endless_later, speaks,
 ]  # fmt: skip
@@ -242,3 +258,16 @@ async def test_what_a_view_sets_for_its_context_is_seen_outside_of_the_guard(sto
     with shop.settings:
         shop.handler = ASGIHandler()
         assert (await client(shop, "speaks").exchange())["content-language"] == "Italian"
+
+
+async def test_20_a_stream_that_a_middleware_drops_half_read_runs_to_its_end(store: eo.Store) -> None:
+    """Otherwise it would wait for ever for its reader, and its claim would be renewed for ever."""
+    shop = Shop("async", __name__, STORE=store, PRINCIPAL=user_id)
+    shop.settings.options["MIDDLEWARE"].insert(0, f"{__name__}.AnswersItself")
+    with shop.settings:
+        shop.handler = ASGIHandler()
+        assert (await client(shop, "ready").exchange()).body == b"it begins with d"
+        gc.collect()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*recorded_bodies.running_tasks)
+    assert ([record.state for record in store.list().records], runs) == (["done"], ["ready"])

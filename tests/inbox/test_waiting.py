@@ -117,6 +117,19 @@ async def test_a_key_of_ones_own_table_waits_as_well(shop: Shop, end: str) -> No
     assert len(shop.place.query(f"SELECT * FROM payments WHERE idempotency_key = '{shop.scope}'")) == 1
 
 
+async def test_programs_that_start_at_once_may_all_create_the_tables(shop: Shop) -> None:
+    """On PostgreSQL both would find no table, and the one whose CREATE TABLE comes second would fail."""
+    inbox = eo.Inbox(scope=shop.scope, table=f"{shop.scope}_inbox")
+    try:
+        beside(shop, inbox.migrate, inbox.migrate, "commit")
+        with closing(opened(shop.place)) as conn:
+            assert inbox.first(conn, "k")
+    finally:
+        with shop.place.connected() as run:
+            run(f"DROP TABLE {inbox.table_name}")
+            run(f"DROP TABLE {inbox.table_name}_attempts")
+
+
 IMPATIENT = {
     "sqlite": "PRAGMA busy_timeout = 50",
     "postgresql": "SET lock_timeout = '50ms'",

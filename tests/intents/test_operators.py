@@ -15,6 +15,7 @@ from effectonce.intents.intents import Intents
 from effectonce.intents.operations import Intent
 from effectonce.store import Store
 from effectonce.testing import ManualClock
+from effectonce.testing.fault_points import Killed
 
 
 class Receipt(msgspec.Struct):
@@ -181,13 +182,24 @@ def test_what_a_renamed_operation_left_is_told_by_a_check(
     assert not [each for each in caplog.records if "not finished" in each.message]
 
 
-def test_a_check_does_not_wait_for_what_the_release_before_is_sending(store: Store, intents: Intents) -> None:
-    @intents.operation("stripe", "charge")
-    def charge(intent: Intent[str]) -> None:
-        renamed(store).check("1h")
-        assert renamed(store).orphaned() == [charge.scope]
+def test_a_check_is_silent_about_what_the_release_before_is_sending(
+    clock: ManualClock, store: Store, intents: Intents, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a rolling deploy both releases run, and the old one finishes what it has begun: unless its lease has ended."""
 
-    charge("hello", key="m")
+    @intents.operation("stripe", "charge", lease="30s")
+    def charge(intent: Intent[str]) -> None:
+        deployed = renamed(store)
+        assert deployed.orphaned() == [charge.scope]
+        deployed.check("1h")
+        assert not caplog.records
+        clock.advance(30)
+        deployed.check("1h")
+        raise Killed
+
+    with pytest.raises(Killed):
+        charge("hello", key="m")
+    assert "billing/stripe/charge left unfinished intents" in caplog.text
 
 
 def test_what_is_open_of_a_renamed_operation_is_told_as_well(store: Store, intents: Intents) -> None:

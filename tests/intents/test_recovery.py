@@ -108,6 +108,13 @@ def test_two_operations_of_one_name_are_refused(intents: Intents, charge: Any) -
         intents.operation("stripe", "charge")(lambda intent: None)
 
 
+def test_two_groups_of_intents_do_not_share_an_operation(store: Store, intents: Intents, charge: Any) -> None:
+    """The second function would get the results of the first, and never run for what that has handled."""
+    other = Intents(store, scope="billing")
+    with pytest.raises(eo.ScopeTaken, match="already used"):
+        other.operation("stripe", "charge")(lambda intent: None)
+
+
 # -- a bounded number at a time
 
 

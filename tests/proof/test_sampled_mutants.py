@@ -1,4 +1,4 @@
-"""The sampled mutants: which there are, which are left out, and that one survives or dies by the tests near it."""
+"""Sampled mutation tests: which mutants there are, which are left out, and that the tests near one kill it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from tests.harness.shared import ServerRegistry
-from tests.proof.sampled_mutants.__main__ import choose
+from tests.proof.sampled_mutants.__main__ import choose_mutants
 from tests.proof.sampled_mutants.checkout_copy import PACKAGE, ROOT, CheckoutCopy
 from tests.proof.sampled_mutants.equivalents import EQUIVALENTS
 from tests.proof.sampled_mutants.mutations import mutants_below, mutants_of
@@ -87,15 +87,15 @@ def test_every_room_has_code_and_tests() -> None:
 
 def test_a_sample_is_valid_python_and_the_same_for_the_same_seed() -> None:
     options = argparse.Namespace(at=None, rooms=["guard", "relay"], seed=7, n=50)
-    sample = choose(options)
+    sample = choose_mutants(options)
     assert len(set(sample)) == 50
-    assert choose(options) == sample
+    assert choose_mutants(options) == sample
     for mutant in sample:
         ast.parse(mutant.apply((SOURCE / mutant.path).read_bytes()))
 
 
 def test_every_equivalent_is_still_there() -> None:
-    """One whose line has changed since is to be looked at again."""
+    """Where its line has changed since, look at it again."""
     left = set(EQUIVALENTS)
     for path in {path for path, _, _ in EQUIVALENTS}:
         source = (SOURCE / path).read_bytes() if (SOURCE / path).exists() else b""
@@ -115,10 +115,13 @@ def test_the_tests_near_a_mutant_notice_it() -> None:
         arguments = (copy, registry.listen(), "gw0", ["tests/values/test_fingerprint.py"])
         with copy.mutated(mutant):
             run = run_tests(*arguments)
-            assert (run.code, run.failed.partition("::")[0]) == (FAILED, "tests/values/test_fingerprint.py"), run.output
+            assert (run.exit_code, run.first_failure.partition("::")[0]) == (
+                FAILED,
+                "tests/values/test_fingerprint.py",
+            ), run.output
             assert (SOURCE / mutant.path).read_bytes() == original
         run = run_tests(*arguments)
-        assert run.code == PASSED, run.output
+        assert run.exit_code == PASSED, run.output
     finally:
         copy.close()
         registry.close()

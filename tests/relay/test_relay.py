@@ -245,6 +245,20 @@ async def test_one_outage_after_another_begins_with_a_short_pause(database: Data
     assert sum(pause <= 0.1 for pause in paused) == 2
 
 
+async def test_an_outage_is_over_when_there_is_nothing_left_to_send(database: Database, broker: FakeBroker) -> None:
+    """Somebody discarded the last message while the broker was away: the relay looks for new ones as it always does,
+    instead of after the growing pauses of an outage."""
+    database.send_numbers([1])
+    broker.raises = lambda packets: BrokerUnavailable("gone fishing")
+    relay = database.relay(broker)
+    serving = asyncio.create_task(relay.serve())
+    await auntil(lambda: relay.outage is not None)
+    database.execute("DELETE FROM {outbox}")
+    await auntil(lambda: relay.outage is None)
+    relay.stop()
+    await serving
+
+
 async def test_a_queue_that_may_not_be_used_holds_up_its_own_rows_uncounted(
     database: Database, broker: FakeBroker
 ) -> None:
@@ -256,9 +270,14 @@ async def test_a_queue_that_may_not_be_used_holds_up_its_own_rows_uncounted(
 
     broker.raises = forbid
     relay = database.relay(broker, retry=Retry(1, cap="1h"))
+    events: list[Event] = []
+    relay.store.add_hook(events.append)
     assert await relay.drain() == 1
     rows = database.execute("SELECT state, attempts, error FROM {outbox} WHERE destination = 'forbidden'")
     assert rows == [("waiting", 0, "ConfigurationError: no permission")] * 2
+    failures = [(event.scope, event.key, event.detail) for event in events if event.kind == "publish_failed"]
+    assert failures == [("forbidden", "m1", "no permission")], "once for the queue, not once for each row"
+    assert relay.totals.failed == 1
 
 
 async def test_a_row_that_upsets_the_publisher_harms_itself_only(database: Database, broker: FakeBroker) -> None:

@@ -367,6 +367,27 @@ async def test_f36_while_the_store_is_away_nothing_is_acked_and_nothing_is_lost(
     assert len(runs) == 5
 
 
+async def test_f36_a_store_that_answers_completions_again_is_said_to(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where nothing is claimed meanwhile; and its next outage begins with a short pause."""
+    bench = Bench()
+    worker = bench.worker()
+    refused: list[Batchable] = []
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None: ...
+
+    def refuse(op: Batchable) -> None:
+        if isinstance(op, Settlement) and len(refused) < 2:
+            refused.append(op)
+            raise eo.StoreUnavailable("it is away")
+
+    bench.store_backend.before = refuse
+    async with serving(worker):
+        await bench.send("orders", paid())
+        await until(lambda: bench.count("ack") == 1)
+    assert "it answers again, after 2 tries" in caplog.text
+
+
 async def test_f08_a_claim_that_is_asked_for_again_does_not_make_an_old_lease_look_new() -> None:
     """The reply to a claim was lost, and its lease is over when the store answers again: another may have it then."""
     clock = ManualClock()

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import BrokerCapabilities
+from effectonce.worker import settler
 
 from .bench import Bench, Watched, paid, serving, until
 
@@ -179,7 +181,9 @@ def again(bench: Bench, done: list[str]) -> eo.Worker:
     return worker
 
 
-async def test_f58_a_handler_that_outlasts_the_drain_is_cancelled_released_and_given_back() -> None:
+async def test_f58_a_handler_that_outlasts_the_drain_is_cancelled_released_and_given_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = Bench()
     worker = bench.worker(drain="50ms")
     running = asyncio.Event()
@@ -205,6 +209,7 @@ async def test_f58_a_handler_that_outlasts_the_drain_is_cancelled_released_and_g
     assert record is not None
     assert record.state == "free"
     assert bench.store.runtime.leased_runs == set()
+    assert "queue orders: 1 handlers did not end in time" in caplog.text
 
 
 async def test_f58_a_thread_that_outlasts_the_drain_keeps_its_lease() -> None:
@@ -378,6 +383,26 @@ async def test_wrong_credentials_end_the_worker_at_once() -> None:
     bench.broken = [eo.ConfigurationError("the password is wrong")]
     with pytest.raises(eo.ConfigurationError, match="password"):
         await asyncio.wait_for(with_handler(bench.worker()).serve(), 10)
+
+
+async def test_f59_while_the_broker_is_away_an_ack_is_tried_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settler, "RETRY_PAUSE_S", 0.2)
+    bench = Bench()
+    ack, tries = Watched.ack, list[float]()
+
+    async def away(self: Watched, deliveries: Any) -> Any:
+        tries.append(time.monotonic())
+        if len(tries) < 3:
+            raise eo.BrokerUnavailable("reset by peer")
+        return await ack(self, deliveries)
+
+    monkeypatch.setattr(Watched, "ack", away)
+    async with serving(with_handler(bench.worker())):
+        await bench.send("orders", paid())
+        await until(lambda: bench.count("ack") == 1)
+    assert all(after - before >= 0.19 for before, after in pairwise(tries)), "not as fast as it can"
 
 
 async def test_what_is_decided_while_others_are_being_sent_is_sent_too(monkeypatch: pytest.MonkeyPatch) -> None:

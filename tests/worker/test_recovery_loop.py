@@ -125,6 +125,22 @@ async def test_a_worker_that_stops_leaves_the_rest_to_the_next() -> None:
     assert len(done) == 1
 
 
+async def test_a_worker_that_serves_again_resumes_unfinished_work_again() -> None:
+    bench = Bench()
+    done: list[int] = []
+    saga = eo.Saga("ship", bench.store, input=int)
+
+    @saga.step()
+    async def send(input: int) -> None:
+        done.append(input)
+
+    worker = idle(bench, saga)
+    for number in range(3):
+        async with serving(worker):
+            await saga.astart(number, number)
+            await until(lambda number=number: done == [*range(number + 1)])  # type: ignore[misc]
+
+
 def test_what_cannot_be_recovered_is_refused() -> None:
     with pytest.raises(eo.ConfigurationError, match="give a list of Intents and sagas"):
         Bench().worker(recover=["payments"])

@@ -27,6 +27,11 @@ def test_the_backoff_doubles_up_to_its_cap_with_full_jitter() -> None:
     assert max(d for d in delays if d is not None) > 3.5
 
 
+def test_the_first_delay_may_be_none_at_all_and_a_number_is_in_seconds() -> None:
+    assert Retry(3, first=0).after(ValueError(), 1) == 0.0
+    assert Retry(3, first=1, jitter=False).after(ValueError(), 1) == 1.0
+
+
 def test_after_the_last_attempt_there_is_none() -> None:
     assert Retry(3).after(ValueError(), 2) is not None
     assert Retry(3).after(ValueError(), 3) is None
@@ -164,6 +169,28 @@ async def test_where_the_broker_does_not_count_the_worker_does() -> None:
         await bench.send("orders", paid())
         await until(lambda: bench.count("dead") == 1)
     assert attempts == [1, 2, 3]
+
+
+async def test_where_the_broker_does_not_count_what_is_sent_again_after_its_ack_is_counted_anew() -> None:
+    bench = Bench()
+    bench.count_nothing()
+    worker = bench.worker()
+    attempts: list[int] = []
+
+    @worker.handler("orders", mode="seen", retry=Retry(3, first="10ms"))
+    async def charge(message: eo.Message[Any]) -> None:
+        attempts.append(message.attempt)
+        if len(attempts) < 3:
+            raise ValueError
+
+    message = paid()
+    async with serving(worker):
+        await bench.send("orders", message)
+        await until(lambda: bench.count("ack") == 1)
+        assert await asyncio.to_thread(bench.store.forget, "orders/*/billing", message.id)  # an operator lets it rerun
+        await bench.send("orders", message)
+        await until(lambda: bench.count("ack") == 2)
+    assert attempts == [1, 2, 3, 1]
 
 
 # -- order

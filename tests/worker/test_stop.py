@@ -162,3 +162,47 @@ async def test_what_is_granted_while_the_worker_drains_is_released(monkeypatch: 
     assert not bench.store.runtime.leased_runs
     assert sorted(record.state for record in bench.store.list().records) == ["free", "free"]
     assert bench.count("nack") == 2
+
+
+async def test_f58_what_was_claimed_ahead_is_released_as_soon_as_the_worker_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another worker has it at once, as a first attempt, while the handlers of the first still run."""
+    bench = Bench()
+    worker = bench.worker(drain="1h")
+    other = bench.worker(store=eo.Store(bench.store_backend, sweep_every=None))  # as in another process
+    go = [asyncio.Event() for _ in range(6)]
+    started, ended, attempts = list[int](), list[int](), list[tuple[int, int]]()
+    gate = Gate(monkeypatch, lambda op: isinstance(op, Claim) and bool(ended))
+
+    @worker.handler("orders", concurrency=2)
+    async def charge(message: eo.Message[Any]) -> None:
+        started.append(message.data["order"])
+        await go[message.data["order"]].wait()
+        ended.append(message.data["order"])
+
+    @other.handler("orders")
+    async def charge_elsewhere(message: eo.Message[Any]) -> None:
+        attempts.append((message.data["order"], eo.current().attempt))
+
+    await bench.send("orders", *(paid(number) for number in range(6)))
+    task = asyncio.create_task(worker.serve())
+    await until(lambda: len(started) == 2)
+    go[0].set()
+    await until(lambda: gate.waiting)
+    go[1].set()  # one ends while the next is being claimed: it is worth while to claim ahead
+    await until(lambda: len(ended) == 2)
+    gate.open.set()
+    await until(lambda: len(started) == 4 and bench.store.stats().counts["claimed"] == 4)
+
+    worker.stop()
+    async with serving(other):
+        await until(lambda: len(attempts) == 2)
+        assert sorted(attempts) == [(number, 1) for number in range(6) if number not in started]
+        assert (task.done(), len(ended)) == (False, 2)
+        assert bench.delays() == [0.0, 0.0]
+    for event in go:
+        event.set()
+    await asyncio.wait_for(task, 60)
+    assert len(started) == 4
+    assert bench.count("ack") == 6

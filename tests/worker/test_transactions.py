@@ -351,7 +351,9 @@ async def test_a_plain_def_that_returns_a_coroutine_is_never_taken_for_done(sqli
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-async def test_f33_a_handler_that_commits_its_batch_loses_no_message_of_it(sqlite: Database, goes_on: bool) -> None:
+async def test_f33_a_handler_that_commits_its_batch_loses_no_message_of_it(
+    sqlite: Database, goes_on: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """All rows are inserted first: those of the messages behind it would stay, without their effects."""
     worker = sqlite.worker()
 
@@ -376,6 +378,7 @@ async def test_f33_a_handler_that_commits_its_batch_loses_no_message_of_it(sqlit
         assert (sqlite.rows(), sqlite.bench.count("dead")) == (7, 1)
     else:
         assert (sqlite.rows(), sqlite.effects()) == (8, list(range(8))), "what is surely committed is not done again"
+        assert "<locals>.insert has ended the transaction that it shares" in caplog.text
 
 
 async def test_f20_what_the_drain_has_cancelled_is_no_poison(postgres: Database) -> None:

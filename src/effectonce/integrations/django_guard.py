@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -147,7 +148,9 @@ async def _discard_response(response: HttpResponseBase) -> None:
 
 def _record_stream(recording: ResponseRecording, response: StreamingHttpResponse) -> None:
     if response.is_async:
-        body = AsyncRecordedBody(recording, response.streaming_content)
+        # Read through a copy: a stream that held the response would keep it, and with it itself, from being collected
+        # where a middleware drops it half read.
+        body = AsyncRecordedBody(recording, copy(response).streaming_content)
         response.streaming_content = body.stream()
         response._resource_closers.append(body.close)
         return

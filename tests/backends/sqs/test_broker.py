@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -104,6 +105,16 @@ async def test_f44_only_the_packets_that_are_too_large_are_refused(standard: SQS
     consumer = standard.consumer(unique_name, group=GROUP, prefetch=10)
     found = await drain(consumer)
     assert sorted(found) == sorted(bodies[at] for at in (0, 3, 4, 5))
+
+
+async def test_f44_a_message_of_exactly_the_largest_size_is_sent(standard: SQSBackend, unique_name: str) -> None:
+    await standard.declare(unique_name, group=GROUP)
+    (refusal,) = await standard.publisher().publish(unique_name, [Packet(body=b"x" * 300_000)])
+    size, limit = map(int, re.findall(r"\d+", str(refusal)))
+    largest = b"x" * (300_000 - (size - limit))
+    answers = await standard.publisher().publish(unique_name, [Packet(body=largest), Packet(body=largest + b"x")])
+    assert [answer is None for answer in answers] == [True, False]
+    assert await drain(standard.consumer(unique_name, group=GROUP, prefetch=10)) == [largest]
 
 
 @pytest.mark.parametrize("kind", ["standard", "fifo"])

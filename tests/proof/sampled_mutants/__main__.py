@@ -1,4 +1,4 @@
-"""The mutants from the shell; exit code 1 where fewer are killed than should be."""
+"""The command line. Exit code 1: fewer mutants were killed than ``--least``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .nearest_tests import PASSED, ROOMS, NearTests, room_of
 class Result:
     mutant: Mutant
     killed: bool
-    by: str  # the first test that failed, or how else the run ended
+    killed_by: str  # the first test that failed, or how else the run ended
     seconds: float
 
     def as_json(self) -> dict[str, Any]:
@@ -41,13 +41,13 @@ class Result:
             "before": mutant.before,
             "after": mutant.after,
             "killed": self.killed,
-            "by": self.by,
+            "killed_by": self.killed_by,
             "seconds": round(self.seconds, 1),
         }
 
 
-class Laboratory:
-    """Some copies of the checkout, the servers that all test processes share, and what is known about the tests."""
+class MutantRunner:
+    """Runs mutants side by side, each in a copy of the checkout of its own, against servers that they share."""
 
     def __init__(self, copies: int) -> None:
         self._registry = ServerRegistry()
@@ -55,7 +55,7 @@ class Laboratory:
         self._copies: queue.Queue[tuple[str, CheckoutCopy]] = queue.Queue()
         for number in range(copies):
             self._copies.put((f"gw{number}", CheckoutCopy()))
-        self._near: dict[str, NearTests] = {}
+        self._near_tests_of: dict[str, NearTests] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -63,40 +63,42 @@ class Laboratory:
             self._copies.get()[1].close()
         self._registry.close()
 
-    def try_out(self, mutant: Mutant) -> Result:
-        """Put the mutant in place and run the tests near it."""
+    def run(self, mutant: Mutant) -> Result:
+        """Run the tests near ``mutant`` with it in place. Waits for a copy that is free."""
         name, copy = self._copies.get()
         try:
-            near = self._near_tests(room_of(mutant), copy, name)
+            near_tests = self._near_tests(room_of(mutant), copy, name)
             with copy.mutated(mutant):
-                run = near.try_out(mutant, copy, name)
+                run = near_tests.run(mutant, copy, name)
         finally:
             self._copies.put((name, copy))
-        ending = "it took too long" if run.code is None else f"pytest ended with {run.code}"
-        return Result(mutant, run.code != PASSED, run.failed or ending, run.seconds)
+        ending = "it took too long" if run.exit_code is None else f"pytest ended with {run.exit_code}"
+        return Result(mutant, run.exit_code != PASSED, run.first_failure or ending, run.seconds)
 
     def _near_tests(self, room: str, copy: CheckoutCopy, name: str) -> NearTests:
-        with self._lock:  # what else runs meanwhile would make them look slow
-            if room not in self._near:
-                self._near[room] = NearTests(room, copy, self._servers, name)
-            return self._near[room]
+        with self._lock:  # one room at a time: side by side, each would make the other's tests look slow
+            if room not in self._near_tests_of:
+                self._near_tests_of[room] = NearTests(room, copy, self._servers, name)
+            return self._near_tests_of[room]
 
 
-def choose(options: argparse.Namespace) -> list[Mutant]:
-    """The mutants that the options ask for, without the equivalent ones; a sample always in the same order."""
+def choose_mutants(options: argparse.Namespace) -> list[Mutant]:
+    """Choose the mutants that the options ask for, without equivalent ones. The same seed gives the same, in order."""
     if options.at:
         path, _, line = options.at.partition(":")
         mutants = [m for m in mutants_below(ROOT / PACKAGE, (path,)) if line in ("", str(m.line))]
     else:
-        everything = mutants_below(ROOT / PACKAGE, options.rooms or ROOMS)
-        mutants = random.Random(options.seed).sample(everything, len(everything))
+        all_mutants = mutants_below(ROOT / PACKAGE, options.rooms or ROOMS)
+        mutants = random.Random(options.seed).sample(all_mutants, len(all_mutants))
     return [mutant for mutant in mutants if mutant.identity not in EQUIVALENTS][: None if options.at else options.n]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.sampled_mutants", description=__doc__)
     parser.add_argument("-n", type=int, default=200, help="how many mutants (%(default)s)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="the same one, the same mutants")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(10_000), help="the same seed gives the same mutants"
+    )
     parser.add_argument("--rooms", nargs="+", choices=sorted(ROOMS), metavar="ROOM", help=", ".join(ROOMS))
     parser.add_argument("--at", metavar="FILE[:LINE]", help="every mutant there instead of a sample")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (%(default)s)")
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="the results as data")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     options = parser.parse_args(arguments)
-    mutants = choose(options)
+    mutants = choose_mutants(options)
     if options.list:
         for mutant in mutants:
             print(mutant, mutant.diff, sep="\n")
@@ -117,43 +119,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_all(mutants: Sequence[Mutant], jobs: int) -> list[Result]:
-    """Every result as soon as it is there; in the end those that are there, where it is interrupted."""
-    laboratory = Laboratory(jobs)
+    """Run ``mutants``, ``jobs`` at a time, and show each result as it comes. Interrupted, it returns those so far."""
+    runner = MutantRunner(jobs)
     pool = ThreadPoolExecutor(jobs)
     results: list[Result] = []
     started = time.monotonic()
 
-    def try_out(mutant: Mutant) -> None:
-        result = laboratory.try_out(mutant)
+    def run_one(mutant: Mutant) -> None:
+        result = runner.run(mutant)
         results.append(result)
         show(result, results, len(mutants), started)
 
     try:
-        for _ in pool.map(try_out, mutants):
+        for _ in pool.map(run_one, mutants):
             pass
     except KeyboardInterrupt:
         print("interrupted; these are the results so far", file=sys.stderr)
     finally:
         pool.shutdown(cancel_futures=True)
-        laboratory.close()
+        runner.close()
     return results
 
 
 def show(result: Result, results: Sequence[Result], total: int, started: float) -> None:
-    """One line for a killed mutant, its change for one that survived, and how far we are."""
-    lines = [f"{'killed  ' if result.killed else 'SURVIVED'} {result.mutant}  {result.seconds:.0f} s  {result.by}"]
+    """Print one line for a killed mutant, also the change for a survivor; on a terminal the progress, too."""
+    lines = [
+        f"{'killed  ' if result.killed else 'SURVIVED'} {result.mutant}  {result.seconds:.0f} s  {result.killed_by}"
+    ]
     if not result.killed:
         lines.append(result.mutant.diff)
-    left = (time.monotonic() - started) / len(results) * (total - len(results))
+    seconds_left = (time.monotonic() - started) / len(results) * (total - len(results))
     print("\n".join(lines), flush=True)
     if sys.stderr.isatty():
-        survivors = sum(not each.killed for each in results)
-        progress = f"{len(results)}/{total}, {survivors} survived, {left / 60:.0f} min left"
+        survivors = sum(not other.killed for other in results)
+        progress = f"{len(results)}/{total}, {survivors} survived, {seconds_left / 60:.0f} min left"
         print(f"{progress:70}", end="\r", file=sys.stderr, flush=True)
 
 
 def report(results: Sequence[Result]) -> float:
-    """Print the rate of each room and of all; return that of all, in percent."""
+    """Print the rate of each room and of all rooms. Returns the latter, in percent."""
     tried = Counter(room_of(result.mutant) for result in results)
     killed = Counter(room_of(result.mutant) for result in results if result.killed)
     for room, count in sorted(tried.items()):

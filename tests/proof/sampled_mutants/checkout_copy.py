@@ -1,4 +1,4 @@
-"""A copy of the checkout, in which one mutant at a time is put in place."""
+"""A copy of the checkout, with one mutant at a time in it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from .mutations import Mutant
 
 ROOT: Final = Path(__file__).parents[3]
 PACKAGE: Final = Path("src", "effectonce")
-LEFT_OUT: Final = shutil.ignore_patterns(".git", ".venv*", ".servers", ".*_cache", ".hypothesis", "__pycache__", "site")
+NOT_COPIED: Final = shutil.ignore_patterns(
+    ".git", ".venv*", ".servers", ".*_cache", ".hypothesis", "__pycache__", "site"
+)
 
 
 class CheckoutCopy:
-    """Code and tests as they were when it was made: you may go on editing the checkout."""
+    """Code and tests as they were when it was made: you can go on editing the checkout."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="eo-mutants-"))
-        shutil.copytree(ROOT, self.root, ignore=LEFT_OUT, dirs_exist_ok=True)
+        shutil.copytree(ROOT, self.root, ignore=NOT_COPIED, dirs_exist_ok=True)
         (self.root / ".servers").symlink_to(ROOT / ".servers")  # what `make servers` installed there
         self.package = self.root / PACKAGE
 
@@ -41,6 +43,7 @@ class CheckoutCopy:
 
     @staticmethod
     def _write(file: Path, source: bytes) -> None:
-        """A compiled file is told from its source by second and size, which a mutant may share with the original."""
+        """Write a module and drop its compiled file: Python would take that for current where the time (in seconds) and
+        the size are the same, as those of a mutant and its original may be."""
         file.write_bytes(source)
         Path(cache_from_source(str(file))).unlink(missing_ok=True)

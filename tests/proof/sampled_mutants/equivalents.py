@@ -1,4 +1,4 @@
-"""Mutants that no test can tell from the original, or that none should: each with its reason.
+"""Equivalent mutants: no test can tell them from the original, or none should. Each has its reason.
 
 A mutant is named by its file and by its line before and after; it is left out of the sample as long as the line stands
 as it is written here.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: (file, the line before, the line after): why nobody can tell.
+#: (file, the line before, the line after): why no test can tell.
 EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     (
         "backends/memory/store.py",
@@ -40,4 +40,51 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)",
         "unknown = is_ambiguous(error, progress.unknown_since > 1 or progress.crashes > 0)",
     ): "it is 0, or a time",
+    (
+        "intents/log.py",
+        "self.outcome = None",
+        "pass",
+    ): "an intent whose outcome is recorded is not sent again, so it never starts over with one",
+    (
+        "intents/orphans.py",
+        'if unleased_only and record.state == "claimed" and (record.lease_until or 0) > now:',
+        'if unleased_only and record.state == "claimed" and (record.lease_until or 1) > now:',
+    ): "a claimed record has a lease; the 0 is for the type checker",
+    (
+        "worker/transaction_runner.py",
+        "raise  # nothing can be awaited any more; the connection's end undoes it",
+        "pass  # nothing can be awaited any more; the connection's end undoes it",
+    ): "the coroutine is collected, and what it raises then reaches no caller",
+    (
+        "worker/pause.py",
+        "self.failed = False",
+        "self.failed = True",
+    ): "it saves a call of `Backoff.record_success`, which does nothing without failures",
+    (
+        "worker/message_reader.py",
+        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
+        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 10 else 0",
+    ): "no message is tried a hundred million times",
+    (
+        "core/codec.py",
+        "if len(body) <= 2 * limit:",
+        "if len(body) <= 3 * limit:",
+    ): "up to what size the arguments of an error are kept is a question of taste",
+    (
+        "core/codec.py",
+        'raise Unstorable(f"{value} has no JSON form")',
+        "pass",
+    ): "it is refused at the end of the function, in other words",
+    (
+        "backends/nats/consumer.py",
+        """return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) """
+        """if delay > 0 else b"-NAK")""",
+        """return await self._settle(deliveries, b'-NAK {"delay": %d}' % round(delay * 1e9) """
+        """if delay >= 0 else b"-NAK")""",
+    ): "a delay of 0 is none",
+    (
+        "backends/kafka/group_member.py",
+        "messages = [first, *(client.consume(room - 1, 0) if room > 1 else ())] if first is not None else []",
+        "messages = [first, *(client.consume(room - 2, 0) if room > 1 else ())] if first is not None else []",
+    ): "the one that is left comes with the next receive",
 }

@@ -1,9 +1,9 @@
-"""What a mutant is, and all that a file has.
+"""Mutants: what one is, and which ones a file has.
 
-Left out, since no test of behaviour can or should tell: annotations, `if TYPE_CHECKING`, overloads, `__repr__`, calls
-of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), a `zip`'s
-`strict`, sizes of caches, options of dataclasses and structs, and how long the module's constants of time are. Left out
-as well: a constructor's own assignments, since every test would see that one is missing.
+Left out, since no test of behaviour can or should notice them: annotations, `if TYPE_CHECKING`, overloads, `__repr__`,
+calls of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), a
+`zip`'s `strict`, sizes of caches, options of dataclasses and structs, and the module's constants of time. Left out as
+well: the assignments of a constructor, since every test would notice that one is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-#: How an operator is found in the text between its operands, and what takes its place.
+#: By operator: its pattern in the text between its operands, and its replacements.
 OPERATORS: Final[dict[type[ast.AST], tuple[str, tuple[str, ...]]]] = {
     ast.Eq: ("==", ("!=",)),
     ast.NotEq: ("!=", ("==",)),
@@ -116,7 +116,7 @@ def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
         case ast.AnnAssign(target=target, value=value):
             timed = isinstance(target, ast.Name) and TIME_CONSTANT.search(target.id)
             return () if value is None or timed else (value,)
-        case ast.If(test=test) if _is_for_types(test):
+        case ast.If(test=test) if _is_type_checking(test):
             return ()
         case ast.Call() if _is_left_alone(node):
             return ()
@@ -127,7 +127,7 @@ def _is_left_alone(node: ast.Call) -> bool:
     return LEFT_ALONE_CALL.match(ast.unparse(node.func)) is not None
 
 
-def _is_for_types(test: ast.expr) -> bool:
+def _is_type_checking(test: ast.expr) -> bool:
     return ast.unparse(test).endswith("TYPE_CHECKING")
 
 
@@ -193,7 +193,7 @@ class _File:
 
     def _negate(self, test: ast.expr) -> Iterator[Mutant]:
         changed_itself = isinstance(test, ast.Compare | ast.UnaryOp | ast.Constant)
-        if not changed_itself and not _is_for_types(test):
+        if not changed_itself and not _is_type_checking(test):
             yield self._replace("condition", test, f"not ({self._text(test)})")
 
     def _replace(self, kind: str, node: ast.stmt | ast.expr, text: str) -> Mutant:
@@ -211,10 +211,10 @@ class _File:
         """The operator stands between its operands, and perhaps between parentheses of theirs."""
         pattern, replacements = OPERATORS[type(operator)]
         (_, last), (after, _) = self._span(left), self._span(right)
-        found = re.search(pattern.encode(), self._source[last:after])
-        assert found is not None, f"{self._path}:{left.lineno} has no {pattern}"
+        match = re.search(pattern.encode(), self._source[last:after])
+        assert match is not None, f"{self._path}:{left.lineno} has no {pattern}"
         for replacement in replacements:
-            yield self._mutant(kind, last + found.start(), last + found.end(), replacement)
+            yield self._mutant(kind, last + match.start(), last + match.end(), replacement)
 
     def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None

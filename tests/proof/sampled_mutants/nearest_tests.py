@@ -1,4 +1,4 @@
-"""Running the tests near a mutant: which they are, in what order, and for how long."""
+"""The tests near a mutant: which they are, in which order they run, and for how long."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ PASSED, FAILED = 0, 1  # exit codes of pytest
 TOOLS: Final = "guard inbox outbox relay sagas intents http worker"
 BACKENDS: Final = "memory sqlite redis postgres mysql dynamodb rabbitmq kafka nats sqs servicebus"
 OUTBOX_PORT: Final = ("relay/test_port.py", "relay/test_port_details.py")
-FIGURES: Final = ("doctor/test_servers.py",)
+WORKER_ON_CORE: Final = tuple(f"worker/test_{part}.py" for part in ("effects", "stop", "poison", "retries"))
+DOCTOR: Final = ("doctor/test_servers.py",)
 
 #: The tests near each room, as folders and files of tests/.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **{room: (room,) for room in (*TOOLS.split(), *(f"backends/{name}" for name in BACKENDS.split()))},
     "outbox": ("outbox", "relay/test_relay.py"),
-    "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py"),
+    "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", *WORKER_ON_CORE),
     "backends/sqlite": ("backends/sqlite", *OUTBOX_PORT),
-    "backends/redis": ("backends/redis", *FIGURES),
-    "backends/postgres": ("backends/postgres", *OUTBOX_PORT, *FIGURES),
-    "backends/mysql": ("backends/mysql", *OUTBOX_PORT, *FIGURES),
+    "backends/redis": ("backends/redis", *DOCTOR),
+    "backends/postgres": ("backends/postgres", *OUTBOX_PORT, *DOCTOR),
+    "backends/mysql": ("backends/mysql", *OUTBOX_PORT, *DOCTOR),
 }
 
 
@@ -52,10 +53,10 @@ def room_of(mutant: Mutant) -> str:
 
 @dataclass(frozen=True)
 class PytestRun:
-    """How a run ended: ``code`` is pytest's exit code, None where it took too long; ``failed`` the first failure."""
+    """How a run of pytest ended."""
 
-    code: int | None
-    failed: str
+    exit_code: int | None  # None: it took too long
+    first_failure: str  # the name of a test, or ""
     seconds: float
     output: str
 
@@ -65,8 +66,8 @@ def run_tests(
 ) -> PytestRun:
     """Run the tests in ``paths`` of ``copy`` until one fails, for at most ``limit`` seconds.
 
-    ``servers`` is the address of the registry that has the servers, ``name`` tells this test process from others;
-    ``variables`` are those of `selection`.
+    ``servers``: the address of the registry that starts servers. ``name``: of this test process, unlike all others.
+    ``variables``: those of `selection`.
     """
     options = ("-q", "-x", "-rfE", "--tb=line", "--no-header", "-p", "no:cacheprovider", "-m", "not long")
     plugin = ("-p", "tests.proof.sampled_mutants.selection")
@@ -85,18 +86,18 @@ def run_tests(
             start_new_session=True,
         )  # fmt: skip
         resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-        code: int | None
+        exit_code: int | None
         try:
-            code = process.wait(limit)
+            exit_code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            code = None
+            exit_code = None
         finally:
             _end(process)
         output.seek(0)
         text = output.read().decode(errors="replace")
     summary = text.rpartition("short test summary info")[2]
     failure = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", summary, re.MULTILINE)
-    return PytestRun(code, failure[1] if failure else "", time.monotonic() - started, text)
+    return PytestRun(exit_code, failure[1] if failure else "", time.monotonic() - started, text)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -109,7 +110,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class NearTests:
-    """The tests near a room, on the original: which lines they reach, and how long they take."""
+    """The tests near a room. They run once without a mutant, to learn which lines they reach and how long they take."""
 
     def __init__(self, room: str, copy: CheckoutCopy, servers: str, name: str) -> None:
         self._servers = servers
@@ -117,18 +118,20 @@ class NearTests:
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             for _ in range(3):
                 run = run_tests(copy, servers, name, paths, EFFECTONCE_REACH=file.name)
-                if run.code == PASSED:
+                if run.exit_code == PASSED:
                     break
             else:
                 raise SystemExit(f"the tests near {room} fail without a mutant:\n{run.output[-3000:]}")
             self._reach = msgspec.json.decode(Path(file.name).read_bytes(), type=Reach)
 
-    def try_out(self, mutant: Mutant, copy: CheckoutCopy, name: str) -> PytestRun:
-        """Run the tests that reach the mutant's line, the quick ones first; all, if that was in other processes."""
+    def run(self, mutant: Mutant, copy: CheckoutCopy, name: str) -> PytestRun:
+        """Run the tests that reach the mutant's line, the quickest first. Where none is known to reach it, run all: one
+        may do so in another process."""
         seconds = self._reach.seconds
         reaching = self._reach.tests.get(mutant.path, {}).get(mutant.line, ()) or seconds
         run = self._run_only(sorted(reaching, key=seconds.__getitem__), copy, name)
-        if run.failed in seconds and self._run_only([run.failed], copy, name).code == PASSED:  # it was an accident
+        flaky = run.first_failure in seconds and self._run_only([run.first_failure], copy, name).exit_code == PASSED
+        if flaky:
             run = self._run_only(sorted(reaching, key=seconds.__getitem__), copy, name)
         return run
 

@@ -1,7 +1,7 @@
-"""A plugin of pytest: writes down which lines of the package each test reaches, or runs only the tests it is told.
+"""A plugin of pytest: it records which lines of the package each test reaches, or selects the tests to run.
 
 EFFECTONCE_REACH=FILE    write a `Reach` there
-EFFECTONCE_TESTS=FILE    run the tests whose names stand there, a line each, in this order
+EFFECTONCE_TESTS=FILE    run the tests that are named there, one per line, in this order
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .checkout_copy import PACKAGE
 
 
 class Reach(msgspec.Struct):
-    """What a run of tests has shown about them."""
+    """What a run without a mutant has shown about the tests."""
 
     seconds: dict[str, float]  # by test
     tests: dict[str, dict[int, list[str]]]  # by file inside the package and line

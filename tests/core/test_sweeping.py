@@ -1,0 +1,56 @@
+"""What a store deletes by itself, and that its hooks are told: also when it cannot (F37)."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+
+import effectonce as eo
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
+from effectonce.record import SweepResult
+from tests.harness.waiting import until
+
+
+class FailingBackend(MemoryStoreBackend):
+    """Its first sweeps fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = [eo.StoreUnavailable("it is away")] * 3
+        self.sweeps: list[float] = []  # when
+
+    def sync_port(self) -> MemoryPort:
+        return _FailingPort(self)
+
+
+class _FailingPort(MemoryPort):
+    _backend: FailingBackend
+
+    async def sweep(self, limit: int) -> SweepResult:
+        self._backend.sweeps.append(time.monotonic())
+        if self._backend.failures:
+            raise self._backend.failures.pop()
+        return await super().sweep(limit)
+
+
+def test_what_has_expired_is_deleted_in_the_background_and_hooks_are_told() -> None:
+    events: list[eo.Event] = []
+    with eo.Store(MemoryStoreBackend(), hooks=[events.append], sweep_every="20ms") as store:
+        eo.once(store, scope="charge", key="order", retention="50ms")(lambda order: None)("o-1")
+        until(lambda: store.get("charge", "o-1") is None and not store.list().records)
+        until(lambda: any(event.kind == "swept" and "deleted 1" in event.detail for event in events))
+    assert "sweep_failed" not in {event.kind for event in events}
+
+
+def test_f37_a_sweep_that_fails_is_reported_and_tried_again_when_the_next_is_due(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events, backend = list[eo.Event](), FailingBackend()
+    with eo.Store(backend, hooks=[events.append], sweep_every="200ms") as store:
+        eo.once(store, scope="charge", key="order")(lambda order: None)("o-1")
+        until(lambda: any(event.kind == "swept" for event in events))
+    assert [event.detail for event in events if event.kind == "sweep_failed"] == ["it is away"] * 3
+    assert "could not sweep" in caplog.text
+    assert all(later - earlier > 0.09 for earlier, later in pairwise(backend.sweeps)), "not as fast as it can"

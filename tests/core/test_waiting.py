@@ -1,0 +1,150 @@
+"""A call with ``wait=`` gets the result when it is there: the poll behind its wake-up is for those that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+import effectonce as eo
+from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
+from effectonce.core.guarded_call import begin
+from effectonce.record import Batchable, Claim, Reply, Settlement
+from tests.harness.waiting import auntil, until
+
+
+class NotifyingBackend(MemoryStoreBackend):
+    """The memory store, which reports its settlements to listeners as a server does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = msgspec.structs.replace(MemoryStoreBackend.capabilities, notifies=True)
+        self.settled: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        self.waiting_claims = 0
+
+    def sync_port(self) -> MemoryPort:
+        return _NotifyingPort(self)
+
+    async_port = sync_port
+
+
+class _NotifyingPort(MemoryPort):
+    _backend: NotifyingBackend
+
+    async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        replies = await super().run(batch)
+        for op in batch:
+            if isinstance(op, Settlement):
+                self._backend.settled.put((op.scope, op.key))
+            self._backend.waiting_claims += isinstance(op, Claim) and op.waiting
+        return replies
+
+    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
+        try:
+            return [self._backend.settled.get(timeout=timeout)]
+        except queue.Empty:
+            return ()
+
+
+@pytest.fixture(autouse=True)
+def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody finds out by asking again: only by being woken."""
+    monkeypatch.setattr(begin, "FIRST_POLL_S", 600.0)
+    monkeypatch.setattr(begin, "MAX_POLL_S", 600.0)
+
+
+def test_a_thread_that_waits_is_woken_by_the_settlement() -> None:
+    go, backend = threading.Event(), NotifyingBackend()
+    with eo.Store(backend, sweep_every=None) as store, ThreadPoolExecutor(2) as pool:
+
+        @eo.once(store, scope="charge", key="order", lease="10m", wait="90s")
+        def charge(order: str) -> str:
+            go.wait(60)
+            return "receipt"
+
+        calls = [pool.submit(charge.call, "o-1") for _ in range(2)]
+        until(lambda: backend.waiting_claims)
+        go.set()
+        outcomes = [call.result(60) for call in calls]
+    assert sorted((outcome.value, outcome.replayed) for outcome in outcomes) == [("receipt", False), ("receipt", True)]
+
+
+async def test_a_task_that_waits_is_woken_by_the_settlement() -> None:
+    go, backend = asyncio.Event(), NotifyingBackend()
+    store = eo.Store(backend, sweep_every=None)
+
+    @eo.once(store, scope="charge", key="order", lease="10m", wait="90s")
+    async def charge(order: str) -> str:
+        await go.wait()
+        return "receipt"
+
+    calls = [asyncio.create_task(charge.call("o-1")) for _ in range(2)]
+    await auntil(lambda: backend.waiting_claims)
+    go.set()
+    outcomes = await asyncio.wait_for(asyncio.gather(*calls), 60)
+    assert sorted((outcome.value, outcome.replayed) for outcome in outcomes) == [("receipt", False), ("receipt", True)]
+    await store.aclose()
+
+
+def test_one_who_gives_up_does_not_take_the_wake_up_from_those_who_still_wait() -> None:
+    go, backend = threading.Event(), NotifyingBackend()
+    with eo.Store(backend, sweep_every=None) as store, ThreadPoolExecutor(2) as pool:
+
+        def charge(order: str) -> str:
+            go.wait(60)
+            return "receipt"
+
+        patient, impatient = (
+            eo.once(store, scope="charge", key="order", lease="10m", wait=wait)(charge) for wait in ("90s", "50ms")
+        )
+        calls = [pool.submit(patient, "o-1") for _ in range(2)]
+        until(lambda: backend.waiting_claims)
+        with pytest.raises(eo.InProgress):
+            impatient("o-1")
+        go.set()
+        assert [call.result(60) for call in calls] == ["receipt", "receipt"]
+        assert store.runtime.waiters.waiting == {}
+
+
+def test_a_settlement_by_another_process_wakes_those_who_wait_where_the_store_reports_it() -> None:
+    go, backend, runs = threading.Event(), NotifyingBackend(), list[str]()
+
+    def run(process: str) -> eo.Outcome[str]:
+        with eo.Store(backend, sweep_every=None) as store:
+
+            @eo.once(store, scope="charge", key="order", lease="10m", wait="90s")
+            def charge(order: str) -> str:
+                runs.append(process)
+                go.wait(60)
+                return "receipt"
+
+            return charge.call("o-1")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, "first")
+        until(lambda: runs)
+        second = pool.submit(run, "second")
+        until(lambda: backend.waiting_claims)
+        go.set()
+        assert (first.result(60).replayed, second.result(60).replayed) == (False, True)
+    assert runs == ["first"]
+
+
+def test_a_listener_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was restarted: who waits then is woken all the same."""
+    failures = [eo.StoreUnavailable("reset by peer")]
+    changes = _NotifyingPort.changes
+
+    async def failing(self: _NotifyingPort, timeout: float) -> Sequence[tuple[str, str]]:
+        if failures:
+            raise failures.pop()
+        return await changes(self, timeout)
+
+    monkeypatch.setattr(_NotifyingPort, "changes", failing)
+    test_a_settlement_by_another_process_wakes_those_who_wait_where_the_store_reports_it()
+    assert not failures
