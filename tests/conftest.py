@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from effectonce.core.guarded_call.run import running
+from effectonce.core.guarded_call.run import current_run
 from tests.harness import process, servers, shared, tiers
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; it would be inherited
@@ -260,7 +260,7 @@ def dynamodb_endpoint(dynamodb_url: str) -> str:
 def _no_run_of_another_test() -> Iterator[None]:
     """A streamed response that a test does not close leaves its run in this thread: the next test is not inside it."""
     yield
-    running.set(None)
+    current_run.set(None)
 
 
 @pytest.fixture(autouse=True)

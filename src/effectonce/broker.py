@@ -1,4 +1,4 @@
-"""The handle on a broker, and how one is opened."""
+"""`Broker`, the handle that users hold on their broker, and `connect_broker`, which makes one from a URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .message import Message
 
 ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
 CLOSE_AT_EXIT_S: Final = 2.0  # the longest that the end of a program waits for one broker to close
-LOCK_AT_EXIT_S: Final = 1.0  # ... and for a daemon thread that is in the middle of a call
+LOCK_AT_EXIT_S: Final = 1.0  # the longest that it waits for a daemon thread that is in the middle of a call
 
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
@@ -68,7 +68,7 @@ class Broker:
 
     @property
     def backend(self) -> BrokerBackend:
-        """What opens publishers, consumers and dead letters; workers and relays use it."""
+        """The backend, for workers and relays: it opens publishers, consumers and dead letters."""
         if callable(self._backend):
             with self._lock:
                 if callable(self._backend):
@@ -109,7 +109,7 @@ class Broker:
     async def _send(self, queue: str, packets: Sequence[Packet]) -> None:
         batch_size = self.capabilities.batch
         refused: dict[str, Exception] = {}  # by id
-        refused_keys: set[str] = set()  # a message that stands behind a refused one, in a later batch, is not sent
+        refused_keys: set[str] = set()  # ordering keys: what stands behind a refused message is not sent
         for start in range(0, len(packets), batch_size):
             batch = [
                 packet for packet in packets[start : start + batch_size] if packet.ordering_key not in refused_keys
@@ -124,8 +124,8 @@ class Broker:
             error = next(iter(refused.values()))
             if len(packets) > 1:
                 error.add_note(
-                    f"of {len(packets)} messages these were refused, and what stands behind them in the same order was "
-                    f"not sent: {', '.join(show(id, 40) for id in list(refused)[:10])}"
+                    f"of {len(packets)} messages these were refused, and later ones with their ordering keys were not "
+                    f"sent: {', '.join(show(id, 40) for id in list(refused)[:10])}"
                 )
             raise error
 
@@ -143,7 +143,7 @@ class Broker:
     # -- for operators
 
     def check(self, queue: str, *, group: str = "effectonce") -> None:
-        """Connect, and raise what would keep ``queue`` from its promise."""
+        """Connect, and raise an error if ``queue`` cannot keep its promise."""
         self.run_blocking(lambda: self.backend.check(queue, group=group))
 
     def declare(self, queue: str, *, group: str = "effectonce") -> None:
@@ -151,9 +151,9 @@ class Broker:
         self.run_blocking(lambda: self.backend.declare(queue, group=group))
 
     def run_blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work()`` to its end, on this handle's own event loop, which keeps its connections from call to call.
+        """Run ``work()`` to its end on this handle's own event loop, which keeps its connections from call to call.
 
-        `SyncAsyncMismatch` inside a running event loop.
+        Raises `SyncAsyncMismatch` inside a running event loop.
         """
         _refuse_in_loop()
         with self._sync_lock:
@@ -178,7 +178,7 @@ class Broker:
                 runner.run(asyncio.wait_for(self.aclose(), timeout))
 
     def close_at_exit(self) -> None:
-        """Close what was left open: drivers would complain of it, at length, in the last lines of a program."""
+        """Close what the program left open. Otherwise drivers print long warnings when the program ends."""
         if self._sync_lock.acquire(timeout=LOCK_AT_EXIT_S):
             try:
                 self._close(CLOSE_AT_EXIT_S)
@@ -194,8 +194,8 @@ class Broker:
             await self._backend.close()
 
     def after_fork(self) -> None:
-        """Start anew in a forked child. The parent's connections are kept, untouched: closing them would speak on
-        sockets that the parent still uses."""
+        """Start afresh in a forked child. It keeps the parent's connections without closing them, since closing one
+        would send bytes on a socket that the parent still uses."""
         _inherited.append((self._runner, self._publishers))
         self._start_fresh()
         start_backend_fresh = getattr(self._backend, "after_fork", None)
@@ -219,7 +219,7 @@ class Broker:
 
 
 class _SharedPublisher:
-    """The publisher of one event loop, whose tasks take turns."""
+    """The publisher of one event loop. Its tasks take turns."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -266,8 +266,7 @@ def connect_broker(url: str | None = None, **options: Any) -> Broker:
 
 
 def open_broker(url: str | None = None) -> BrokerBackend:
-    """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.brokers``. None: the URL
-    in the environment."""
+    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_BROKER``."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect_broker('sqlite:///queue.db')")
     backend: BrokerBackend = load_backend(url, "broker", SCHEMES)
@@ -275,7 +274,7 @@ def open_broker(url: str | None = None) -> BrokerBackend:
 
 
 _brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
-_inherited: list[Any] = []  # what forked children must not close
+_inherited: list[Any] = []  # from the parent process: kept here, because garbage collection would close it
 
 
 def _after_fork() -> None:

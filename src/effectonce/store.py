@@ -1,4 +1,4 @@
-"""The handle on a dedup store, and how one is opened."""
+"""`Store`, the handle that users hold on their dedup store, and `connect`, which makes one from a URL."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port, SelfMigrating
 from .core.backend_urls import load_backend, url_in_environment
 from .core.codec import ABANDONED, encode_untyped
-from .core.privacy import VERSION as SEALED_PREFIX
-from .core.privacy import Privacy
+from .core.privacy import SEALED_PREFIX, Privacy
 from .core.run_sync import run_sync
 from .core.store_runtime import StoreRuntime
 from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
@@ -65,7 +64,7 @@ class Store:
         sweep_every: Duration | None = "1m",
     ) -> None:
         self.max_result = max_result
-        self.private = private is not None  # it hides keys and encrypts results
+        self.private = private is not None  # whether keys are hidden and results encrypted
         self.hooks = tuple(hooks)  # called with every event; see `add_hook`
         self._privacy = None if private is None else Privacy(private)
         self._sweep_every = None if sweep_every is None else micros(sweep_every, "sweep_every") / 1e6
@@ -76,7 +75,7 @@ class Store:
 
     @property
     def runtime(self) -> StoreRuntime:
-        """What runs behind this handle: connections, group commit and heartbeat."""
+        """The connections, group commit and heartbeat behind this handle. Opened when first used."""
         if self._runtime is None:
             with self._opening:
                 if self._runtime is None:
@@ -87,19 +86,19 @@ class Store:
         return self._runtime
 
     def use_runtime(self, runtime: StoreRuntime | None) -> StoreRuntime | None:
-        """Run on ``runtime`` from now on (None: on one that is opened when first used). Returns the one before.
+        """Use ``runtime`` from now on (None: open a new one when it is needed). Returns the previous one.
 
         Calls that have begun keep the runtime that they began with.
         """
-        before, self._runtime = self._runtime, runtime
-        return before
+        previous, self._runtime = self._runtime, runtime
+        return previous
 
     @property
     def capabilities(self) -> Capabilities:
         return self.runtime.backend.capabilities
 
     def add_hook(self, hook: Hook) -> None:
-        """Call ``hook`` with every `Event` from now on; once with each, however often it is added."""
+        """Call ``hook`` with every `Event` from now on. Adding it twice has no further effect."""
         with self._opening:  # a runtime that is opened meanwhile must have it, too
             if hook not in self.hooks:
                 self.hooks = (*self.hooks, hook)
@@ -107,7 +106,7 @@ class Store:
                 self._runtime.add_hook(hook)
 
     def take_scope(self, scope: str, function: Any) -> None:
-        """Note that ``function`` runs under ``scope``. `ScopeTaken` where another function does."""
+        """Reserve ``scope`` for ``function``. Raises `ScopeTaken` if another function has it."""
         reference = self._scopes.get(scope)
         other = reference() if reference is not None else None
         if other is not None and other is not function and not _same_code(other, function):
@@ -117,14 +116,14 @@ class Store:
             )
         try:
             self._scopes[scope] = weakref.ref(function)
-        except TypeError:  # a callable that cannot be referred to weakly cannot be told apart later either
+        except TypeError:  # without a weak reference, the callable cannot be compared with another one later
             pass
 
     # -- for operators
 
     def get(self, scope: str, key: Key) -> Record | None:
         """The record of ``key``, or None."""
-        return self._ask(lambda port: port.get(scope, self._stored(scope, key)))
+        return self._ask(lambda port: port.get(scope, self._stored_key(scope, key)))
 
     def list(
         self,
@@ -150,7 +149,7 @@ class Store:
         return self._ask(lambda port: port.stats())
 
     def figures(self, *, overdue_by: Duration = "10m") -> Figures | None:
-        """What the store can say about its health without walking its records; None where it has nothing to say."""
+        """Figures about the store's health that need no walk over its records; None if this store has none."""
         span = micros(overdue_by, "overdue_by")
 
         async def read_figures(port: Port) -> Figures | None:
@@ -164,7 +163,7 @@ class Store:
         A handler that is running it now is fenced out: its completion will not be recorded.
         """
         span = micros(retention, "retention")
-        stored = self._stored(scope, key)
+        stored = self._stored_key(scope, key)
         forgotten = self._ask_once(lambda port: port.forget(scope, stored, span))
         self.runtime.waiters.wake((scope, stored))
         if forgotten:
@@ -182,14 +181,20 @@ class Store:
         who: str = "",
         quiet: bool = False,
     ) -> None:
-        """Decide a record that is in doubt: it happened (``done``, with its result, if you know it; a duplicate gets
-        `ResultNotStored` otherwise), let it run again as a new generation (``retry``), or give it up (``abandon``).
-        `NotInDoubt`, and no change, where it is not in doubt. Emits an event with the decision and ``who`` made it,
-        unless ``quiet``. A result for a private record needs the handle that has its secret."""
+        """Decide what becomes of a record that is in doubt.
+
+        - ``done``: the effect happened. Pass its ``result`` if you know it; otherwise a duplicate gets
+          `ResultNotStored`.
+        - ``retry``: the next delivery runs, as a new generation.
+        - ``abandon``: the record has failed for good.
+
+        Raises `NotInDoubt`, and changes nothing, if the record is not in doubt. Emits an event with the decision and
+        ``who`` made it, unless ``quiet``. The result of a private record needs a handle that has the secret.
+        """
         states: dict[str, Literal["done", "failed", "free"]] = {"done": "done", "retry": "free", "abandon": "failed"}
         if outcome not in states:
             raise ConfigurationError(f"resolve takes 'done', 'retry' or 'abandon', not {outcome!r}")
-        stored = self._stored(scope, key)
+        stored = self._stored_key(scope, key)
         identity = f"scope {show(scope)!r}, key {show(key)!r}"
         record = self._ask(lambda port: port.get(scope, stored))
         if record is None:
@@ -212,14 +217,16 @@ class Store:
             self.runtime.emit("resolved", scope, encode_key(key), detail=f"{outcome} by {who or 'this program'}")
 
     def _require_public(self, record: Record) -> None:
-        """Refuse to write a result in the clear where only a handle with ``private=`` would read it.
+        """Refuse to write a result unencrypted into a private store: its handles, which have the secret, could not read
+        it.
 
-        A hidden key looks like any other hash, so finished records of the scope are asked: their results are sealed.
+        This handle has no secret. A hidden key looks like any other hash, so finished records of the scope decide:
+        whether their results are sealed.
         """
         if _HIDDEN_KEY.fullmatch(record.key) is None:
             return
         finished = self.list(scope=record.scope, state="done", limit=100).records
-        results = [done.result for done in finished if done.result is not None]
+        results = [other.result for other in finished if other.result is not None]
         if not results or any(result.startswith(SEALED_PREFIX) for result in results):
             raise InvalidOption(
                 f"scope {show(record.scope)!r} looks private: a result that is written without the secret could not be "
@@ -242,7 +249,7 @@ class Store:
         return self._ask(lambda port: port.now())
 
     def check(self) -> None:
-        """Connect, and raise what would keep this store from its promise: schema, eviction policy, a replica."""
+        """Connect, and raise an error if this store cannot keep its promise: schema, eviction policy, a replica."""
         self._ask(lambda port: port.check())
 
     def migrate(self) -> None:
@@ -250,19 +257,19 @@ class Store:
         self._ask(lambda port: port.migrate())
 
     def schema_sql(self) -> str:
-        """The schema, for those who run their own migrations; '' where the store has none."""
+        """The schema as SQL, for users who run their own migrations; '' if the store has none."""
         return self.runtime.backend.schema_sql()
 
-    def _stored(self, scope: str, key: Key) -> str:
-        """The key as the store has it: hidden, where the store is private."""
+    def _stored_key(self, scope: str, key: Key) -> str:
+        """The key as it stands in the store: hidden, if the store is private."""
         text = encode_key(key)
         privacy = self.runtime.privacy
         return text if privacy is None else privacy.hide(scope, text)
 
     def _ask(self, work: Callable[[Port], Coroutine[Any, Any, T]], *, repeatable: bool = True) -> T:
-        """Run ``work`` on the operators' port, again where the connection broke or a deadlock ended it.
+        """Run ``work`` on the operators' port, and again after a broken connection or a deadlock.
 
-        Not ``repeatable``: a connection that breaks is an error at once, since ``work`` may have been applied.
+        Not ``repeatable``: a broken connection is an error at once, since ``work`` may have been applied.
         """
         runtime = self.runtime
         with runtime.admin_lock:
@@ -281,14 +288,15 @@ class Store:
             raise StoreUnavailable(f"{runtime.backend!r} did not answer: {failure}") from failure
 
     def _ask_once(self, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
-        """As `_ask`, for ``work`` that must not be applied twice."""
-        self._ask(lambda port: port.now())  # so that a connection that died while idle is replaced before ``work``
+        """Run ``work``, which must not be applied twice."""
+        self._ask(lambda port: port.now())  # replaces a connection that died while idle, before ``work`` uses it
         return self._ask(work, repeatable=False)
 
     # -- closing
 
     def close(self) -> None:
-        """Close every sync connection, and the heartbeat. Async ones belong to their loops: use `aclose` there."""
+        """Close every sync connection, and end the heartbeat. Async connections belong to their event loops: use
+        `aclose` there."""
         if self._runtime is not None:
             self._runtime.close()
 
@@ -326,8 +334,7 @@ def connect(url: str | None = None, **options: Any) -> Store:
 
 
 def open_backend(url: str | None = None) -> Backend:
-    """The backend for ``url``: ours, or one that an installed package offers as ``effectonce.stores``. None: the URL in
-    the environment."""
+    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_STORE``."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect('sqlite:///shop.db')")
     backend: Backend = load_backend(url, "store", SCHEMES)
@@ -335,8 +342,8 @@ def open_backend(url: str | None = None) -> Backend:
 
 
 def require_existing(backend: object, remedy: str) -> None:
-    """`SchemaMissing` where the first use of ``backend`` would create its file or its tables; for commands that only
-    read. ``remedy`` says what creates them."""
+    """Raise `SchemaMissing` if the first use of ``backend`` would create its file or its tables. For commands that only
+    read; ``remedy`` tells the user what creates them."""
     if isinstance(backend, SelfMigrating) and backend.is_new():
         raise SchemaMissing(
             f"there is nothing at {backend!r}, and this command creates nothing: check its name, or {remedy}"
@@ -362,7 +369,7 @@ class PostgresStore(Store):
 
 
 def _same_code(one: Any, other: Any) -> bool:
-    """A module that was loaded twice defines the same function again; a closure made twice does not."""
+    """Whether both are the same function of a module that was loaded twice. Two closures are two functions."""
     return (
         getattr(one, "__qualname__", 1) == getattr(other, "__qualname__", 2)
         and getattr(one, "__module__", 1) == getattr(other, "__module__", 2)

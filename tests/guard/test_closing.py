@@ -203,10 +203,10 @@ def test_a_heartbeat_that_cannot_reach_its_store_at_first_tries_again(caplog: py
     @eo.once(store, scope="s", key="k", lease="400ms")
     def handler(k: str) -> bool:
         run = eo.current()
-        first, until = run.sent_at, time.monotonic() + 10
-        while run.sent_at == first and time.monotonic() < until:
+        first, until = run.lease_requested_at, time.monotonic() + 10
+        while run.lease_requested_at == first and time.monotonic() < until:
             time.sleep(0.01)
-        return run.sent_at > first
+        return run.lease_requested_at > first
 
     handler("warm")
     assert "the heartbeat failed; it tries again" in caplog.text

@@ -76,7 +76,7 @@ def test_a_child_that_returns_from_a_handler_uses_nothing_of_its_parents(how: st
     @eo.once(store, scope="s", key="k", mode="seen" if how == "seen" else "lease")
     def handler(k: str) -> int:
         if how == "lost":
-            eo.current().mark_lost()
+            eo.current().mark_lease_lost()
         return os.fork()
 
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.core.guarded_call.run import running
+from effectonce.core.guarded_call.run import current_run
 from effectonce.http import Route
 from effectonce.http.asgi import IdempotencyMiddleware
 from effectonce.testing import ManualClock
@@ -273,7 +273,7 @@ async def test_work_after_the_response_is_not_part_of_it(store: eo.Store) -> Non
         await client.exchange()
     assert collected(client.sent).status == 200
     assert [record.state for record in store.list().records] == ["done"]
-    assert (running.get(), store.runtime.leased_runs) == (None, set())
+    assert (current_run.get(), store.runtime.leased_runs) == (None, set())
 
 
 # -- streams

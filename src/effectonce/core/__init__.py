@@ -1,1 +1,1 @@
-"""The algorithms: pure, or over injected ports only. No driver, no broker, no framework."""
+"""The algorithms behind every tool. They reach a store through its port only: no driver, no broker, no framework."""

@@ -1,4 +1,4 @@
-"""Arguments that arrive as JSON objects, decoded into the models that a function's annotations name."""
+"""Decodes arguments that arrive as JSON objects into the models that a function's annotations name."""
 
 from __future__ import annotations
 

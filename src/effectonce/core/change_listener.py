@@ -1,4 +1,4 @@
-"""Wakes the waiters of this process when another process settles the record that they wait for."""
+"""`ChangeListener`: wakes the waiters of this process when another process settles the record that they wait for."""
 
 from __future__ import annotations
 

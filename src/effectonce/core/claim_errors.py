@@ -1,4 +1,4 @@
-"""Why a call may not run, as the error that its caller sees."""
+"""The error that a caller gets when a claim was refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Errors = tuple[type[BaseException], ...]
 
 
 def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, permanent: Errors) -> BaseException:
-    """What to raise for ``answer``. Where it failed, ``stored`` says why, and ``permanent`` has the classes that may be
-    rebuilt from that."""
+    """Make the error for ``answer``. If the record has failed, ``stored`` is its error: an exception of a class in
+    ``permanent`` is rebuilt from it, so that a duplicate raises what the first call raised."""
     kind = answer.kind
     about = f"scope {show(scope)!r}, key {show(key)!r}"
     if kind == "done":
@@ -48,7 +48,7 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
         )
     if kind == "exhausted":
         return AttemptsExhausted(
-            f"{about} used all of its attempts; mend the cause, then let it run again (store.forget starts anew)",
+            f"{about} used all of its attempts; fix the cause, then let it run again (store.forget resets them)",
             "attempts-exhausted",
         )
     return _failure(decode_error(stored), permanent, about)
@@ -61,7 +61,7 @@ def _failure(error: StoredError, permanent: Errors, about: str) -> BaseException
                 rebuilt = kind(*error.args)
                 if str(rebuilt) == error.message:
                     return rebuilt
-            except Exception:  # its constructor wants something else: the general error says the same
+            except Exception:  # its constructor takes other arguments; the general error below says the same
                 pass
             break
     if error.code == "abandoned":

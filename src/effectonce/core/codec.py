@@ -1,8 +1,9 @@
 """Results and errors as bytes: JSON behind one version byte, typed by the handler's annotation. Never pickle.
 
-A result is stored only if it reads back as an equal value of the annotated type, so that a replay gives what the
-first call gave. One that does not (a subclass that would be cut, a tuple that would be a list, a class without
-``__eq__``) is left out, and the record is done all the same. ``-> None`` stores None, whatever is returned.
+A result is stored only if it reads back as an equal value of the annotated type, so that a replay returns what the
+first call returned. A result that does not (a subclass that would lose fields, a tuple that would become a list, a
+class without ``__eq__``) is not stored, and the record is done all the same. ``-> None`` stores None, whatever the
+function returns.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ import msgspec
 
 from effectonce.errors import ConfigurationError, CorruptRecord
 
-VERSION = b"1"
-NOTHING = VERSION + b"null"
+VERSION = b"1"  # the first byte of stored results and errors; it names the format
+STORED_NONE = VERSION + b"null"
 NATIVE = frozenset((type(None), bool, str, int))
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _encode_foreign(value))
-_encode = _encoder.encode
-_native = msgspec.json.Decoder()
 
 
 def to_json(value: Any) -> bytes:
@@ -33,7 +32,7 @@ def to_json(value: Any) -> bytes:
 def json_decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     """Make a decoder of JSON as ``type_``. TypeError or ValueError where JSON cannot be read as that type."""
     if type_ is Any:
-        return _native.decode
+        return msgspec.json.decode
     return msgspec.json.Decoder(type_, dec_hook=_decode_foreign, strict=True).decode
 
 
@@ -48,9 +47,9 @@ class Codec:
 
     def __init__(self, type_: Any, limit: int) -> None:
         self.type = type_
-        self.discards = type_ is None or type_ is NoneType  # what it returns is not kept
+        self.discards = type_ is None or type_ is NoneType  # whether results are discarded
         self.limit = limit
-        # Values of this very type read back as themselves, so they are not read back to compare.
+        # Values of exactly this type always read back as equal, so `encode` need not try.
         self._native = None if self.discards else next((kind for kind in NATIVE if kind is type_), None)
         try:
             self._decode = json_decoder(type_)
@@ -64,9 +63,9 @@ class Codec:
         """Encode ``value`` for the store. Raises `Unstorable` where it does not read back as an equal value."""
         try:
             if type(value) is self._native:
-                body = _encode(value)
+                body = _encoder.encode(value)
             elif self.discards:
-                return NOTHING
+                return STORED_NONE
             else:
                 body = self._read_back(value)
         except Unstorable:
@@ -80,7 +79,7 @@ class Codec:
     def _read_back(self, value: Any) -> bytes:
         if self.type is Any:
             _require_native(value)
-        body = _encode(value)
+        body = _encoder.encode(value)
         if not self._decode(body) == value:
             raise ValueError("it reads back as something else")
         return body
@@ -101,27 +100,27 @@ class Codec:
             ) from error
 
 
-ABANDONED = VERSION + b'{"code":"abandoned"}'  # the error of what an operator gave up
+ABANDONED = VERSION + b'{"code":"abandoned"}'  # the stored error of a record that an operator gave up
 
 
 def encode_untyped(value: Any) -> bytes:
-    """Encode a result that an operator has given. It is read as the handler's type when it is replayed."""
+    """Encode a result that an operator entered. It is decoded as the handler's type when it is replayed."""
     return VERSION + _encoder.encode(value)
 
 
-#: Before the bytes of a result: which trace it was made in, and those bytes. Every release has read it (F38), whether
-#: it traces or not; in a private store it is inside of the seal.
+#: The first byte of a result with a trace: after it come the trace of the run that made the result, then the stored
+#: result. Every release can read it (F38), with a tracer or without. In a private store it is inside the seal.
 _TRACED = b"2"
-_TRACE_CHARS = 48
+_TRACE_CHARS = 48  # trace id and span id, in hexadecimal
 
 
 def with_trace(stored: bytes, trace: bytes) -> bytes:
-    """Put the trace of its run before a stored result: trace and span, 48 hexadecimal digits."""
+    """Prefix a stored result with the ``trace`` of its run. One of another length is left out."""
     return _TRACED + trace + stored if len(trace) == _TRACE_CHARS else stored
 
 
 def without_trace(stored: bytes) -> tuple[bytes, bytes]:
-    """Split a stored result and its trace; b"" where it has none."""
+    """Split what `with_trace` made into the stored result and its trace; b"" if it has none."""
     if stored[:1] != _TRACED:
         return stored, b""
     return stored[1 + _TRACE_CHARS :], stored[1 : 1 + _TRACE_CHARS]
@@ -154,7 +153,7 @@ def encode_error(error: BaseException, limit: int = 4096) -> bytes:
 
 
 def decode_error(stored: bytes | None) -> StoredError:
-    """Decode what `encode_error` has encoded. Raises `CorruptRecord` where that cannot be read."""
+    """Decode what `encode_error` encoded. Raises `CorruptRecord` if it cannot be read."""
     if stored is None:
         return StoredError("permanent-failure")
     try:
@@ -175,7 +174,8 @@ def _readable(error: BaseException) -> str:
 
 
 def _require_native(value: Any, depth: int = 0) -> None:
-    """Refuse what JSON would change silently: a tuple becomes a list, a datetime a string, NaN null."""
+    """Raise `Unstorable` for a value that JSON would change silently: a tuple becomes a list, a datetime a string, NaN
+    null."""
     kind = type(value)
     if kind in NATIVE:
         return

@@ -7,8 +7,8 @@ same everywhere:
     Retryable, LeaseLost                               redeliver: nothing ran, or its outcome is not known yet
     SchemaMissing, UnsafeStore, MissingDriver          redeliver: the store is not set up yet
     another ConfigurationError                         raised: the program is wrong, and no answer would be right
-    any other error of ours                            reject: no redelivery can mend it
-    an error of the handler's                          as its guard's ``permanent`` and its `Retry` say
+    any other `EffectOnceError`                        reject: delivering it again cannot help
+    an error of the handler's                          as the guard's ``permanent`` and the `Retry` say
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ _DEFAULT_REDELIVERY_S: Final = 1.0
 
 
 class Ack(Struct, frozen=True):
-    """It is done, now or before: ack it. ``value`` is the handler's result; None where that was not kept."""
+    """The operation is done, now or before: ack the delivery. ``value`` is the handler's result, or None if that was
+    not stored."""
 
     value: Any = None
     replayed: bool = False
 
 
 class Redeliver(Struct, frozen=True):
-    """It is not done: deliver it again, not before ``after`` seconds."""
+    """The operation is not done: deliver it again, not before ``after`` seconds."""
 
     after: float
     error: Exception
 
 
 class Reject(Struct, frozen=True):
-    """Delivering it again will not help: keep it where an operator looks, then take it from the queue."""
+    """Delivering it again will not help: keep it as a dead letter, then remove it from the queue."""
 
     error: Exception
 
@@ -65,15 +66,15 @@ DeliveryOutcome = Ack | Redeliver | Reject
 def decide_delivery(
     error: Exception, *, retry: Retry | None = None, attempt: int = 1, final: bool = False
 ) -> DeliveryOutcome:
-    """Decide about a delivery that ended with ``error``; the module has the table.
+    """Decide about a delivery that ended with ``error``, by the table of the module.
 
-    ``retry`` and ``attempt`` give the delay, and end the attempts; without ``retry``, the delay is the one that the
-    error names. ``final``: the guard has recorded that an error of the handler's own is not tried again.
+    ``retry`` decides from the ``attempt`` how long to wait, and when to give up. Without it the error's own
+    ``retry_after`` is the delay, and there is no end. ``final``: the guard recorded the handler's error as permanent.
     """
     if isinstance(error, ResultNotStored):
         return Ack(replayed=True)
     if isinstance(error, LeaseLost | SchemaMissing | UnsafeStore | MissingDriver):
-        # After a lost lease the next delivery finds out how the other one ended.
+        # After a lost lease, the next delivery learns from the record how the other one ended.
         return Redeliver(_DEFAULT_REDELIVERY_S, error)
     if isinstance(error, ConfigurationError):
         raise error
@@ -83,15 +84,15 @@ def decide_delivery(
     elif final:
         return Reject(error)
     if retry is None:
-        named = error.retry_after if isinstance(error, Retryable) else _DEFAULT_REDELIVERY_S
-        return Redeliver(max(named, _MIN_REDELIVERY_S), error)
+        delay = error.retry_after if isinstance(error, Retryable) else _DEFAULT_REDELIVERY_S
+        return Redeliver(max(delay, _MIN_REDELIVERY_S), error)
     after = retry.after(error, attempt)
     return Reject(error) if after is None else Redeliver(after, error)
 
 
 def log_outcome(scope: str, outcome: Redeliver | Reject) -> None:
-    """Log why a message is put off or rejected, for frameworks that do not. A duplicate that waits for its first
-    delivery is expected, and not logged."""
+    """Log why a message is delivered again or rejected, for frameworks that do not. `InProgress` is not logged: a
+    duplicate that waits for the first delivery is expected."""
     if not isinstance(outcome.error, InProgress):
         what = "rejected" if isinstance(outcome, Reject) else "put off"
         log.error("scope %s: a message was %s: %s", show(scope), what, outcome.error)

@@ -1,4 +1,4 @@
-"""`describe_error`: an exception as logs of intents, sagas and outboxes keep it."""
+"""`describe_error`: an exception in one line of text, as intents, sagas and outboxes store it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emitting events to the hooks of a store, or of a worker that has no store."""
+"""`Events`: emits events to the hooks of a store, or of a worker without a store."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from effectonce.contracts import Event, Hook, Meter, Tracer
 
 log = logging.getLogger("effectonce")
 
-MAX_REMEMBERED = 2000  # pairs of event kind and scope; scopes that never end must not fill the memory
+MAX_CACHED_LISTENERS = 2000  # pairs of event kind and scope; a program may make new scopes without end
 
-_adding = threading.Lock()  # one for all: hooks are added seldom
+_adding = threading.Lock()  # one for all instances: hooks are rarely added
 
 
 class Events:
-    """Emits events to hooks. A hook that only counts gives a meter instead, and no event is made for it."""
+    """Emits events to hooks.
+
+    A hook may have a method ``wants(kind, scope)``, which is asked once for each pair. It returns whether to call the
+    hook, or a `Meter`, which is called with the seconds alone: so no `Event` is made for a hook that only counts.
+    """
 
     def __init__(self, hooks: tuple[Hook, ...] = ()) -> None:
-        self.tracer: Tracer | None = None  # links runs to the traces they happen in
+        self.tracer: Tracer | None = None  # links runs to their traces
         self.hooks = hooks  # changed by `set_hooks` only
         self._forget_listeners()
 
@@ -47,7 +51,7 @@ class Events:
         seconds: float = 0.0,
         detail: str = "",
     ) -> None:
-        """Emit to every hook. One that raises is logged and otherwise ignored: telemetry never changes an outcome."""
+        """Emit to every hook. A hook that raises is logged and ignored: telemetry never changes an outcome."""
         if not self.hooks:
             return
         meters, hooks = self._listeners.get((kind, scope)) or self._find_listeners(kind, scope)
@@ -66,11 +70,11 @@ class Events:
                 _log_raised(kind)
 
     def _find_listeners(self, kind: str, scope: str) -> tuple[list[Meter], list[Hook]]:
-        """The meters and the hooks that want such events. They are asked once, and remembered."""
+        """The meters and the hooks that want such events, kept for the next time."""
         meters: list[Meter] = []
         hooks: list[Hook] = []
-        asked = self.hooks
-        for hook in asked:
+        hooks_before = self.hooks
+        for hook in hooks_before:
             try:
                 wanted = hook.wants(kind, scope) if hasattr(hook, "wants") else True
             except Exception:
@@ -80,10 +84,10 @@ class Events:
                 hooks.append(hook)
             elif wanted:
                 meters.append(wanted)
-        if len(self._listeners) >= MAX_REMEMBERED:
+        if len(self._listeners) >= MAX_CACHED_LISTENERS:
             self._forget_listeners()
         self._listeners[kind, scope] = meters, hooks
-        if self.hooks is not asked:  # another thread has added one, and may have forgotten before this was remembered
+        if self.hooks is not hooks_before:  # another thread added a hook, perhaps before this entry was written
             self._forget_listeners()
         return meters, hooks
 
@@ -93,7 +97,7 @@ def _log_raised(kind: str) -> None:
 
 
 def _after_fork() -> None:
-    global _adding  # a thread that is the parent's may hold it
+    global _adding  # a thread of the parent process may hold it
     _adding = threading.Lock()
 
 

@@ -1,7 +1,7 @@
 """One thread per store and process that keeps leases alive and sweeps what has ended.
 
-It runs on its own sync port, for sync and async handlers alike, so that a handler that blocks its event loop or holds
-the interpreter for long still keeps its lease as far as threads get a turn.
+It runs on a sync port of its own, for sync and async handlers alike. So a handler that blocks its event loop keeps its
+lease, too.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from .run_sync import run_sync
 
 log = logging.getLogger("effectonce")
 
-SWEEP_BATCH = 500  # records deleted, and moved, in one sweep at most
-IDLE_LEASE_US = 3_600_000_000  # where no lease is to be kept, as often as for one of an hour
-NEVER_SECONDS = 10 * 365 * 86400.0
+SWEEP_BATCH = 500  # the most records that one sweep deletes, and the most that it moves to in doubt
+IDLE_LEASE_US = 3_600_000_000  # without leases, the thread beats as often as for a lease of an hour
+NEVER_S = 10 * 365 * 86400.0
 
 
 class LeasedRun(Protocol):
-    """A run whose lease is to be kept."""
+    """The part of a `Run` that the heartbeat uses. Its times are on the monotonic clock."""
 
-    sent_at: float  # when the lease was last asked for, on the monotonic clock
-    started_at: float  # when it was granted, there
+    lease_requested_at: float
+    started_at: float
 
     @property
     def policy(self) -> LeasePolicy: ...
 
     def renewal(self) -> Renewal: ...
 
-    def mark_lost(self) -> None: ...
+    def mark_lease_lost(self) -> None: ...
 
 
 class LeasePolicy(Protocol):
@@ -49,9 +49,11 @@ class LeasePolicy(Protocol):
 
 
 class Heartbeat:
-    """Renews every lease in ``leased`` between a quarter and half of its span.
+    """Renews the lease of every run in ``leased``, when a quarter to half of it has passed.
 
-    A call only adds itself to that set and takes itself out again. The thread starts with the first.
+    A guarded call only adds its run to that set, calls `cover`, and removes the run when it ends. The thread starts
+    with the first call. ``report_sweep`` is called after each sweep with the numbers of deleted and of lapsed records,
+    and an error. ``manual``: a test moves the clock, so there is no thread; it calls `beat` and `sweep` itself.
     """
 
     def __init__(
@@ -59,31 +61,31 @@ class Heartbeat:
         leased: set[Any],
         open_port: Callable[[], Port],
         monotonic: Callable[[], float],
-        swept: Callable[[int, int, str], None],
+        report_sweep: Callable[[int, int, str], None],
         sweep_every: float | None,
         batch: int,
         *,
-        by_hand: bool,
+        manual: bool,
     ) -> None:
         self._leased: set[LeasedRun] = leased
         self._open_port = open_port
         self._monotonic = monotonic
-        self._swept = swept
+        self._report_sweep = report_sweep
         self._sweep_every = sweep_every
         self._batch = batch
-        self._by_hand = by_hand  # under a manual clock nothing happens by itself
-        self._shortest = IDLE_LEASE_US
+        self._manual = manual
+        self._shortest_lease_us = IDLE_LEASE_US
         self._thread: threading.Thread | None = None
-        self._nudge = threading.Event()
+        self._wake_up = threading.Event()
         self._lock = threading.Lock()
         self._end = threading.Event()
 
     def cover(self, lease: int) -> None:
-        """Beat often enough for ``lease``, in microseconds. The first starts the thread."""
-        if lease >= self._shortest and (self._thread is not None or self._by_hand):
+        """Beat often enough for a lease of ``lease`` microseconds. The first call starts the thread."""
+        if lease >= self._shortest_lease_us and (self._thread is not None or self._manual):
             return
         with self._lock:
-            if not self._by_hand and (self._thread is None or not self._thread.is_alive()):
+            if not self._manual and (self._thread is None or not self._thread.is_alive()):
                 self._end = threading.Event()
                 thread = threading.Thread(target=self._run, args=(self._end,), name="effectonce-heartbeat", daemon=True)
                 try:
@@ -92,20 +94,20 @@ class Heartbeat:
                     log.warning("no heartbeat: %s; a handler that outlasts its lease may run twice", error)
                     return
                 self._thread = thread
-            self._shortest = min(self._shortest, lease)
-            self._nudge.set()
+            self._shortest_lease_us = min(self._shortest_lease_us, lease)
+            self._wake_up.set()
 
     def stop(self, wait: bool = True) -> None:
-        """End the thread, unless there are leases to keep: closing a store must not take them from a running call."""
+        """End the thread, unless a run holds a lease: closing a store must not take the lease from a running call."""
         with self._lock:
-            # Set before the leases are looked at: a call that comes after this starts the thread again.
-            shortest, self._shortest = self._shortest, IDLE_LEASE_US
+            # Reset before the leases are looked at: then a call that begins from here on starts the thread again.
+            shortest, self._shortest_lease_us = self._shortest_lease_us, IDLE_LEASE_US
             if self._leased:
-                self._shortest = shortest
+                self._shortest_lease_us = shortest
                 return
             thread, self._thread = self._thread, None
             self._end.set()
-            self._nudge.set()
+            self._wake_up.set()
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join(1)
 
@@ -113,8 +115,8 @@ class Heartbeat:
         port: Port | None = None
         due = self._next_sweep()
         while not end.is_set():
-            self._nudge.wait(min(self._shortest / 4e6, max(0.0, due - self._monotonic())))
-            self._nudge.clear()
+            self._wake_up.wait(min(self._shortest_lease_us / 4e6, max(0.0, due - self._monotonic())))
+            self._wake_up.clear()
             if end.is_set():
                 break
             try:
@@ -131,16 +133,16 @@ class Heartbeat:
 
     def _next_sweep(self) -> float:
         if self._sweep_every is None:
-            return self._monotonic() + NEVER_SECONDS
+            return self._monotonic() + NEVER_S
         return self._monotonic() + self._sweep_every * random.uniform(0.5, 1.5)
 
     def beat(self, port: Port | None = None) -> None:
-        """Renew what is due now. Called by the thread; tests call it by hand."""
+        """Renew every lease that is due now."""
         now = self._monotonic()
         due = []
         for run in tuple(self._leased):
             policy = run.policy
-            if run.sent_at + policy.lease * 0.25e-6 <= now < run.started_at + policy.max_run:
+            if run.lease_requested_at + policy.lease * 0.25e-6 <= now < run.started_at + policy.max_run:
                 due.append(run)
         for start in range(0, len(due), self._batch):
             self._renew(port or self._open_port(), due[start : start + self._batch], now)
@@ -150,20 +152,20 @@ class Heartbeat:
         replies = run_sync(exchange(port, [renewal for renewal, _ in pairs], pause_thread))
         for (_, run), reply in zip(pairs, replies, strict=True):
             if reply is True:
-                run.sent_at = now
+                run.lease_requested_at = now
             elif reply is False and run in self._leased:
-                run.mark_lost()
-            # An error: the next beat tries again; the run knows from the clock when its lease has ended.
+                run.mark_lease_lost()
+            # After an error the next beat tries again. The run sees from the clock when its lease has ended.
 
     def sweep(self, port: Port) -> bool:
-        """One bounded sweep; True where there is more to do. A failure is reported, never swallowed."""
+        """Sweep once, and report the result or the error. Returns whether there is more to sweep."""
         try:
             swept = run_sync(port.sweep(SWEEP_BATCH))
         except EffectOnceError as error:
-            self._swept(0, 0, str(error))
+            self._report_sweep(0, 0, str(error))
             return False
         except Exception as error:
-            self._swept(0, 0, f"{type(error).__name__}: {error}")
+            self._report_sweep(0, 0, f"{type(error).__name__}: {error}")
             return False
-        self._swept(swept.deleted, swept.lapsed, "")
+        self._report_sweep(swept.deleted, swept.lapsed, "")
         return swept.more

@@ -1,7 +1,7 @@
-"""Telling a user function that exited by itself from one that a signal or a cancellation interrupted.
+"""Distinguishes a user function that exits by itself from one that a signal or a cancellation interrupts.
 
-`sys.exit()` in a step, or a `CancelledError` that the step raised itself, ends that step alone. But a signal's handler
-raises `SystemExit` out of any line that the main thread is executing, and then the process must end.
+`sys.exit()` in a step, or a `CancelledError` that the step raises itself, ends that step alone. But a signal handler
+raises `SystemExit` out of whatever line the main thread is executing, and then the process must end.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import threading
 from types import CodeType
 from typing import Any
 
-#: The code of every signal handler that was seen. One that raises may have removed itself before.
+#: The code of every signal handler that was ever seen: a handler may have removed itself before it raises.
 _handlers: set[CodeType] = set()
-_opaque = False  # one was seen without code of its own: what it raises cannot be distinguished
+#: Whether a handler was seen that is not Python code. Its exceptions cannot be recognised, so every `SystemExit` of the
+#: main thread counts as a signal's.
+_opaque_handler_seen = False
 
 
 def remember_signal_handlers() -> None:
-    """Remember which code handles signals. Call it before user functions run that `is_own_exit` judges."""
-    global _opaque
+    """Remember which code handles signals. Call this before running a user function whose exit `is_own_exit` judges."""
+    global _opaque_handler_seen
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         if handler is None or not callable(handler) or handler is signal.default_int_handler:
@@ -32,12 +34,12 @@ def remember_signal_handlers() -> None:
         if isinstance(code, CodeType):
             _handlers.add(code)
         else:
-            _opaque = True
+            _opaque_handler_seen = True
 
 
 def is_being_cancelled() -> bool:
-    """Whether the running task is being cancelled. A ``CancelledError`` in any other task, or in sync code, is of the
-    code's own making: it has awaited something that was cancelled, or raised it itself."""
+    """Whether the running task is being cancelled. If not, a ``CancelledError`` comes from the code itself: it awaited
+    something that was cancelled, or raised it."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop runs in this thread
@@ -53,12 +55,12 @@ def is_own_exit(error: BaseException) -> bool:
 
 
 def _raised_by_signal(error: BaseException) -> bool:
-    if threading.current_thread() is not threading.main_thread():  # where no handler runs
+    if threading.current_thread() is not threading.main_thread():  # signal handlers run in the main thread only
         return False
     remember_signal_handlers()
-    place = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_code in _handlers:
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in _handlers:
             return True
-        place = place.tb_next
-    return _opaque
+        traceback = traceback.tb_next
+    return _opaque_handler_seen

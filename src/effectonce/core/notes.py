@@ -1,4 +1,4 @@
-"""Notes on a claim: how far its work has come, for the process that resumes it. Only where `Capabilities.notes`."""
+"""Notes on a claim: they say how far its work has come, for the process that resumes it. Needs `Capabilities.notes`."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from .guarded_call.run import Run
 from .privacy import Privacy
 from .store_clients import StoreClient
 
-#: Private values are bound to their record's generation; a note outlives generations and is bound to this instead.
+#: Private values are sealed with the generation of their record. A note outlives generations, so it has this instead.
 _NOTE_GENERATION: Final = -2
 
 
 def seal_note(run: Run, text: bytes) -> bytes:
-    """Return ``text`` as the store may see it: encrypted where the store is private."""
+    """Encrypt ``text``, if the store is private."""
     privacy = run.runtime.privacy
     return text if privacy is None else privacy.seal(text, run.scope, run.stored_key, _NOTE_GENERATION) or b""
 
 
 def read_note(run: Run) -> bytes | None:
-    """Return the note that the record had, or got, when ``run`` claimed it."""
+    """The note that the record had when ``run`` claimed it, or that the claim wrote."""
     stored, privacy = run.answer.note, run.runtime.privacy
     return stored if privacy is None else privacy.open(stored, run.scope, run.stored_key, (_NOTE_GENERATION,))
 
 
 def read_listed_note(record: Record, privacy: Privacy | None) -> bytes | None:
-    """Return the note of a record that was listed."""
+    """The note of ``record``, which `Store.list` returned."""
     return record.note if privacy is None else privacy.open(record.note, record.scope, record.key, (_NOTE_GENERATION,))
 
 
 async def write_note(run: Run, client: StoreClient, text: bytes) -> None:
-    """Commit how far ``run`` has come. Raises `LeaseLost` where another process has taken over: stop then."""
+    """Commit ``text`` as the note of ``run``. Raises `LeaseLost` if another process took over: the caller must stop."""
     op = Note(scope=run.scope, key=run.stored_key, owner=run.owner, token=run.token, note=seal_note(run, text))
     applied = run.protected and await client.settle(op)  # not protected: a forked child, whose parent has the claim
     if not applied:

@@ -1,4 +1,4 @@
-"""The result that an operator gives for an intent or a saga's step, checked against its type."""
+"""Checks the result that an operator enters for an intent or a saga's step against its type."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _EXAMPLES: Final = {str: 'a text, in quotes: "ch_1"', int: "a whole number", flo
 
 
 def check_result(codec: Codec, result: Any, about: str) -> tuple[Any, bytes]:
-    """Return ``result`` and its stored form. It is a value of the codec's type, or JSON that decodes as one.
+    """Return ``result`` and its stored form, if it is a value of the codec's type, or JSON that decodes as one.
 
-    Raises `ConfigurationError`, which describes the expected type, for anything else.
+    Raises `ConfigurationError` otherwise, which describes the expected type. ``about`` says in it whose result this is.
     """
     if codec.discards:
         result = None

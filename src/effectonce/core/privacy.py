@@ -13,8 +13,9 @@ import os
 from typing import Any
 
 from effectonce.errors import CorruptRecord, InvalidOption, MissingDriver
+from effectonce.values.fingerprint import split_fingerprints
 
-VERSION = b"P"
+SEALED_PREFIX = b"P"  # the first byte of sealed values; it names the format
 
 
 class Privacy:
@@ -36,32 +37,33 @@ class Privacy:
         self._cipher: Any = AESGCM(hmac.digest(raw, b"effectonce results v1", "sha256"))
 
     def hide(self, scope: str, key: str) -> str:
-        """What the store sees instead of ``key``; it differs from scope to scope."""
+        """The hash that the store sees instead of ``key``. Another scope has another hash of the same key."""
         name = scope.encode()
         return hmac.digest(self._keys, b"%d:%b%b" % (len(name), name, key.encode()), hashlib.sha256).hex()
 
-    def hide_fingerprints(self, scope: str, prints: bytes) -> bytes:
-        """Payloads are guessable, so their fingerprints are keyed too; each keeps its version byte."""
+    def hide_fingerprints(self, scope: str, fingerprints: bytes) -> bytes:
+        """Hash fingerprints, too, since payloads are guessable. Each keeps its version byte."""
         return b"".join(
-            prints[at : at + 1] + hmac.digest(self._keys, scope.encode() + prints[at : at + 33], hashlib.sha256)
-            for at in range(0, len(prints), 33)
+            fingerprint[:1] + hmac.digest(self._keys, scope.encode() + fingerprint, hashlib.sha256)
+            for fingerprint in split_fingerprints(fingerprints)
         )
 
-    def seal(self, plain: bytes | None, scope: str, hidden: str, generation: int) -> bytes | None:
+    def seal(self, plain: bytes | None, scope: str, hidden_key: str, generation: int) -> bytes | None:
+        """Encrypt ``plain`` so that it opens only under this identity and generation. None stays None."""
         if plain is None:
             return None
         nonce = os.urandom(12)
-        sealed: bytes = self._cipher.encrypt(nonce, plain, _associated_data(scope, hidden, generation))
-        return VERSION + nonce + sealed
+        sealed: bytes = self._cipher.encrypt(nonce, plain, _associated_data(scope, hidden_key, generation))
+        return SEALED_PREFIX + nonce + sealed
 
-    def open(self, sealed: bytes | None, scope: str, hidden: str, generations: tuple[int, ...]) -> bytes | None:
-        """The bytes that were sealed under this identity in one of ``generations``, else `CorruptRecord`."""
+    def open(self, sealed: bytes | None, scope: str, hidden_key: str, generations: tuple[int, ...]) -> bytes | None:
+        """Decrypt what was sealed under this identity in one of ``generations``. Raises `CorruptRecord` otherwise."""
         if sealed is None:
             return None
-        if sealed[:1] == VERSION:
+        if sealed[:1] == SEALED_PREFIX:
             for generation in generations:
                 try:
-                    bound = _associated_data(scope, hidden, generation)
+                    bound = _associated_data(scope, hidden_key, generation)
                     plain: bytes = self._cipher.decrypt(sealed[1:13], sealed[13:], bound)
                     return plain
                 except (self._invalid, ValueError):
@@ -75,6 +77,6 @@ class Privacy:
         return "Privacy(***)"
 
 
-def _associated_data(scope: str, hidden: str, generation: int) -> bytes:
+def _associated_data(scope: str, hidden_key: str, generation: int) -> bytes:
     name = scope.encode()
-    return b"%d:%b%b:%d" % (len(name), name, hidden.encode(), generation)
+    return b"%d:%b%b:%d" % (len(name), name, hidden_key.encode(), generation)

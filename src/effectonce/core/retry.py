@@ -1,4 +1,4 @@
-"""How often a message is tried, and how long it waits in between: exponential backoff with full jitter. Pure."""
+"""`Retry`: how often a message is tried, and how long it waits in between. Exponential backoff with full jitter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from effectonce.errors import InvalidOption, Retryable
 from effectonce.values.durations import Duration, micros, readable
 
-Verdict = Literal["dead"]
+NoRetry = Literal["dead"]
 
 _MAX_GROWTH_STEPS = 60  # a delay grows this many times at most
 
@@ -18,15 +18,16 @@ _MAX_GROWTH_STEPS = 60  # a delay grows this many times at most
 class Retry:
     """What to do with a message whose handler raised.
 
-    It waits a random time between 0 and ``first``, doubled with each attempt and at most ``cap`` (None: without end),
-    and is tried again; after ``max_attempts`` (None: never) it goes to the dead letters. ``on`` maps error classes to
-    another `Retry` or to ``"dead"``, no second attempt; the class nearest to the error's own decides.
+    The message waits, and is tried again; after ``max_attempts`` it becomes a dead letter (None: there is no limit). It
+    waits a random time between 0 and a longest delay: ``first`` after the first attempt, multiplied by ``factor`` with
+    each further one, and never more than ``cap`` (None: it grows without limit). With ``jitter=False`` it always waits
+    the longest delay; then messages that failed together are also tried again together.
 
-    ``factor``: what the time grows by, instead of 2. ``jitter=False``: it waits all of that time; then those who failed
-    together come back together.
+    ``on`` maps error classes to another `Retry`, or to ``"dead"``: no second attempt. The class nearest to the error's
+    own decides.
 
     ``max_crashes``: a message whose last attempt never reported an outcome (it may have taken its process down) runs
-    alone; it goes to the dead letters after that many attempts, instead of ending another process.
+    alone, and becomes a dead letter after that many attempts, instead of ending another process.
     """
 
     __slots__ = ("cap", "factor", "first", "jitter", "max_attempts", "max_crashes", "on")
@@ -40,10 +41,10 @@ class Retry:
         factor: float = 2.0,
         jitter: bool = True,
         max_crashes: int = 2,
-        on: Mapping[type[BaseException], Verdict | Retry] | None = None,
+        on: Mapping[type[BaseException], NoRetry | Retry] | None = None,
     ) -> None:
-        self.max_attempts = _count("max_attempts", max_attempts) if max_attempts is not None else None
-        self.max_crashes = _count("max_crashes", max_crashes)
+        self.max_attempts = _check_attempts("max_attempts", max_attempts) if max_attempts is not None else None
+        self.max_crashes = _check_attempts("max_crashes", max_crashes)
         self.first = micros(first, "first") / 1e6 if first != 0 else 0.0
         self.cap = micros(cap, "cap") / 1e6 if cap is not None else math.inf
         self.factor = factor
@@ -53,47 +54,47 @@ class Retry:
         self.on = dict(on or {})
         if self.cap < self.first:
             raise InvalidOption(f"Retry(first={first!r}, cap={cap!r}): the first delay is over the cap")
-        for kind, then in self.on.items():
+        for kind, rule in self.on.items():
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise InvalidOption(f"Retry(on=…) maps exception classes, not {kind!r}")
-            if then != "dead" and not isinstance(then, Retry):
-                raise InvalidOption(f"Retry(on=…) maps {kind.__name__} to {then!r}; give 'dead' or another Retry")
+            if rule != "dead" and not isinstance(rule, Retry):
+                raise InvalidOption(f"Retry(on=…) maps {kind.__name__} to {rule!r}; give 'dead' or another Retry")
 
     def after(
         self, error: BaseException, attempt: int, uniform: Callable[[float, float], float] = random.uniform
     ) -> float | None:
-        """Seconds until the next attempt, when attempt number ``attempt`` raised ``error``; None: there is none."""
-        policy = self._for(error)
+        """The seconds to wait after attempt number ``attempt`` raised ``error``; None: there is no further attempt."""
+        policy = self._policy_for(error)
         if policy is None or (policy.max_attempts is not None and attempt >= policy.max_attempts):
             return None
-        longest = policy.longest(attempt)
+        longest = policy.max_delay(attempt)
         delay = uniform(0.0, longest) if policy.jitter else longest
         return max(delay, error.retry_after) if isinstance(error, Retryable) else delay
 
-    def longest(self, attempt: int) -> float:
+    def max_delay(self, attempt: int) -> float:
         """The longest time to wait after attempt number ``attempt``, in seconds."""
         return min(self.cap, self.first * self.factor ** min(attempt - 1, _MAX_GROWTH_STEPS))
 
     def refuses(self, error: BaseException) -> bool:
-        """Whether ``error`` is one that is never tried again."""
-        return self._for(error) is None
+        """Whether there is never another attempt after ``error``."""
+        return self._policy_for(error) is None
 
-    def _for(self, error: BaseException) -> Retry | None:
+    def _policy_for(self, error: BaseException) -> Retry | None:
         for kind in type(error).__mro__:
             if kind in self.on:
-                then = self.on[kind]
-                return None if then == "dead" else then
+                rule = self.on[kind]
+                return None if rule == "dead" else rule
         return self
 
     @property
     def horizon(self) -> float:
         """The longest time, in seconds, from the first attempt to the last; infinite without a limit."""
-        inner = [then.horizon for then in self.on.values() if isinstance(then, Retry)]
+        inner = [rule.horizon for rule in self.on.values() if isinstance(rule, Retry)]
         if self.max_attempts is None:
-            return float("inf")
+            return math.inf
         growing = min(self.max_attempts - 1, _MAX_GROWTH_STEPS)
-        own = sum(self.longest(attempt) for attempt in range(1, growing + 1))
-        own += (self.max_attempts - 1 - growing) * self.longest(self.max_attempts)
+        own = sum(self.max_delay(attempt) for attempt in range(1, growing + 1))
+        own += (self.max_attempts - 1 - growing) * self.max_delay(self.max_attempts)
         return max([own, *inner])
 
     def __repr__(self) -> str:
@@ -102,7 +103,7 @@ class Retry:
         return f"Retry({self.max_attempts}, first={first!r}, cap={cap!r})"
 
 
-def _count(name: str, value: int) -> int:
+def _check_attempts(name: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidOption(f"{name}={value!r} is not a number of attempts; give 1 or more")
     return value

@@ -1,4 +1,4 @@
-"""Run a coroutine that never suspends, on the caller's own thread.
+"""`run_sync`: runs a coroutine that never suspends, on the caller's own thread.
 
 Every algorithm is written once as ``async def`` over injected ports. Sync code runs it from here with sync ports,
 whose coroutines return without suspending: no event loop, no background thread, no second copy.
@@ -26,7 +26,7 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
 
 
 class Pending(Generic[T]):
-    """An answer that has to be awaited. Testing it without `await` raises instead of always being true."""
+    """An awaitable answer. Testing it without `await` raises `NotAwaited`, since it would always be true."""
 
     __slots__ = ("_awaitable", "_what")
 

@@ -1,4 +1,4 @@
-"""Serving until SIGTERM or SIGINT: for workers and relays."""
+"""SIGTERM and SIGINT: `serve_until_signalled` lets them stop a worker or a relay."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def serve_until_signalled(serve: Callable[[], Awaitable[None]], stop: Callable[[], None]) -> bool:
-    """Run ``serve``, and call ``stop`` at each SIGTERM and SIGINT. The signals' handlers are removed
-    afterwards. Returns True where SIGINT was among the signals (Ctrl-C was pressed)."""
+    """Run ``serve()``, and call ``stop()`` at each SIGTERM and SIGINT. Returns whether there was a SIGINT (Ctrl-C).
+
+    The handlers of the signals are installed for that time only.
+    """
     loop = asyncio.get_running_loop()
     received = set()
 

@@ -68,7 +68,7 @@ class StoreRuntime(Events):
             call_weakly(self._report_sweep),
             self._sweep_every,
             self.backend.capabilities.batch,
-            by_hand=self._clock is not None and self._clock.manual,
+            manual=self._clock is not None and self._clock.manual,
         )
         # When the store is garbage-collected, its thread ends.
         self._finalizer = weakref.finalize(self, self.heartbeat.stop, wait=False)

@@ -1,4 +1,4 @@
-"""`UnfinishedRecords`: intents and sagas that no process runs and none has finished, a bounded number at a time."""
+"""`UnfinishedRecords`: lists the intents and sagas that a recovery has to resume, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class RecordSource(Protocol):
 
 
 def never_stop() -> bool:
-    """The default ``stop`` of a resume: it goes through to the end."""
+    """The default of ``stop=``: resume all that there is."""
     return False
 
 
 class UnfinishedRecords:
     """The unfinished records of one scope.
 
-    A call with a limit continues where the last one ended, so that no record waits forever behind those that cannot be
-    finished. Several processes may list the same records at once; the claim decides which of them resumes one.
+    `pages` with a limit continues where its last call ended, so that no record waits forever behind others that cannot
+    be finished. Several processes may list a record at once; the claim decides which of them resumes it.
     """
 
     def __init__(self, store: RecordSource, scope: str) -> None:
@@ -41,7 +41,8 @@ class UnfinishedRecords:
         self._cursor: str | None = None
 
     def pages(self, limit: int | None, idle: int = 0) -> Iterator[list[Record]]:
-        """Yield records that are not leased and did not change for ``idle`` microseconds, up to ``limit`` in all."""
+        """Yield pages of records that hold no lease and have not changed for ``idle`` microseconds, up to ``limit``
+        records in all."""
         if limit is not None and limit < 1:
             raise InvalidOption(f"limit={limit!r} is not a number of records to resume; give 1 or more")
         now = self._store.now()
@@ -54,7 +55,7 @@ class UnfinishedRecords:
             cursor = page.cursor
             yield resumable
             if limit is not None and left is not None:
-                # Only after the caller has taken the page: one that stops inside it starts with it the next time.
+                # Only now, when the caller has finished the page: if it stops inside, the next call yields it again.
                 self._cursor, left, read = cursor, left - len(resumable), read + size
             if cursor is None or (limit is not None and (not left or read >= limit * _READ_FACTOR)):
                 return

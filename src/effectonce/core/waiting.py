@@ -1,6 +1,6 @@
-"""Waiting for another delivery of the same key: woken by its settlement, with a poll behind the wake-up.
+"""Waiting for another delivery of the same key: its settlement wakes the waiters, and each of them also polls.
 
-Wake-ups are hints. A waiter always asks the store again, so one that comes late, twice or never costs time,
+A wake-up is only a hint. A waiter always asks the store again, so a wake-up that comes late, twice or never costs time,
 not correctness.
 """
 
@@ -15,12 +15,12 @@ from effectonce.errors import SyncAsyncMismatch
 
 Identity = tuple[str, str]
 
-FIRST_POLL_S: Final = 0.02  # between two claims of a waiter, doubled each time
+FIRST_POLL_S: Final = 0.02  # the pause between two claims of a waiter; it doubles each time
 MAX_POLL_S: Final = 1.0
 
 
 class Waiters:
-    """The calls of this process that wait, by the identity they wait for; sync and async ones together."""
+    """The calls of this process that wait for another delivery, sync and async ones, by the identity they wait for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class Waiters:
 
     def wake(self, identity: Identity) -> None:
         """Make every call that waits for ``identity`` ask the store now."""
-        if identity not in self.waiting:  # without the lock, which a signal's handler might wait for on its own thread
+        if identity not in self.waiting:  # take no lock: a signal handler may call this while its own thread holds it
             return
         with self._lock:
             wakes = tuple(self.waiting.get(identity, ()))
@@ -49,7 +49,7 @@ class Waiters:
 
 
 class ThreadSignal:
-    """A wake-up that blocks the calling thread."""
+    """Wakes a thread, which blocks in `wait`."""
 
     def __init__(self) -> None:
         if asyncio._get_running_loop() is not None:
@@ -68,7 +68,7 @@ class ThreadSignal:
 
 
 class TaskSignal:
-    """A wake-up for one task; it may come from any thread."""
+    """Wakes a task, which suspends in `wait`. Any thread may call `wake`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

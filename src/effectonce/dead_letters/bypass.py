@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
-from effectonce.core.guarded_call.run import running
+from effectonce.core.guarded_call.run import current_run
 from effectonce.guard.introspection import is_async
 
 P = ParamSpec("P")
@@ -27,7 +27,7 @@ def bypass_external_effects(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def is_bypassing() -> bool:
-        run = running.get()
+        run = current_run.get()
         return run is not None and run.active and run.bypassing
 
     if is_async(function):

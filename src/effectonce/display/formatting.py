@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from effectonce.core.codec import VERSION, decode_error, without_trace
-from effectonce.core.privacy import VERSION as SEALED
+from effectonce.core.privacy import SEALED_PREFIX
 from effectonce.errors import CorruptRecord, show
 from effectonce.record import EXHAUSTED, Record, State, Stats
 
@@ -42,7 +42,7 @@ def format_failure(record: Record) -> tuple[str, str]:
     """Return the code or class of a failed record's error, and the error's text."""
     if record.error == EXHAUSTED:
         return "attempts-exhausted", "every allowed attempt was used without a recorded success"
-    if record.error is not None and record.error[:1] == SEALED:
+    if record.error is not None and record.error[:1] == SEALED_PREFIX:
         return "sealed", ""
     try:
         error = decode_error(record.error)
@@ -58,7 +58,7 @@ def format_stored(stored: bytes | None) -> str:
     """Return a stored result or request as text."""
     if stored is None:
         return ""
-    if stored[:1] == SEALED:
+    if stored[:1] == SEALED_PREFIX:
         return f"sealed: {len(stored)} bytes that only the program with the secret can read"
     stored, _ = without_trace(stored)
     return format_json(stored[1:]) if stored[:1] == VERSION else format_bytes(stored)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import prepare, run_unprotected
-from effectonce.core.guarded_call.run import Policy, Run, running
+from effectonce.core.guarded_call.run import Policy, Run, current_run
 from effectonce.errors import ConfigurationError, MissingKey
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor
 from effectonce.store import DEFAULT_RETENTION, Store
@@ -102,7 +102,7 @@ class _Plan(Struct, kw_only=True):
                 stored_key="",
                 owner=b"",
                 fingerprints=b"",
-                parent=running.get(),
+                parent=current_run.get(),
             )
             run_unprotected(run, "missing_key", str(error))
             return run

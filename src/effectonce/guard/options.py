@@ -45,7 +45,7 @@ def policy_options(
             "have no meaning there; use mode='lease'"
         )
     return {
-        "seen": seen,
+        "seen_set": seen,
         "lease": micros(lease, "lease"),
         "retention": micros(retention, "retention"),
         "wait": None if wait is None else micros(wait, "wait") / 1e6,

@@ -128,7 +128,7 @@ class Intents:
             if scope in self.operations:
                 raise ConfigurationError(f"{known.name} {name!r} is an operation already: {self.operations[scope]!r}")
             codec = Codec(return_type(function, returns), self.store.max_result)
-            policy = Policy(scope=scope, codec=codec, hold=UNFINISHED_RETENTION_US, **options)
+            policy = Policy(scope=scope, codec=codec, unfinished_retention=UNFINISHED_RETENTION_US, **options)
             operation: IntentOperation[Req, Any] = IntentOperation(self, function, known, rules, policy)
             self.store.take_scope(scope, function)
             self.operations[scope] = operation

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.guarded_call.begin import begin, prepare
-from effectonce.core.guarded_call.run import Policy, Run, running
+from effectonce.core.guarded_call.run import Policy, Run, current_run
 from effectonce.core.notes import seal_note
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
@@ -151,12 +151,13 @@ class IntentOperation(Generic[Req, Res]):
     async def run_intent(self, run: Run, client: StoreClient, completion: Completion = "record") -> Ended:
         """Run an intent from its claim to its settlement. With ``completion="leave"`` a success is not settled."""
         left_to_caller = False
-        claimed_after = run.sent_at = run.started_at = run.runtime.monotonic()  # it may have been prepared long ago
+        # The run may have been prepared long ago: its lease counts from now.
+        claimed_after = run.lease_requested_at = run.started_at = run.runtime.monotonic()
         try:
             await begin(run, client)
             if run.replayed:
                 return run.value, None
-            running.set(run)
+            current_run.set(run)
             claimed = ClaimedIntent(run, client, self.rules, self.reconciler is not None, claimed_after)
             runner = IntentRunner(self, claimed, recovering=completion == "recover")
             verdict, error = await runner.run()

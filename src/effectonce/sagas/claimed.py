@@ -75,18 +75,18 @@ class ClaimedSaga:
 
     async def release(self) -> None:
         """Write the log and leave the saga to the next runner."""
-        await self._settle(self._settlement("free", self.run.policy.hold), "released")
+        await self._settle(self._settlement("free", self.run.policy.unfinished_retention), "released")
 
     async def give_back(self) -> None:
         """Leave the saga unchanged, as if it had not been claimed: if it was interrupted, the next runner sees it."""
-        op = self._settlement("free", self.run.policy.hold)
+        op = self._settlement("free", self.run.policy.unfinished_retention)
         op.refund = True
         await self._settle(op, "released")
 
     async def doubt(self, entry: LoggedStep, why: str) -> NoReturn:
         """Put the saga in doubt: an operator has to find out about ``entry``, or to finish it by hand."""
         self.log.doubtful, self.log.doubt = entry.name, why
-        await self._settle(self._settlement("in_doubt", self.run.policy.hold), "in_doubt", why)
+        await self._settle(self._settlement("in_doubt", self.run.policy.unfinished_retention), "in_doubt", why)
         raise InDoubt(self.log.describe_doubt(self.name))
 
     async def leave(self, why: str) -> None:
@@ -112,7 +112,7 @@ class ClaimedSaga:
 
     async def _settle(self, op: Settlement, event: str, detail: str = "") -> None:
         run = self.run
-        run.stop_clock()
+        run.end_handler()
         if not op.refund:
             op.note = seal_note(run, self._encode(settled=True))
         applied = run.protected and await self.client.settle(op)  # not protected: a forked child, see `write_note`

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from effectonce.core.codec import Unstorable
 from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.begin import begin
-from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.interrupts import is_own_exit
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
@@ -63,7 +63,7 @@ async def run_saga(
             ) from error
         if run.replayed:
             return Done(saga.steps, set(saga.steps), unpack_results(run.value))
-        running.set(run)
+        current_run.set(run)
         claimed = ClaimedSaga(run, client, saga.name, claimed_at)
         try:
             saga.fit(claimed.log)
@@ -174,7 +174,7 @@ class SagaRunner:
         Until its outcome is known, nothing else is compensated."""
         claimed = self._claimed
         limit = readable(round((step.do.timeout_s or 0) * 1e6))
-        call.run.refused = True  # its `current().lease_lost` tells it to stop
+        call.run.renewal_refused = True  # its `current().lease_lost` tells it to stop
         claimed.end_step(entry.do, "timed_out", f"no end within {limit}")
         self._turn_around(entry, TimeoutError(f"no end within {limit}"))
         await claimed.commit()
@@ -326,7 +326,7 @@ class SagaRunner:
             owner=run.owner,
             fingerprints=b"",
             parent=run,
-            sent_at=run.sent_at,
+            lease_requested_at=run.lease_requested_at,
             token=token,
             answer=Answer("claimed", token, progress.attempts, progress.rounds, lapsed=progress.crashes > 0),
         )

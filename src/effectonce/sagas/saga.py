@@ -109,7 +109,7 @@ class Saga(Generic[In]):
         self._policy = Policy(
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
-            hold=UNFINISHED_RETENTION_US,
+            unfinished_retention=UNFINISHED_RETENTION_US,
             **policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(SagaFailed,)),
         )
 
@@ -324,7 +324,7 @@ class Saga(Generic[In]):
             self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention / 1e6, quiet=True)
         else:
             self._decide(self.log(record), outcome, result)  # refuses a wrong decision while nothing is changed yet
-            self.store.resolve(self.scope, id, "retry", retention=self._policy.hold / 1e6, quiet=True)
+            self.store.resolve(self.scope, id, "retry", retention=self._policy.unfinished_retention / 1e6, quiet=True)
             run_sync(self._write_decision(self.prepare_run(encode_key(id)), outcome, result))
         who = who or "this program"
         logger.warning("saga %s %s was resolved as %s by %s", self.name, show(id), outcome, who)

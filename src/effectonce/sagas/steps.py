@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, overload
 from msgspec import Struct
 
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.retry import Retry
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored, show
@@ -148,7 +148,7 @@ class StepRun(Run, eq=False):
     def lease_lost(self) -> bool:
         """Whether to stop before the next outside effect: the lease was lost, or the step timed out."""
         saga = self.parent
-        return self.refused or saga is None or saga.lease_lost
+        return self.renewal_refused or saga is None or saga.lease_lost
 
     @property
     def min_retention(self) -> int:
@@ -169,8 +169,8 @@ class StepCall(Struct, eq=False):
     async def start(self, step: StepFunction, args: tuple[Any, ...]) -> None:
         """Call the function and wait for it. If it has not returned within its timeout, it is not ``finished``."""
         loop, function = self.client.loop, step.function
-        before = running.get()
-        running.set(self.run)
+        before = current_run.get()
+        current_run.set(self.run)
         try:
             if step.is_async and step.timeout_s is None:
                 self._finish(*await _await_and_capture(function, args))
@@ -184,7 +184,7 @@ class StepCall(Struct, eq=False):
             else:
                 self.pending = _call_in_thread(function, args)
         finally:
-            running.set(before)
+            current_run.set(before)
         await self.wait(step.timeout_s)
 
     async def wait(self, seconds: float | None) -> None:

@@ -35,7 +35,7 @@ except ImportError as missing:
 from effectonce.broker import Broker
 from effectonce.contracts import Delivery, Event, Meter
 from effectonce.contracts.outbox import OutboxRow
-from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.guard.introspection import is_async
 from effectonce.message import Message
 from effectonce.outbox.outbox import Outbox
@@ -254,7 +254,7 @@ class _WorkerTracer:
 
     @contextmanager
     def _span_around(self, queue: str, message: Message[Any]) -> Iterator[None]:
-        run = running.get()
+        run = current_run.get()
         more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
         with self._processing(queue, message, (), more) as span:
             if run is not None:

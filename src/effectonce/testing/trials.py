@@ -224,7 +224,7 @@ class IdempotenceTrials:
             self._redelivery_pause = policy.lease * 2
         #: What the mode allows: a second effect after a delivery that recorded nothing, and beside a running one.
         self._may_rerun = bool(self._stores) and not strict
-        self._may_overlap = policy is not None and policy.seen and not strict
+        self._may_overlap = policy is not None and policy.seen_set and not strict
         self._expected = 0
         self._total = 0
 

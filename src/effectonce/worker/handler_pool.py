@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.interrupts import is_being_cancelled
 from effectonce.guard.introspection import LAZY, refuse_lazy
 
@@ -118,7 +118,7 @@ class HandlerPool(Generic[W]):
             turn_ends_at = time.monotonic() + RUNNER_TURN_S
             while ready:
                 work = ready.popleft()
-                running.set(work.run)
+                current_run.set(work.run)
                 context = copy_context()
                 error: BaseException | None = None
                 try:

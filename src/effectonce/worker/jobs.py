@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from effectonce.contracts import Delivery
-from effectonce.core.codec import NOTHING
+from effectonce.core.codec import STORED_NONE
 from effectonce.core.guarded_call.run import Run
 from effectonce.errors import EffectOnceError, show
 from effectonce.message import Message
@@ -49,7 +49,7 @@ class Job(Struct, eq=False, gc=False):
     suspect: bool = False  # its last attempt never reported an outcome, so it runs alone
     started_at: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
     stale: bool = False  # the broker has given it to another consumer
-    result: bytes = NOTHING  # what its record keeps
+    result: bytes = STORED_NONE  # what its record keeps
     outgoing: list[Message[Any]] | None = None  # to be sent once its record is complete
 
     @property
@@ -57,7 +57,7 @@ class Job(Struct, eq=False, gc=False):
         """Which attempt this is since it was last redriven: by the store's count, else by the broker's, which begins
         anew with a redrive."""
         run = self.run
-        if run is None or run.policy.seen:
+        if run is None or run.policy.seen_set:
             return self.broker_attempt
         return run.attempt - self.attempts_before_redrive
 

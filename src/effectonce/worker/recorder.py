@@ -69,7 +69,7 @@ class Recorder:
             self.background.spawn(self._record_late(job))
         elif self._pause.active:
             assert job.run is not None
-            job.run.stop_clock()
+            job.run.end_handler()
             self._unrecorded.append(job)
         else:
             self._send_completion(job)

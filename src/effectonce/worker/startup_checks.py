@@ -35,7 +35,7 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
             f"{_span(needed)} ({' + '.join(parts)}), and would run again; set retention= to more than that"
         )
     window = capabilities.ack_window
-    if window is not None and not route.with_connection and not policy.seen and policy.lease / 1e6 >= window:
+    if window is not None and not route.with_connection and not policy.seen_set and policy.lease / 1e6 >= window:
         raise ConfigurationError(
             f"{route.name} has a lease of {readable(policy.lease)}, and {capabilities.name} delivers again after "
             f"{_span(window)} without an ack: after a crash the message would be redelivered while the old lease still "

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost
-from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     AttemptsExhausted,
@@ -225,7 +225,7 @@ class Batch(InboxTransaction):
 
 
 def _run_handler(connection: Any, job: Job) -> None:
-    running.set(job.run)
+    current_run.set(job.run)
     job.started_at = time.monotonic()
     value = job.route.function(connection, job.message)
     if type(value) in LAZY or hasattr(value, "__await__"):
@@ -233,7 +233,7 @@ def _run_handler(connection: Any, job: Job) -> None:
 
 
 async def _run_async_handler(connection: Any, job: Job) -> None:
-    running.set(job.run)
+    current_run.set(job.run)
     job.started_at = time.monotonic()
     await job.route.function(connection, job.message)
 

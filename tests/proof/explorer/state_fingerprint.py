@@ -83,7 +83,7 @@ def _describe(process: Process) -> str:
             process.past_hash,
             process.events,
             [(request.name, request.executed, request.reply) for request in process.requests.values()],
-            sorted(run.sent_at for run in process.leased),
+            sorted(run.lease_requested_at for run in process.leased),
             [timer.due for timer in process.loop.timers],
         )
     )

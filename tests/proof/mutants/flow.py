@@ -97,7 +97,7 @@ def replay_is_empty(run: Any, answer: Any) -> None:
 def lease_counted_from_reply(run: Any, answer: Any) -> None:
     """A lease counts from the reply, not from when the claim was sent."""
     _take_answer(run, answer)
-    run.sent_at = run.runtime.monotonic()
+    run.lease_requested_at = run.runtime.monotonic()
 
 
 @mutant("F10", heartbeat.Heartbeat, "_renew", "guard-L-3x3+half+beat-slow/6")
@@ -105,14 +105,14 @@ def renewal_counted_from_reply(self: Any, port: Any, due: Any, now: float) -> No
     """A renewed lease counts from the reply."""
     _beat_renew(self, port, due, now)
     for run in due:
-        if run.sent_at == now:
-            run.sent_at = self._monotonic()
+        if run.lease_requested_at == now:
+            run.lease_requested_at = self._monotonic()
 
 
-@mutant("F10", Run, "mark_lost", "guard-B+half+lapse+redeliver/3")
+@mutant("F10", Run, "mark_lease_lost", "guard-B+half+lapse+redeliver/3")
 def refused_renewal_not_reported(self: Any) -> None:
     """A refused renewal is not reported to the handler."""
-    self.sent_at = self.runtime.monotonic()
+    self.lease_requested_at = self.runtime.monotonic()
 
 
 @mutant("F16", store_clients, "release_with_refund", "guard-A+cancel/2")

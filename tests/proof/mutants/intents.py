@@ -90,5 +90,5 @@ async def note_not_fenced(run: Any, client: Any, text: bytes) -> None:
     try:
         await _write_note(run, client, text)
     except LeaseLost:
-        run.refused = False
-        run.sent_at = run.runtime.monotonic()
+        run.renewal_refused = False
+        run.lease_requested_at = run.runtime.monotonic()

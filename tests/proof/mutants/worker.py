@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.core.codec import NOTHING
+from effectonce.core.codec import STORED_NONE
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Answer, Claim, Settlement
 from tests.proof.explorer.tools.worker import SimulatedBrokerBackend, SimulatedConsumer, WorkerSystem
@@ -50,7 +50,8 @@ async def in_progress_acked_by_worker(self: Any, batch: Any) -> Any:
     if not are_claims(batch):
         return replies
     return [
-        replace(answer, kind="done", result=NOTHING) if answer.kind == "in_progress" else answer for answer in replies
+        replace(answer, kind="done", result=STORED_NONE) if answer.kind == "in_progress" else answer
+        for answer in replies
     ]
 
 
@@ -62,7 +63,7 @@ async def unanswered_claim_acked_by_worker(self: Any, batch: Any) -> Any:
     except StoreUnavailable:
         if not are_claims(batch):
             raise
-        return [Answer("done", result=NOTHING) for _ in batch]
+        return [Answer("done", result=STORED_NONE) for _ in batch]
 
 
 @mutant("F36", SimulatedStorePort, "run", "worker-L+lose/1")
@@ -102,7 +103,7 @@ async def duplicate_publishes_nothing(self: Any, batch: Any) -> Any:
     replies = await _run(self, batch)
     if not are_claims(batch):
         return replies
-    return [replace(answer, result=NOTHING) if answer.kind == "done" else answer for answer in replies]
+    return [replace(answer, result=STORED_NONE) if answer.kind == "done" else answer for answer in replies]
 
 
 # -- the worker and its handlers

@@ -18,7 +18,7 @@ from .exchange import copy_error, exchange
 
 #: This many waiting operations are worth a round trip of their own beside the one that is under way.
 SECOND_BATCH = 32
-#: The same while the neighbouring group has nothing under way: the store would be idle whenever the loop is not.
+#: The same while the neighbouring group has nothing under way: otherwise the store idles whenever the loop is busy.
 SECOND_BATCH_IF_IDLE = 16
 
 
@@ -36,13 +36,14 @@ class AsyncGroup:
 
     - The tasks belong to the group, never to a caller, so that cancelling a caller does not harm the others. They run
       in an empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.
-    - A task ends when the queue is empty. `submit` starts one if none runs. A second one starts only while many wait:
-      half of them are then with the store while the loop serves the others. Fewer will do while the group ``beside``
-      this one, which takes the loop's other operations, has nothing under way.
-    - A caller that is cancelled leaves its future done. Its claim, still queued, is dropped; if it was granted by now,
-      ``orphaned`` gives the grant back. Its settlement goes out all the same.
-    - A task that is cancelled (the loop ends) puts what it had sent back to the queue's front; callers that still wait
-      get another task. Any other end of a task is the reply of those whose operations it had sent.
+    - A task ends when the queue is empty. `submit` starts one if none runs. A second task starts only while many
+      operations wait: half of them are then at the store while the loop serves the callers of the other half. Fewer are
+      enough while the group ``beside`` this one, which sends the loop's other kinds of operations, has no round trip
+      under way.
+    - When a caller is cancelled, its future is done. A claim that is still queued is dropped; one that was sent and is
+      granted is given back by ``orphaned``. A settlement goes out all the same.
+    - When a task is cancelled (the loop ends), the operations that it has sent return to the front of the queue, and
+      another task starts if callers still wait. Any other exception of a task is the reply to what it has sent.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class AsyncGroup:
     # -- the tasks
 
     def _second_batch(self) -> int:
-        """How many are worth a round trip of their own while another of this group is under way."""
+        """How many waiting operations are worth a second round trip beside the one that is under way."""
         beside_is_busy = self._beside is not None and self._beside._round_trips
         return SECOND_BATCH if beside_is_busy else SECOND_BATCH_IF_IDLE
 
@@ -114,8 +115,8 @@ class AsyncGroup:
         self._tasks.discard(task)
         self._idle.append(port)
         if not task.cancelled():
-            task.exception()  # those who waited have got it as their reply
-        # Callers whom the task answered may have come back by now. They need not wait for the other port's round trip.
+            task.exception()  # marks it as retrieved; the callers have got it as their reply
+        # Callers that the task answered may have submitted again by now. They need not wait for the other port.
         due = len(self._idle) == len(self._ports) or len(self._queue) >= self._second_batch()
         if self._queue and due and not self._closing and not self._loop.is_closed():
             self._start()
@@ -151,14 +152,14 @@ class AsyncGroup:
             self._round_trips -= 1
 
     def _take(self) -> list[TaskEntry]:
-        """Take the next batch: half of what waits, where the other port can have the other half."""
+        """Take the next batch: half of what waits, if the other port can have the other half."""
         queue = self._queue
         waiting = share = len(queue)
         if len(self._ports) > 1:
-            # A caller that writes a note comes back with its next one. If all of them came at once they would wait for
-            # the store together, and then the store for them; in halves one group runs while the other waits.
-            in_step = isinstance(queue[0].op, Note) and not self._round_trips
-            half = self._second_batch() if in_step else SECOND_BATCH
+            # A caller that writes a note soon submits its next one. In a single batch, all callers would wait for the
+            # store together, and then the store for all of them. In halves, one half runs while the other waits.
+            split_early = isinstance(queue[0].op, Note) and not self._round_trips
+            half = self._second_batch() if split_early else SECOND_BATCH
             share = waiting // 2 if waiting >= 2 * half else waiting
         return take_batch(queue, min(share, self._limit), self.sizes)
 

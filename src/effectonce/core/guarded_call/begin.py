@@ -12,12 +12,12 @@ from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
 from effectonce.errors import Reentered, StoreUnavailable, show
 from effectonce.record import Answer, Claim
 
-from .run import Policy, Run, running
+from .run import Policy, Run, current_run
 
 
 def prepare(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> Run:
-    """A run of ``key``, not begun. `Reentered` where the caller is itself running under that key."""
-    parent = running.get()
+    """Make the run of a call with ``key``. `begin` is to follow. Raises `Reentered` inside a run of the same key."""
+    parent = current_run.get()
     if parent is not None:
         parent = _enclosing_run(parent, runtime, policy.scope, key)
     stored_key = key
@@ -33,16 +33,16 @@ def prepare(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes
         fingerprints=fingerprints,
         parent=parent,
     )
-    if not policy.seen:
+    if not policy.seen_set:
         run.owner = runtime.new_owner()
-        run.sent_at = runtime.monotonic()
+        run.lease_requested_at = runtime.monotonic()
     return run
 
 
 def _enclosing_run(innermost: Run, runtime: StoreRuntime, scope: str, key: str) -> Run | None:
-    """The run that a call of ``key`` runs in; `Reentered` where that, or one around it, is of the same key."""
+    """The run around a new call of ``key``. Raises `Reentered` if it, or one further out, has the same key."""
     parent: Run | None = innermost
-    while parent is not None and not parent.active:  # of a handler that has ended, and that started this task
+    while parent is not None and not parent.active:  # its handler has ended, and had started this task
         parent = parent.parent
     outer = parent
     while outer is not None:
@@ -56,10 +56,10 @@ def _enclosing_run(innermost: Run, runtime: StoreRuntime, scope: str, key: str) 
 
 
 async def begin(run: Run, client: StoreClient) -> None:
-    """Claim it. Then, unless ``run.replayed``, the handler is to run; else ``run.value`` is what it gave before.
+    """Claim ``run``. Then the caller calls the handler, unless ``run.replayed``: ``run.value`` is the result then.
 
-    Raises what else a claim can come to. Where the store does not answer nothing runs, unless the guard says
-    ``on_store_error="run"``.
+    Raises an error for every other answer (in progress, in doubt, failed, …), and `StoreUnavailable` if the store does
+    not answer, unless the guard says ``on_store_error="run"``.
     """
     try:
         answer = await client.claim(run.claim_request())
@@ -67,13 +67,13 @@ async def begin(run: Run, client: StoreClient) -> None:
         run_without_store(run, error)
         return
     if answer.kind == "in_progress" and run.policy.wait is not None:
-        # Another delivery is known to run: do not run beside it because the store fails now.
-        answer = await _wait_turn(run, client, run.policy.wait)
+        # Outside the `try`: if the store fails now, on_store_error="run" must not start a handler beside the first one.
+        answer = await _wait_for_other_delivery(run, client, run.policy.wait)
     take_answer(run, answer)
 
 
-async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
-    """Ask again whenever the record may have changed, until it is settled, ours, or ``wait`` is over."""
+async def _wait_for_other_delivery(run: Run, client: StoreClient, wait: float) -> Answer:
+    """Claim again whenever the record may have changed, until the answer is final or ``wait`` seconds are over."""
     runtime = run.runtime
     deadline = runtime.monotonic() + wait
     identity = (run.scope, run.stored_key)
@@ -83,12 +83,12 @@ async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
     signal = client.signal()
     poll = FIRST_POLL_S
     try:
-        # Registered before the record is asked again, so that a settlement in between is not missed.
+        # Register before claiming again: a settlement in between would be missed.
         runtime.waiters.add(identity, signal.wake)
         runtime.change_listener.start()
         while True:
             signal.clear()
-            run.sent_at = runtime.monotonic()
+            run.lease_requested_at = runtime.monotonic()
             answer = await client.claim(claim)
             left = deadline - runtime.monotonic()
             if answer.kind != "in_progress" or left <= 0:
@@ -100,15 +100,15 @@ async def _wait_turn(run: Run, client: StoreClient, wait: float) -> Answer:
 
 
 def take_answer(run: Run, answer: Answer) -> None:
-    """Let ``run`` go ahead where ``answer`` says so; else replay it, or raise why it may not run."""
-    if answer.kind == "claimed":  # from now on the heartbeat keeps its lease
+    """Start ``run`` if the claim was granted. Otherwise replay the stored result, or raise why it may not run."""
+    if answer.kind == "claimed":
         runtime = run.runtime
         run.answer, run.token = answer, answer.token
-        runtime.leased_runs.add(run)
+        runtime.leased_runs.add(run)  # from now on the heartbeat renews its lease
         runtime.heartbeat.cover(run.policy.lease)
         run.started_at = runtime.monotonic()
-        run.emit("claimed", "lapsed" if answer.lapsed else "", run.started_at - run.sent_at)
-    elif answer.kind == "absent":  # mode S: nothing is held, and nothing is counted
+        run.emit("claimed", "lapsed" if answer.lapsed else "", run.started_at - run.lease_requested_at)
+    elif answer.kind == "absent":  # mode S: no claim, no lease, and no attempt is counted
         run.started_at = run.runtime.monotonic()
         run.emit("claimed")
     else:
@@ -116,21 +116,21 @@ def take_answer(run: Run, answer: Answer) -> None:
 
 
 def run_without_store(run: Run, error: StoreUnavailable) -> None:
-    """The store did not answer: raise that, unless the guard says ``on_store_error="run"``."""
+    """Let ``run`` start although the store did not answer, if ``on_store_error="run"``. Otherwise raise ``error``."""
     if not run.policy.run_on_store_error:
         raise error
     run_unprotected(run, "unprotected", str(error))
 
 
 def run_unprotected(run: Run, why: str, detail: str) -> None:
-    """Let ``run`` go ahead with nothing claimed: the caller's explicit choice, and an event each time."""
+    """Let ``run`` start without a claim, as the user has chosen. Each time it emits an event of the kind ``why``."""
     run.protected = False
-    run.sent_at = math.inf
+    run.lease_requested_at = math.inf
     run.emit(why, detail)
 
 
 def _replay(run: Run, answer: Answer) -> None:
-    """Give a call that may not run the stored value, or raise why it may not run."""
+    """Put the stored result into ``run.value``. Raises if there is none, or if the answer is not ``done``."""
     run.answer, run.token = answer, answer.token
     run.active = False
     run.replayed = True
@@ -148,6 +148,6 @@ def _replay(run: Run, answer: Answer) -> None:
     else:
         run.emit(answer.kind)
     error = answer.error
-    if answer.kind == "failed" and error != ABANDONED:  # an operator may not have the secret
+    if answer.kind == "failed" and error != ABANDONED:  # an operator who abandoned it may not have had the secret
         error = run.unseal(error, answer.generation)
     raise claim_error(answer, run.scope, run.key, error, run.policy.permanent)

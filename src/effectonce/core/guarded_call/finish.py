@@ -16,19 +16,22 @@ log = logging.getLogger("effectonce")
 
 
 async def finish(run: Run, client: StoreClient, value: Any) -> None:
-    """Record the success. `LeaseLost` where another delivery took over; `StoreUnavailable` where it cannot be
-    recorded (the effect has happened and may repeat), unless ``on_store_error="run"``."""
-    run.stop_clock()
+    """Record the success of ``run``, whose handler returned ``value``.
+
+    Raises `LeaseLost` if another delivery took over, and `StoreUnavailable` if the success could not be recorded: the
+    effect has happened then, and may happen again. With ``on_store_error="run"`` the latter is only an event.
+    """
+    run.end_handler()
     if not run.protected:
         return
     try:
-        applied = await _record(run, client, encode_result(run, value))
+        applied = await _settle_done(run, client, encode_result(run, value))
     except StoreUnavailable as error:
         run.emit("unrecorded", str(error))
         if not run.policy.run_on_store_error:
             raise StoreUnavailable(
                 f"scope {show(run.scope)!r}, key {show(run.key)!r}: the handler ran, but that could not be recorded: "
-                f"the delivery must come again and its effect may repeat: {error}",
+                f"it must be delivered again, and its effect may repeat: {error}",
                 error.retry_after,
             ) from error
     else:
@@ -45,9 +48,12 @@ def encode_result(run: Run, value: Any) -> bytes | None:
         return None
 
 
-async def _record(run: Run, client: StoreClient, result: bytes | None) -> bool:
-    """Settle as done. After an unexpected error it is tried a second time, and then without the result: the error
-    may have been raised by a signal's handler (a time limit), or the store cannot hold this result."""
+async def _settle_done(run: Run, client: StoreClient, result: bytes | None) -> bool:
+    """Settle as done. After an unexpected error, try once more, and then without the result.
+
+    The first error may come from a signal handler (a time limit); the second says that the store cannot keep this
+    result.
+    """
     try:
         return await client.settle(completion_of(run, result))
     except (StoreUnavailable, ConfigurationError):
@@ -65,8 +71,8 @@ async def _record(run: Run, client: StoreClient, result: bytes | None) -> bool:
 
 
 def confirm_reply(run: Run, reply: Reply) -> None:
-    """Raise where ``reply``, the store's to `completion_of`, does not say that the success is recorded: `LeaseLost`
-    where another delivery took over, else the store's own error."""
+    """Check the store's ``reply`` to what `completion_of` made. Raises unless it says that the success is recorded:
+    `LeaseLost` if another delivery took over, otherwise the store's own error."""
     if isinstance(reply, Exception):
         run.emit("unrecorded", str(reply))
         raise reply
@@ -75,7 +81,7 @@ def confirm_reply(run: Run, reply: Reply) -> None:
         run.emit("completed")
         return
     run.emit("fenced")
-    if not run.policy.seen:  # in mode S a claim, a doubt or a failure of another guard stands there, and says more
+    if not run.policy.seen_set:  # mode S holds no claim: False means that another guard's claim, doubt or failure stays
         raise LeaseLost(
             f"scope {show(run.scope)!r}, key {show(run.key)!r}: the lease ended and another delivery took over, or an "
             "operator settled it; this attempt's outcome was not recorded and its effect may have happened twice"
@@ -83,17 +89,17 @@ def confirm_reply(run: Run, reply: Reply) -> None:
 
 
 def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
-    """Make what records the success of ``run``, whose handler has ended.
+    """Make the operation that records the success of ``run``, whose handler has ended.
 
-    Where traces are kept, ``result`` gets the one that it was made in.
+    With a tracer, ``result`` is stored together with the trace of the handler.
     """
-    run.stop_clock()
+    run.end_handler()
     policy, tracer = run.policy, run.runtime.tracer
     if tracer is not None and result is not None:
         result = with_trace(result, run.trace or tracer.current_context())
     result = run.seal(result)
     retention = policy.retention if run.parent is None else max(policy.retention, run.parent.min_retention)
-    if policy.seen:
+    if policy.seen_set:
         return Remember(
             scope=policy.scope,
             key=run.stored_key,
@@ -113,18 +119,19 @@ def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
 
 
 async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
-    """The handler raised ``error``: store a permanent one, else release or doubt. Never raises an `Exception`.
+    """Settle ``run``, whose handler raised ``error``: failed for a permanent one, otherwise free or in doubt.
 
-    The handler's own exception is what the caller sees; a settlement that fails leaves the lease to its end.
+    Never raises an `Exception`, since the caller has to see the handler's own. If the settlement fails, the lease ends
+    by itself.
     """
-    run.stop_clock()
+    run.end_handler()
     policy = run.policy
     if not run.protected or run.replayed or isinstance(error, GeneratorExit):
         return
-    if policy.seen:
+    if policy.seen_set:
         run.emit("released", type(error).__name__)
         return
-    if not run.holds_claim:  # it was interrupted before its claim was answered
+    if not run.holds_claim:  # interrupted before its claim was answered
         return
     settlement = _unfinished(run, "in_doubt" if policy.doubt_on_error else "free")
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
@@ -137,12 +144,12 @@ async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
 async def leave(
     run: Run, client: StoreClient, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None
 ) -> bool:
-    """End a run that did not raise and is not done either: free for the next delivery, or in doubt. Whether that is
-    recorded.
+    """Settle a run that neither raised nor is done: as free for the next delivery, or as in doubt. Returns whether that
+    is recorded.
 
-    ``note``, as `notes.seal_note` makes it, replaces the record's. As `abort`, it never raises an `Exception`.
+    ``note``, sealed by `notes.seal_note`, replaces the record's note. Like `abort`, it never raises an `Exception`.
     """
-    run.stop_clock()
+    run.end_handler()
     if not run.protected or not run.holds_claim:
         return True
     settlement = _unfinished(run, state)
@@ -157,7 +164,7 @@ def _unfinished(run: Run, state: Literal["free", "in_doubt"]) -> Settlement:
         owner=run.owner,
         token=run.token,
         state=state,
-        retention=run.policy.hold,
+        retention=run.policy.unfinished_retention,
     )
 
 

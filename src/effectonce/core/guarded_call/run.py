@@ -1,4 +1,4 @@
-"""One guarded call while it lasts: its settings, what `current()` returns, and what the heartbeat renews."""
+"""`Policy`, the settings of a guard, and `Run`, one guarded call while it lasts. `current()` returns the run."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from effectonce.errors import ConfigurationError, MissingKey, show
 from effectonce.record import Answer, Claim, Look, Renewal
 from effectonce.values.provider_keys import provider_key
 
-SEEN_GENERATION: Final = -1  # what a private result is bound to in mode S, which claims no generation
+SEEN_SET_GENERATION: Final = -1  # mode S claims no generation, so this one is in the seal of its private results
 
 
 class Policy(Struct, frozen=True, kw_only=True):
     """The settings of one guard. Never written into a store: two guards on one store keep their own.
 
-    ``lease``, ``retention`` and ``hold`` are in microseconds, ``wait`` and ``max_run`` in seconds.
+    ``lease``, ``retention`` and ``unfinished_retention`` are in microseconds, ``wait`` and ``max_run`` in seconds.
     """
 
     scope: str
     codec: Codec
-    seen: bool = False  # mode S
+    seen_set: bool = False  # mode S: no claim, only a record of each success
     lease: int = 30_000_000
     retention: int = 15 * 86_400_000_000
-    hold: int = 0  # how long a record that is not finished is kept after its last change; 0: as long as a finished one
+    #: How long a record that is not finished is kept after its last change; 0: as long as a finished one.
+    unfinished_retention: int = 0
     wait: float | None = None
     max_attempts: int = 0
     max_run: float = 3600.0
@@ -39,12 +40,15 @@ class Policy(Struct, frozen=True, kw_only=True):
     permanent: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.hold:
-            force_setattr(self, "hold", self.retention)
+        if not self.unfinished_retention:
+            force_setattr(self, "unfinished_retention", self.retention)
 
 
 class Run(Struct, eq=False, gc=False):
-    """One guarded call: what `current()` returns, what the heartbeat renews, what an Outcome is made of.
+    """One guarded call while it lasts.
+
+    `begin` claims it, the guard calls the handler, and `finish` or `abort` settles it. From the granted claim to `end`
+    it is in ``runtime.leased_runs``, where the heartbeat, on its own thread, finds it and renews its lease.
 
     The cycle collector does not track runs: no field leads back to its run. With all that a worker keeps of each
     message tracked, collections took 12 % of its time (no-op handler, Redis Streams).
@@ -54,29 +58,31 @@ class Run(Struct, eq=False, gc=False):
     policy: Policy
     key: str
     stored_key: str  # what the store sees: the key, or its keyed hash
-    owner: bytes  # what its claim is known by; b"": nothing is claimed
+    owner: bytes  # 16 random bytes that identify its claim; b"" in mode S, which claims nothing
     fingerprints: bytes
     parent: Run | None
-    sent_at: float = math.inf  # when the lease was last asked for; inf: none is held, so none can be lost
+    #: When the lease was last asked for, on the monotonic clock. The lease counts from here, not from the reply: the
+    #: store's clock starts it in between. inf: no lease is held, so none can be lost.
+    lease_requested_at: float = math.inf
     token: int = 0
     """The claim's fencing token: it grows from claim to claim, so outside systems can refuse an older one."""
     started_at: float = math.inf  # when its claim was granted
     answer: Answer = Answer("absent", attempts=1)  # the store's answer to its claim
-    active: bool = True
-    protected: bool = True
-    replayed: bool = False  # what `begin` decided: the handler is not to run, it ran before
+    active: bool = True  # its handler has not ended yet
+    protected: bool = True  # False: nothing is settled, since the store did not answer, or this is a forked child
+    replayed: bool = False  # the handler does not run: it ran before, or the claim was refused
     redriven: bool = False
-    refused: bool = False  # a renewal was refused: another delivery took over
-    value: Any = None  # of a replay: what the first run gave
-    bypassing: bool = False  # redriven, and effects outside are to be skipped: see `bypass_external_effects`
-    took: float = 0.0  # how long its handler ran, in seconds, once it has ended
-    note: bytes | None = None  # the note that the claim writes where the record has none, as it is stored
-    trace: bytes = b""  # of its handler; of a replay, that of the run whose result it gets
+    renewal_refused: bool = False  # another delivery took over
+    value: Any = None  # of a replay: what the first run returned
+    bypassing: bool = False  # redriven, and to skip effects outside: see `bypass_external_effects`
+    handler_seconds: float = 0.0  # how long its handler ran, once it has ended
+    note: bytes | None = None  # stored with the claim if the record has no note; sealed already
+    trace: bytes = b""  # of its handler; of a replay, the trace of the run whose result it gets
     calls: dict[str, bytes] | None = None  # requests of `http.client`: by key, the digest that a repetition must have
 
     @property
     def scope(self) -> str:
-        """The scope of the guard that this runs under."""
+        """The scope of its guard."""
         return self.policy.scope
 
     @property
@@ -96,7 +102,8 @@ class Run(Struct, eq=False, gc=False):
 
     @property
     def min_retention(self) -> int:
-        """How long, in microseconds, what is finished inside of this run is kept at least: as what it runs in says."""
+        """The shortest retention, in microseconds, of a record that is finished inside this run. 0 unless a run around
+        it says otherwise, as a saga's does."""
         return 0 if self.parent is None else self.parent.min_retention
 
     @property
@@ -110,7 +117,7 @@ class Run(Struct, eq=False, gc=False):
 
         True once a renewal was refused, and also when the lease has run out without one getting through.
         """
-        return self.refused or self.sent_at + self.policy.lease / 1e6 <= self.runtime.monotonic()
+        return self.renewal_refused or self.lease_requested_at + self.policy.lease / 1e6 <= self.runtime.monotonic()
 
     def provider_key(self, provider: str, *, account: str = "", operation: str = "", step: str = "") -> str:
         """The idempotency key to send to an outside API: the same for every attempt of this operation.
@@ -131,14 +138,14 @@ class Run(Struct, eq=False, gc=False):
     def claim_request(self) -> Claim | Look:
         """Make the request that asks the store whether this may run: a claim, or a look in mode S."""
         policy = self.policy
-        if policy.seen:
+        if policy.seen_set:
             return Look(policy.scope, self.stored_key, self.fingerprints)
         return Claim(
             scope=policy.scope,
             key=self.stored_key,
             owner=self.owner,
             lease=policy.lease,
-            retention=policy.hold,
+            retention=policy.unfinished_retention,
             max_attempts=policy.max_attempts,
             doubt_on_lapse=policy.doubt_on_lapse,
             fingerprints=self.fingerprints,
@@ -153,7 +160,7 @@ class Run(Struct, eq=False, gc=False):
             owner=self.owner,
             token=self.token,
             lease=policy.lease,
-            retention=policy.hold,
+            retention=policy.unfinished_retention,
         )
 
     def seal(self, plain: bytes | None) -> bytes | None:
@@ -161,50 +168,50 @@ class Run(Struct, eq=False, gc=False):
         privacy = self.runtime.privacy
         if privacy is None:
             return plain
-        generation = SEEN_GENERATION if self.policy.seen else self.generation
+        generation = SEEN_SET_GENERATION if self.policy.seen_set else self.generation
         return privacy.seal(plain, self.scope, self.stored_key, generation)
 
     def unseal(self, stored: bytes | None, generation: int) -> bytes | None:
         privacy = self.runtime.privacy
         if privacy is None:
             return stored
-        return privacy.open(stored, self.scope, self.stored_key, (generation, SEEN_GENERATION))
+        return privacy.open(stored, self.scope, self.stored_key, (generation, SEEN_SET_GENERATION))
 
     # -- its life
 
     def enter(self) -> None:
-        """Make this what `current()` returns."""
-        running.set(self)
+        """Make this the run that `current()` returns."""
+        current_run.set(self)
 
-    def mark_lost(self) -> None:
+    def mark_lease_lost(self) -> None:
         """A renewal was refused. Called by the heartbeat, on its own thread."""
         self.runtime.leased_runs.discard(self)
-        if self.active:  # else it has just settled, and that is why its renewal was refused
-            self.refused = True
-            self.emit("lease_lost", seconds=0.0)  # the handler may end just now: how long it took is not known
+        if self.active:  # else its own settlement has just ended the claim, and the refusal is no loss
+            self.renewal_refused = True
+            self.emit("lease_lost", seconds=0.0)  # on this thread it is not known how long the handler ran
 
-    def stop_clock(self) -> None:
-        """Note that the handler has ended: this is no longer `current()`, and later events say how long it took."""
+    def end_handler(self) -> None:
+        """Note that the handler has ended: `current()` no longer returns this, and later events say how long it ran."""
         if self.active:
-            self.took = max(0.0, self.runtime.monotonic() - self.started_at)
+            self.handler_seconds = max(0.0, self.runtime.monotonic() - self.started_at)
             self.active = False
 
     def end(self) -> None:
-        """Stop the renewals of its lease, and make `current()` what it was before."""
+        """Stop the renewals of its lease, and let `current()` return the run around it again."""
         self.runtime.leased_runs.discard(self)
-        if running.get() is self:  # a coroutine that is closed elsewhere sees another's context
-            running.set(self.parent)
+        if current_run.get() is self:  # not so if a coroutine is closed in another context
+            current_run.set(self.parent)
         self.parent = None
 
     def emit(self, kind: str, detail: str = "", seconds: float | None = None) -> None:
-        """Report what has happened to this run; ``seconds``: how long that took, if not as long as its handler."""
+        """Emit an event about this run. ``seconds`` is how long that took; by default, how long the handler ran."""
         runtime = self.runtime
         if runtime.hooks:
-            took = self.took if seconds is None else seconds
-            runtime.emit(kind, self.scope, self.key, self.attempt, self.token, took, detail)
+            duration = self.handler_seconds if seconds is None else seconds
+            runtime.emit(kind, self.scope, self.key, self.attempt, self.token, duration, detail)
 
 
-running: ContextVar[Run | None] = ContextVar("effectonce_running", default=None)
+current_run: ContextVar[Run | None] = ContextVar("effectonce_running", default=None)
 
 
 def current() -> Run:
@@ -213,7 +220,7 @@ def current() -> Run:
     Outside of a guarded handler: `ConfigurationError`. A thread that you start yourself is outside, unless you
     carry the context over (``contextvars.copy_context().run``; ``asyncio.to_thread`` does).
     """
-    run = running.get()
+    run = current_run.get()
     if run is None or not run.active:
         raise ConfigurationError(
             "current() was called outside of a guarded handler; call it in a function under @once, in a block, or "

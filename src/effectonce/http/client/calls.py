@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from effectonce.core.guarded_call.run import Run, running
+from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.errors import ConfigurationError, NotExecuted, OutcomeUnknown, Retryable, show
 from effectonce.guard.options import read_choice
 from effectonce.http.problems import error_of_problem
@@ -107,7 +107,7 @@ class KeyedCall:
         self._run: Run | None = None
         self._digest = hashlib.sha256(body or b"").digest()
         self._deadline = time.monotonic() + micros(settings.max_wait, "max_wait") / 1e6
-        run = running.get()
+        run = current_run.get()
         if key is not None:
             self.key = key
         elif run is None or not run.active or not run.key:
