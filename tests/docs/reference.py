@@ -203,7 +203,7 @@ def undocumented() -> set[str]:
     """Public names that are neither in a topic nor an error, which has a page of its own; and integrations."""
     listed = {name for names in TOPICS.values() for name in names}
     names = {name for name in eo.__all__ if name not in listed and name not in errors.__all__} - {"keys", "__version__"}
-    modules = {module.name for module in iter_modules(integrations.__path__)} - {"django_exchange"}
+    modules = {module.name for module in iter_modules(integrations.__path__)} - {"django_guard"}
     return names | (modules - {name.split(".")[1] for name in BESIDE["Frameworks"]})
 
 

@@ -16,8 +16,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path
 
 import effectonce as eo
-from effectonce.http import Route
-from effectonce.http import streams as streams_module
+from effectonce.http import Route, recorded_bodies
 from effectonce.integrations.django import Idempotency, user_id
 from effectonce.testing import ManualClock
 
@@ -191,7 +190,7 @@ async def test_20_a_client_that_leaves_while_it_is_sent_to_leaves_nothing_waitin
         with pytest.raises(AssertionError, match="no response"):
             await slow.exchange()
         async with asyncio.timeout(30):
-            await asyncio.gather(*streams_module.running_tasks)
+            await asyncio.gather(*recorded_bodies.running_tasks)
         again = await client(shop, "ready").exchange()
     assert (again.body, again.replayed, runs) == (b"done", True, ["ready"])
 

@@ -438,7 +438,7 @@ def killed(stack: Stack, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> No
 
     before, stack.handler = stack.handler, handler
     with monkeypatch.context() as patch:
-        patch.setattr("effectonce.http.exchange.abort", silent)
+        patch.setattr("effectonce.http.response_recording.abort", silent)
         with pytest.raises(Killed):
             stack.request()
     stack.handler = before

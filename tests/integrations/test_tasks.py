@@ -333,7 +333,7 @@ def test_f60_while_the_store_is_down_messages_are_put_off_and_the_log_says_why(
         def charge(payment_id: str) -> None:
             charges.append(payment_id)
 
-        with pytest.raises(ours_dramatiq.Later):
+        with pytest.raises(ours_dramatiq.UncountedRetry):
             charge.fn("p1")
     assert charges == []
     assert "scope default:charge: a message was put off: cannot connect to" in caplog.text

@@ -4,9 +4,10 @@
     @tool_once(store, per="task_id")
     def send_invoice(task_id: str, customer: str, amount: int) -> str: ...
 
-A model that is asked again, or loses track, plans a call that it has made already, and that call gets a new id: the id
-does not show whether it is a repetition. So the arguments are the key. Two honest calls with the same arguments are
-then one, which is why ``per`` is required: it names what keeps them apart, the task or the conversation.
+A model that is asked again, or loses track, plans a call that it has already made, under a new id. So the id of a call
+does not tell whether it repeats another, and the arguments are the key instead. Two intended calls with the same
+arguments would then count as one. That is why ``per`` is required: it names the task or conversation that tells them
+apart.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from effectonce.store import Store
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Parameters that frameworks fill in, and that are not part of the call; unless they are plain values.
-_INJECTED: Final = ("ctx", "context", "run_context", "session")
+#: Parameters that frameworks fill in. They are not part of the call, unless their type is a plain one.
+_INJECTED_PARAMETERS: Final = ("ctx", "context", "run_context", "session")
 _PLAIN_ANNOTATION: Final = re.compile(r"(Optional\[)?(str|int|float|bool|bytes|dict|list|tuple)\b")
 
 
@@ -48,7 +49,7 @@ def tool_once(
         parameters = inspect.signature(function).parameters
         ignored = ignore
         if ignored is None:
-            ignored = tuple(name for name in _INJECTED if not _is_plain(parameters.get(name)))
+            ignored = tuple(name for name in _INJECTED_PARAMETERS if not _is_plain(parameters.get(name)))
         names = [name for name in parameters if name not in (*ignored, "self", root)]
         if not names and per == GLOBAL:
             raise ConfigurationError(f"{name_of(function)} has no arguments to tell its calls apart by")
@@ -61,7 +62,7 @@ def tool_once(
 
 
 def _is_plain(parameter: inspect.Parameter | None) -> bool:
-    """Whether the model itself passes it: its annotation, which may be unevaluated, is a plain type."""
+    """Tell whether a parameter's annotation, which may be unevaluated, is a plain type: such a value is the model's."""
     annotation = None if parameter is None else parameter.annotation
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "") or str(annotation)
     return _PLAIN_ANNOTATION.match(text) is not None

@@ -4,7 +4,7 @@
 
 Authentication and rate limiting stand *outside* of it, so that the keys of a caller are looked up for that caller only.
 Compression may stand on either side: outside, replays are compressed like the first response; inside, it sees no
-``Accept-Encoding`` in requests with a key, so that what is stored can be replayed to whoever retries.
+``Accept-Encoding`` in requests with a key, so that what is stored can be replayed to every client that retries.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLar
 from effectonce.values.awaitables import maybe_await
 
 from . import protocol
-from .exchange import HttpGuard, HttpMiddleware, Incomplete, Principal, Recording, identify_request
+from .guard import BODY_CHUNK_BYTES, MAX_BODY_IN_MEMORY_BYTES, HttpGuard, HttpMiddleware, Principal, identify_request
 from .protocol import Response
+from .response_recording import IncompleteResponse, ResponseRecording
 from .routes import RoutePlan
 
 # Every framework has its own types for these mappings, and none accepts another's.
@@ -30,11 +31,12 @@ Send = Callable[[Message], Awaitable[None]]
 GetPrincipal = Callable[[Scope], Principal | Awaitable[Principal]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-MAX_MEMORY: Final = 1024 * 1024  # bytes of a request's body that are kept in memory; more go to a temporary file
-READ_SIZE: Final = 65_536  # bytes
-EXCHANGE: Final = "effectonce.exchange"  # where in the ASGI scope an application finds the `Exchange` it runs in
-#: Extensions by which an application could send a body past the recording.
-BYPASSES: Final = frozenset(("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"))
+#: The ASGI scope's entry in which an application finds the `Exchange` that it runs in.
+EXCHANGE_SCOPE_KEY: Final = "effectonce.exchange"
+#: ASGI extensions by which an application could send a body past the recording.
+BYPASSING_EXTENSIONS: Final = frozenset(
+    ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
+)
 
 
 class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
@@ -73,8 +75,11 @@ class Disconnected(Exception):
 
 
 class Exchange:
-    """One request with a key: its body, hashed as it is read, and once it is claimed its response, recorded as it is
-    sent."""
+    """One request with a key, and its response.
+
+    The body is hashed while it is read; if the request is claimed, its response is recorded while it is sent. `receive`
+    and `send` are what the application gets in place of the server's.
+    """
 
     def __init__(self, guard: HttpGuard, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"].upper()  # as applications read it, whatever the server passes on
@@ -83,16 +88,17 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._body = RequestBody(self.method, scope, receive)
-        self._recording: Recording | None = None  # None: not claimed
-        self._held: list[Message] = []  # of the response: what waits for the first chunk, or for the record
+        self._recording: ResponseRecording | None = None  # None: not claimed
+        self._held_back: list[Message] = []  # of the response: messages that wait for the first chunk, or the record
         self._started = False
         self._client_left = False
         self._response_ended = asyncio.Event()
 
     async def claim(self, plan: RoutePlan, key: str, principal: Principal) -> Response | None:
-        """Read the body up to its limit, then claim. A response is to be sent instead of running the application.
+        """Read the body up to its limit, and claim the request.
 
-        Raises what `HttpGuard.claim` raises, `PayloadTooLarge`, and `Disconnected`.
+        Returns the response to send instead of running the application; None if the application runs now. Raises what
+        `HttpGuard.claim` raises, `PayloadTooLarge`, and `Disconnected`.
         """
         if self._recording is not None:
             raise ConfigurationError("this request is guarded twice; one guard is enough")
@@ -111,45 +117,49 @@ class Exchange:
     async def run(self, app: App) -> None:
         """Run ``app``, and settle the request however it ends."""
         try:
-            await app(self._narrowed_scope(), self.receive, self.send)
+            await app(self._make_app_scope(), self.receive, self.send)
         except BaseException as error:
             await self._end(error)
             raise
         else:
-            await self._end(Incomplete("the application returned before its response was complete"))
+            await self._end(IncompleteResponse("the application returned before its response was complete"))
 
-    def _narrowed_scope(self) -> Scope:
-        """The scope without what would let the application answer past the recording, or in an encoding of this
-        client's."""
+    def _make_app_scope(self) -> Scope:
+        """Return the scope for the application, without `BYPASSING_EXTENSIONS` and without Accept-Encoding: a response
+        in an encoding that this client accepts could not be replayed to another."""
         scope = self._scope
         headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
-        extensions = {name: value for name, value in (scope.get("extensions") or {}).items() if name not in BYPASSES}
-        return {**scope, "headers": headers, "extensions": extensions, EXCHANGE: self}
+        extensions = {
+            name: value for name, value in (scope.get("extensions") or {}).items() if name not in BYPASSING_EXTENSIONS
+        }
+        return {**scope, "headers": headers, "extensions": extensions, EXCHANGE_SCOPE_KEY: self}
 
     async def _end(self, error: BaseException) -> None:
         try:
             if self._recording is not None:
-                await self._recording.give_up(error)
+                await self._recording.fail_and_end(error)
         finally:
             self._response_ended.set()
             self._body.close()
 
     async def receive(self) -> Message:
-        """Give the application the body, as it came. Then nothing until the response is complete: a client that
-        disconnects does not stop work whose outcome its retry will ask for. Only a response that is too long to be kept
-        anyway is cut off."""
+        """Pass the next part of the body to the application.
+
+        After the body, hold the server's ``http.disconnect`` back until the response is complete: a client that leaves
+        must not stop work whose outcome its retry will ask for. Only a response that is too long to store is cut off.
+        """
         message = await self._body.next()
         if message is not None:
             return message
         recording = self._recording
-        if recording is not None and not (recording.concluded or recording.too_long):
+        if recording is not None and not (recording.settled or recording.too_long):
             await self._response_ended.wait()
         return await self._receive()
 
     async def send(self, message: Message) -> None:
-        """Pass the response on, and keep it. Its last part waits until it is recorded."""
+        """Record a message of the response, and pass it on. The last one waits until the response is stored."""
         recording, kind = self._recording, message["type"]
-        if recording is None or recording.concluded or kind not in ("http.response.start", "http.response.body"):
+        if recording is None or recording.settled or kind not in ("http.response.start", "http.response.body"):
             await self._send(message)
             return
         if kind == "http.response.start":
@@ -157,26 +167,26 @@ class Exchange:
             recording.start(
                 message["status"], [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
             )
-            self._held = [{**message, "headers": headers + encode_headers(recording.added_headers)}]
+            self._held_back = [{**message, "headers": headers + encode_headers(recording.added_headers)}]
             return
-        self._held.append(message)
-        may_leave = recording.add(bytes(message.get("body", b"")))
+        self._held_back.append(message)
+        may_be_sent = recording.add(bytes(message.get("body", b"")))
         if not message.get("more_body", False):
-            error = await recording.conclude()
+            error = await recording.settle()
             self._response_ended.set()
             if error is not None:
                 response = self._guard.refusal(error, self.method, self._scope["path"])
-                if self._started:  # too late to say so in any other way than by breaking off
+                if self._started:  # the status is sent: all that is left is to break off
                     raise error
-                self._held = make_messages(response)
-        elif not may_leave:
+                self._held_back = make_messages(response)
+        elif not may_be_sent:
             return
-        await self._pass_on(recording)
+        await self._send_held_back(recording)
 
-    async def _pass_on(self, recording: Recording) -> None:
-        held, self._held = self._held, []
+    async def _send_held_back(self, recording: ResponseRecording) -> None:
+        messages, self._held_back = self._held_back, []
         self._started = True
-        for message in held:
+        for message in messages:
             if not self._client_left:
                 try:
                     await self._send(message)
@@ -184,12 +194,15 @@ class Exchange:
                     self._client_left = True
         if recording.too_long:
             self._response_ended.set()
-            if self._client_left and not recording.concluded:
-                raise ConnectionError("the client left in the middle of a response that is too long to keep")
+            if self._client_left and not recording.settled:
+                raise ConnectionError("the client left in the middle of a response that is too long to store")
 
 
 class RequestBody:
-    """A request's body: hashed as it comes in, and given to the application as it came."""
+    """A request's body: hashed while it is received, and passed to the application unchanged.
+
+    `fingerprint` reads all of it before the claim, into a spool that `next` then reads from.
+    """
 
     def __init__(self, method: str, scope: Scope, receive: Receive) -> None:
         self._scope = scope
@@ -197,18 +210,19 @@ class RequestBody:
         path = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
         self._state = protocol.fingerprint_state(method, path, scope.get("query_string", b""))
         self._size = 0
-        self._whole = False
-        self._spool: IO[bytes] | None = None  # what was read before the application asked for it
+        self._complete = False  # all of it was received
+        self._spool: IO[bytes] | None = None  # what was received before the application asked for it
         self._unread = 0  # bytes in the spool that the application has not read
 
     async def fingerprint(self, limit: int) -> bytes:
-        """Read what is left of the body, which may have ``limit`` bytes in all."""
+        """Receive the rest of the body, and return the request's fingerprint. Raises `PayloadTooLarge` over ``limit``
+        bytes, `Disconnected` if the client leaves."""
         for name, value in self._scope["headers"]:
             if name == b"content-length":
                 protocol.check_announced_length(value.decode("latin-1"), limit)
-        if not self._whole:
-            self._spool = SpooledTemporaryFile(MAX_MEMORY)  # noqa: SIM115 - it ends with this object
-            while not self._whole and self._size <= limit:
+        if not self._complete:
+            self._spool = SpooledTemporaryFile(MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with this object
+            while not self._complete and self._size <= limit:
                 self._spool.write(self._hash(await self._receive()))
             self._unread = self._spool.tell()
             self._spool.seek(0)
@@ -217,14 +231,14 @@ class RequestBody:
         return protocol.fingerprint(self._state)
 
     async def next(self) -> Message | None:
-        """The next part for the application; None where it has had all."""
+        """Return the next part for the application; None if it has had all."""
         if self._spool is not None:
-            piece = self._spool.read(READ_SIZE)
-            self._unread -= len(piece)
+            chunk = self._spool.read(BODY_CHUNK_BYTES)
+            self._unread -= len(chunk)
             if self._unread == 0:
                 self.close()
-            return {"type": "http.request", "body": piece, "more_body": self._unread > 0}
-        if self._whole:
+            return {"type": "http.request", "body": chunk, "more_body": self._unread > 0}
+        if self._complete:
             return None
         message = await self._receive()
         try:
@@ -234,7 +248,7 @@ class RequestBody:
         return message
 
     def close(self) -> None:
-        """Delete what the application has not read."""
+        """Delete the spool, with what the application has not read."""
         if self._spool is not None:
             self._spool.close()
             self._spool = None
@@ -245,12 +259,12 @@ class RequestBody:
         body: bytes = message.get("body", b"")
         self._size += len(body)
         self._state.update(body)
-        self._whole = not message.get("more_body", False)
+        self._complete = not message.get("more_body", False)
         return body
 
 
 def make_messages(response: Response) -> list[Message]:
-    """The messages of a stored response, or of a problem."""
+    """Return the ASGI messages of a stored response, or of a problem."""
     return [
         {"type": "http.response.start", "status": response.status, "headers": encode_headers(response.headers)},
         {"type": "http.response.body", "body": response.body or b""},
@@ -258,7 +272,7 @@ def make_messages(response: Response) -> list[Message]:
 
 
 def key_lines(scope: Scope) -> list[bytes]:
-    """The field lines of Idempotency-Key in a request."""
+    """Return the lines of a request's Idempotency-Key header."""
     return [value for name, value in scope["headers"] if name == b"idempotency-key"]
 
 

@@ -1,9 +1,9 @@
-"""Errors as problem+json (RFC 9457): what a client is told about a request that was not run, and how it reads that."""
+"""Errors as problem+json (RFC 9457): how a server answers a request that may not run, and how a client reads that."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -14,65 +14,76 @@ from .protocol import DRAFT_URL, REPLAYED_HEADER, Response
 _SAME_KEY: Final = "Send the same request again, with the same key."
 _IN_PROGRESS: Final = "The request is being processed"
 
-#: By the class of an error: status, title and detail.
-_PROBLEMS: Final[dict[type[errors.EffectOnceError], tuple[int, str, str]]] = {
-    errors.MissingKey: (
+
+class _ProblemText(NamedTuple):
+    status: int
+    title: str
+    detail: str
+
+
+#: By the class of an error. An error of another class is answered like the nearest of its bases that is listed.
+_PROBLEMS: Final[dict[type[errors.EffectOnceError], _ProblemText]] = {
+    errors.MissingKey: _ProblemText(
         400,
         "Idempotency-Key is missing",
         "This operation needs an Idempotency-Key header: a new UUID for each operation, the same for each retry of it.",
     ),
-    errors.InvalidKey: (
+    errors.InvalidKey: _ProblemText(
         400,
         "Idempotency-Key cannot be read",
         'Send one Idempotency-Key header with a short string in it: Idempotency-Key: "8e03978e-40d5-43e8-bc93".',
     ),
-    errors.MissingPrincipal: (
+    errors.MissingPrincipal: _ProblemText(
         401,
         "The caller is not known",
         "An Idempotency-Key belongs to its caller: authenticate, then send the request again with the same key.",
     ),
-    errors.InProgress: (409, _IN_PROGRESS, f"Its response is not there yet. {_SAME_KEY}"),
-    errors.Reentered: (409, _IN_PROGRESS, f"Its response is not there yet. {_SAME_KEY}"),
-    errors.LeaseLost: (409, _IN_PROGRESS, f"Another attempt at it has taken over. {_SAME_KEY}"),
-    errors.InDoubt: (
+    errors.InProgress: _ProblemText(409, _IN_PROGRESS, f"Its response is not there yet. {_SAME_KEY}"),
+    errors.Reentered: _ProblemText(409, _IN_PROGRESS, f"Its response is not there yet. {_SAME_KEY}"),
+    errors.LeaseLost: _ProblemText(409, _IN_PROGRESS, f"Another attempt at it has taken over. {_SAME_KEY}"),
+    errors.InDoubt: _ProblemText(
         409,
         "The outcome of the request is in doubt",
         "An earlier attempt ended without saying whether it took effect. It will not run again until that is found "
         "out: do not send it under a new key, ask the operator of this service.",
     ),
-    errors.ResultNotStored: (
+    errors.ResultNotStored: _ProblemText(
         409,
         "The request was processed, its response was not kept",
         "It took effect once, and will not again. Its response was too large to be kept: look at the resource itself.",
     ),
-    errors.PermanentFailure: (
+    errors.PermanentFailure: _ProblemText(
         409,
         "The request was given up",
         "It was ended for good and will not run under this key. A new attempt needs a new key.",
     ),
-    errors.PayloadTooLarge: (
+    errors.PayloadTooLarge: _ProblemText(
         413,
         "The body is too large for an idempotent request",
         "Requests with an Idempotency-Key may have a body up to the limit of this operation only.",
     ),
-    errors.PayloadMismatch: (
+    errors.PayloadMismatch: _ProblemText(
         422,
         "Idempotency-Key was used before with another request",
         "A retry must be the same request, byte by byte; a new operation needs a new key.",
     ),
-    errors.EffectOnceError: (503, "The request could not be recorded", f"The service cannot say more now. {_SAME_KEY}"),
+    errors.EffectOnceError: _ProblemText(
+        503, "The request could not be recorded", f"The service cannot say more now. {_SAME_KEY}"
+    ),
 }
 _MAX_RETRY_AFTER_S: Final = 60
 
 
 def problem(error: errors.EffectOnceError, docs: str = DRAFT_URL) -> Response:
-    """``error`` as problem+json, 503 unless the client or its request caused it. The error's own text is left out: it
-    may name what the client must not know."""
-    status, title, detail = next(_PROBLEMS[kind] for kind in type(error).__mro__ if kind in _PROBLEMS)
+    """Return ``error`` as problem+json; with status 503 unless the client or its request caused it.
+
+    The error's own text is left out: it may hold what the client must not learn.
+    """
+    text = next(_PROBLEMS[kind] for kind in type(error).__mro__ if kind in _PROBLEMS)
     code = errors.InProgress.code if isinstance(error, errors.Reentered) else error.code
-    response = _make_response(docs, status, title, detail, code)
+    response = _make_response(docs, text, code)
     response.headers += [("cache-control", "no-store"), ("link", f'<{docs}>; rel="describedby"')]
-    if status == 503 or title == _IN_PROGRESS:
+    if text.status == 503 or text.title == _IN_PROGRESS:
         response.headers.append(("retry-after", str(_retry_after(error))))
     if isinstance(error, errors.ResultNotStored):
         response.headers.append((REPLAYED_HEADER, "true"))
@@ -81,17 +92,17 @@ def problem(error: errors.EffectOnceError, docs: str = DRAFT_URL) -> Response:
 
 
 def lost_attempt(docs: str) -> Response:
-    """What is replayed of an attempt that raised, where the route says ``on_error="replay"``."""
-    detail = "It ended with an error, and will not run again under this key."
-    return _make_response(docs, 500, "The request failed", detail, "attempt-failed")
+    """Return the response that is stored for an attempt that raised, under ``on_error="replay"``."""
+    text = _ProblemText(500, "The request failed", "It ended with an error, and will not run again under this key.")
+    return _make_response(docs, text, "attempt-failed")
 
 
-#: What a client raises, by code: the problems about an operation, not about how its request was made.
-_RAISED_BY_CLIENTS: Final = {kind.code: kind for kind, (status, _, _) in _PROBLEMS.items() if status in (409, 422)}
+#: The errors that our HTTP clients raise for a problem, by code: those about the operation, not about the request.
+_RAISED_BY_CLIENTS: Final = {kind.code: kind for kind, text in _PROBLEMS.items() if text.status in (409, 422)}
 
 
 def error_of_problem(body: bytes, retry_after: float | None) -> errors.EffectOnceError | None:
-    """The error that a client raises for a problem; None: it is not a problem of this protocol."""
+    """Return the error that a client raises for a problem; None if it is not a problem of this protocol."""
     try:
         problem: Any = msgspec.json.decode(body)
         kind = _RAISED_BY_CLIENTS[problem["code"]]
@@ -99,18 +110,18 @@ def error_of_problem(body: bytes, retry_after: float | None) -> errors.EffectOnc
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
         return None
     message = f"the API answered: {errors.show(text, 300)}"
-    if kind in (errors.InProgress, errors.LeaseLost):  # LeaseLost: an attempt of the API's, not this call's run
+    if kind in (errors.InProgress, errors.LeaseLost):  # LeaseLost is about the API's attempt, not ours
         return errors.InProgress(message, retry_after or 1.0)
     return kind(message)
 
 
 def _retry_after(error: errors.EffectOnceError) -> int:
-    """Whole seconds. One where another attempt runs: when its lease ends says nothing about its work."""
+    """Return whole seconds; one while another attempt runs, since it may end long before its lease does."""
     if isinstance(error, errors.Retryable) and not isinstance(error, errors.InProgress):
         return min(max(1, math.ceil(error.retry_after)), _MAX_RETRY_AFTER_S)
     return 1
 
 
-def _make_response(docs: str, status: int, title: str, detail: str, code: str) -> Response:
-    body = {"type": f"{docs}#{code}", "title": title, "status": status, "detail": detail, "code": code}
-    return Response(status, [("content-type", "application/problem+json")], msgspec.json.encode(body))
+def _make_response(docs: str, text: _ProblemText, code: str) -> Response:
+    body = {"type": f"{docs}#{code}", "title": text.title, "status": text.status, "detail": text.detail, "code": code}
+    return Response(text.status, [("content-type", "application/problem+json")], msgspec.json.encode(body))

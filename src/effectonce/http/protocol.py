@@ -1,7 +1,7 @@
-"""Idempotency-Key over HTTP, as values: the header, the identity, the fingerprint and stored responses.
+"""The protocol of Idempotency-Key, as pure functions: reading the header, keys and fingerprints, stored responses.
 
-After draft-ietf-httpapi-idempotency-key-header-07 and RFC 9651 (structured fields). Pure: no clock, no I/O. Headers are
-(name, value) pairs of text, as ISO 8859-1 reads them.
+It follows draft-ietf-httpapi-idempotency-key-header-07 and RFC 9651 (structured fields), and does no I/O. Headers are
+(name, value) pairs of text, decoded as ISO 8859-1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPLAYED_HEADER: Final = "idempotent-replayed"
 RETENTION_HEADER: Final = "idempotency-key-retention"
 """The published expiry policy: for how many seconds a finished request is replayed."""
 
-MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length: more are too large for any limit, and slow to read
+MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length: a longer number is over any limit, and slow to parse
 UNSAFE_METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 
 DRAFT_URL: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
@@ -32,7 +32,7 @@ DRAFT_URL: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempote
 _CONTENT_HEADERS: Final = ("content-type", "content-encoding", "content-language", "content-disposition")
 _RESOURCE_HEADERS: Final = ("content-location", "location", "etag", "last-modified", "link", "deprecation", "sunset")
 _CACHE_HEADERS: Final = ("cache-control", "expires", "vary", "retry-after")
-#: The response headers that are stored. Others belong to one exchange, one connection or one client.
+#: The response headers that are stored. All others belong to one request, one connection or one client.
 STORED_HEADERS: Final = frozenset((*_CONTENT_HEADERS, *_RESOURCE_HEADERS, *_CACHE_HEADERS))
 
 _CREDENTIAL_HEADERS: Final = ("set-cookie", "set-cookie2", "authorization", "proxy-authorization")
@@ -44,7 +44,7 @@ _CHALLENGE_HEADERS: Final = (
 )
 _CONNECTION_HEADERS: Final = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "trailers", "upgrade")
 _MESSAGE_HEADERS: Final = ("date", "content-length", "transfer-encoding")
-#: The response headers that no route may store: they are another client's secrets, or made anew for each reply.
+#: The response headers that no route may store: secrets of one client, or made anew for each response.
 NEVER_STORED_HEADERS: Final = frozenset(
     (*_CREDENTIAL_HEADERS, *_CHALLENGE_HEADERS, *_CONNECTION_HEADERS, *_MESSAGE_HEADERS)
 )
@@ -56,23 +56,23 @@ Headers = list[tuple[str, str]]
 
 
 #: A key without quotes. RFC 9651 lets a token begin with a letter or "*" only; most clients send a bare UUID.
-_BARE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-][!#$%&'*+.^_`|~0-9A-Za-z:/-]*")
+_BARE_KEY: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-][!#$%&'*+.^_`|~0-9A-Za-z:/-]*")
 
 
 def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
-    """The key that the header's field lines carry: a structured-field string, or a bare token.
+    """Return the key in the lines of the header: a structured-field string, or a bare token.
 
-    ``"k"`` and ``k`` are the same key; parameters are ignored. `MissingKey` where there is no such line; `InvalidKey`
-    for anything else, so that a request with a broken key never runs as one without.
+    ``"k"`` and ``k`` are the same key; parameters are ignored. Raises `MissingKey` if there is no line, and
+    `InvalidKey` for anything else, so that a request with a broken key never runs as if it had none.
     """
     if not values:
         raise MissingKey("the request has no Idempotency-Key, and its route requires one")
     if len(values) != 1:
         raise InvalidKey(f"the request has {len(values)} Idempotency-Key headers; send one")
     raw = values[0].strip(b" \t")
-    if len(raw) > 2 * limit + 64:  # longer than with every character escaped: no parser is needed to tell
+    if len(raw) > 2 * limit + 64:  # too long even with every character escaped
         raise KeyTooLong(f"the Idempotency-Key header is over {limit} characters")
-    if _BARE.fullmatch(raw):
+    if _BARE_KEY.fullmatch(raw):
         key = raw.decode("ascii")
     else:
         http_sf = load_parser()
@@ -91,7 +91,7 @@ def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
 
 
 def check_announced_length(length: str, limit: int) -> None:
-    """Raise `PayloadTooLarge` where a request's Content-Length is over ``limit``, before its body is read."""
+    """Raise `PayloadTooLarge` if a request's Content-Length is over ``limit``, before its body is read."""
     if length.isdecimal() and (len(length) > MAX_LENGTH_DIGITS or int(length) > limit):
         raise PayloadTooLarge(f"the body is over max_body={limit}, by its Content-Length")
 
@@ -111,10 +111,10 @@ def load_parser() -> Any:
 
 
 def record_key(principal: Key, method: str, path: str, key: str) -> str:
-    """The key of the record, for `Store.get`, `resolve` and `forget`: ``POST /charges 9f86d0…``.
+    """Return the key of the record, for `Store.get`, `resolve` and `forget`: ``POST /charges 9f86d0…``.
 
-    The SHA-256 is of the length-prefixed (principal, method, path, key), so that requests that differ in any of these
-    never share a record, and neither caller nor key can be read in a log. Method and path stand before it for people.
+    It ends with the SHA-256 of principal, method, path and key, each prefixed with its length. So requests that differ
+    in any of these never share a record, and logs show neither caller nor key.
     """
     # A path may have been decoded from bytes that are not UTF-8.
     parts = [part.encode("utf-8", "surrogatepass") for part in (encode_key(principal), method, path, key)]
@@ -126,13 +126,14 @@ FingerprintState: TypeAlias = "hashlib._Hash"
 
 
 def fingerprint_state(method: str, path: bytes, query: bytes) -> FingerprintState:
-    """The hash to update with the body; `fingerprint` ends it. Headers are left out: they change from try to try."""
+    """Start the hash that is updated with the body; `fingerprint` ends it. Headers are left out: they may change from
+    try to try."""
     verb = method.encode("latin-1", "replace")
     return hashlib.sha256(b"%d:%b%d:%b%d:%b" % (len(verb), verb, len(path), path, len(query), query))
 
 
 def fingerprint(state: FingerprintState) -> bytes:
-    """The fingerprint in the form that claims send, its version first."""
+    """Return the fingerprint as claims send it, with its version as the first byte."""
     return b"\x81" + state.digest()
 
 
@@ -140,7 +141,7 @@ def fingerprint(state: FingerprintState) -> bytes:
 
 
 class Response(msgspec.Struct):
-    """A response as it is stored, and as the middleware sends it. ``body`` None: over the cap, so never stored."""
+    """A response as it is stored, and as the middleware sends it. Its ``body`` is None if it was too long to store."""
 
     status: int
     headers: Headers = []
@@ -148,7 +149,7 @@ class Response(msgspec.Struct):
 
 
 class ResponseCodec(Codec):
-    """Responses as stored results: bodies byte by byte, up to ``cap``."""
+    """Encodes responses as results of records, with bodies of up to ``cap`` bytes."""
 
     __slots__ = ("_cap",)
 
@@ -163,12 +164,12 @@ class ResponseCodec(Codec):
 
 
 def headers_to_store(headers: Iterable[tuple[str, str]], allowed: frozenset[str]) -> Headers:
-    """The headers that are stored with a response: those whose names are ``allowed``."""
+    """Return the headers whose names are ``allowed``: those that are stored with a response."""
     return [(name, value) for name, value in headers if name.lower() in allowed]
 
 
 def replay(stored: Response, retention: int) -> Response:
-    """A stored response as it goes out again: marked, and with its length where a body may be."""
+    """Return the response that answers a duplicate: the stored one, marked as replayed, with its Content-Length."""
     headers = [*stored.headers, *retention_headers(retention), (REPLAYED_HEADER, "true")]
     body = stored.body or b""
     if has_body(stored.status):
@@ -177,10 +178,10 @@ def replay(stored: Response, retention: int) -> Response:
 
 
 def has_body(status: int) -> bool:
-    """Whether a client expects a body, or its length, after the headers of a response with this ``status``."""
+    """Tell whether a response with this ``status`` may have a body and a Content-Length."""
     return status >= 200 and status not in (204, 304)
 
 
 def retention_headers(retention: int) -> Headers:
-    """The expiry policy, from the retention in microseconds."""
+    """Return the header that publishes how long a key is kept, from the retention in microseconds."""
     return [(RETENTION_HEADER, str(retention // 1_000_000))]

@@ -1,4 +1,4 @@
-"""Which requests are guarded, and how: the settings of a route, and the table that finds the route of a path."""
+"""Routes: which requests are guarded and how, and the table that finds the route of a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Route(Struct, frozen=True, kw_only=True):
 
     - ``required``: a request without a key is refused (400) instead of passed through.
     - ``methods``: which methods are guarded; PUT and DELETE by choice.
-    - ``lease``, ``max_run``, ``retention``, ``wait``: as of `once`. Retention is published in a header.
+    - ``lease``, ``max_run``, ``retention``, ``wait``: as in `once`. Retention is published in a header.
     - ``on_error``: what a 5xx, an exception or a broken response means. ``"doubt"``: it may have taken effect, so it
       waits for an operator. ``"replay"``: that was the outcome, and retries get it too. ``"release"``: it was
       rolled back, so the retry runs.
@@ -72,12 +72,12 @@ class RoutePlan(Struct, frozen=True, kw_only=True, eq=False):
     stored_headers: frozenset[str]  # of a response, in lower case
 
     def guards(self, method: str | None, keyed: bool) -> bool:
-        """Whether a request is claimed: by its method, and whether it has a key."""
+        """Tell whether a request with this method is claimed. ``keyed``: it has an Idempotency-Key."""
         return method in self.route.methods and (keyed or self.route.required)
 
 
 def make_route_plan(route: Route, service: str) -> RoutePlan:
-    """Check ``route``, whose records are under the scope ``service``."""
+    """Check ``route`` and make its plan. ``service`` is the scope of its records."""
     safe = SAFE_METHODS.intersection(_check_names("methods", route.methods))
     if safe:
         raise ConfigurationError(f"methods={sorted(route.methods)}: {', '.join(sorted(safe))} change nothing")
@@ -112,7 +112,7 @@ def make_route_plan(route: Route, service: str) -> RoutePlan:
 
 
 def make_view_plan(service: str, settings: Mapping[str, Any]) -> RoutePlan:
-    """The plan of one decorated view: PUT and DELETE are guarded, too, unless ``settings`` name other methods."""
+    """Make the plan of one decorated view. It guards PUT and DELETE, too, unless ``settings`` name other methods."""
     return make_route_plan(Route(**{"methods": UNSAFE_METHODS, **settings}), service)
 
 
@@ -123,24 +123,28 @@ def _check_names(option: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class RouteTable:
-    """Which plan a request has. All plans are made, and so checked, when the table is; those that a callable returns,
-    when it first does."""
+    """Finds the plan of a request. Routes are checked when the table is made; those of a callable when it first returns
+    them."""
 
     def __init__(self, default: Route | None, routes: Routes | None, service: str) -> None:
         self._default = None if default is None else make_route_plan(default, service)
         self._patterns: list[tuple[re.Pattern[str], RoutePlan | None]] = []
         self._find_route: Callable[[str, str], Route | None] | None = None
-        self._plan_for = lru_cache(256)(partial(make_route_plan, service=service))  # what `_find_route` returned
+        self._plan_for = lru_cache(256)(
+            partial(make_route_plan, service=service)
+        )  # for a route that `_find_route` returned
         if routes is None or isinstance(routes, Mapping):
             for pattern, route in (routes or {}).items():
-                self._patterns.append((_compile(pattern), None if route is None else make_route_plan(route, service)))
+                self._patterns.append(
+                    (_compile_pattern(pattern), None if route is None else make_route_plan(route, service))
+                )
         elif callable(routes):
             self._find_route = routes
         else:
             raise ConfigurationError("routes= takes a mapping of patterns to Route, or a callable of method and path")
 
     def find(self, method: str, path: str, keyed: bool) -> RoutePlan | None:
-        """Return the plan of a request; None where it is not guarded."""
+        """Return the plan of a request; None if it is not guarded."""
         if method in SAFE_METHODS:
             return None
         plan = self._plan_of(method, path)
@@ -156,10 +160,15 @@ class RouteTable:
         return self._default
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a pattern: ``{name}`` stands for one segment of a path, ``*`` for any number of characters."""
     if not isinstance(pattern, str) or not pattern.startswith(("/", "*")):
         raise ConfigurationError(f"routes: {show(repr(pattern))} is not a path; write it like '/orders/{{id}}/pay'")
     parts = re.split(r"(\{[^{}/]*\}|\*)", pattern)
-    texts = (".*" if part == "*" else "[^/]+" if part.startswith("{") else re.escape(part) for part in parts)
-    return re.compile("".join(texts), re.DOTALL)
+    return re.compile("".join(map(_pattern_part, parts)), re.DOTALL)
+
+
+def _pattern_part(part: str) -> str:
+    if part == "*":
+        return ".*"
+    return "[^/]+" if part.startswith("{") else re.escape(part)

@@ -12,24 +12,30 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from itertools import chain
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
 
 from . import protocol
-from .exchange import KEY_VARIABLE, HttpMiddleware, Principal, Recording, identify_request, key_lines
+from .guard import (
+    BODY_CHUNK_BYTES,
+    KEY_VARIABLE,
+    MAX_BODY_IN_MEMORY_BYTES,
+    HttpMiddleware,
+    Principal,
+    identify_request,
+    key_lines,
+)
 from .protocol import Headers, Response
+from .recorded_bodies import RecordedBody
+from .response_recording import ResponseRecording
 from .routes import RoutePlan
-from .streams import RecordedBody
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
 GetPrincipal = Callable[[Environ], Principal]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
-
-MAX_MEMORY: Final = 1024 * 1024  # bytes of a request's body that are kept in memory; more go to a temporary file
-READ_SIZE: Final = 65_536  # bytes
 
 
 class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
@@ -50,29 +56,29 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
         def refuse(error: EffectOnceError) -> Response:
             return self._guard.refusal(error, method, path)
 
-        claimed: Recording | Response
+        claimed: ResponseRecording | Response
         try:
             claimed, body = self._claim(plan, environ, method, path)
         except EffectOnceError as error:
             claimed = refuse(error)
-        except Truncated:
+        except TruncatedBody:
             claimed = Response(400, [("content-length", "0")])
         if isinstance(claimed, Response):
             start_response(_status_line(claimed.status), claimed.headers)
             return [claimed.body] if claimed.body else []
-        # Without Accept-Encoding: a response in an encoding of this client's could not be replayed to another.
-        narrowed = {name: value for name, value in environ.items() if name != "HTTP_ACCEPT_ENCODING"}
-        narrowed["wsgi.input"] = body
+        # Without Accept-Encoding: a response in an encoding that this client accepts could not be replayed to another.
+        app_environ = {name: value for name, value in environ.items() if name != "HTTP_ACCEPT_ENCODING"}
+        app_environ["wsgi.input"] = body
         response = RecordedResponse(claimed, refuse, start_response)
         try:
-            return response.record(self._app(narrowed, response.start_response))
+            return response.record(self._app(app_environ, response.start_response))
         except BaseException as error:
-            run_sync(claimed.give_up(error))
+            run_sync(claimed.fail_and_end(error))
             raise
 
     def _claim(
         self, plan: RoutePlan, environ: Environ, method: str, path: str
-    ) -> tuple[Recording | Response, IO[bytes]]:
+    ) -> tuple[ResponseRecording | Response, IO[bytes]]:
         key = protocol.parse_key(key_lines(environ), plan.route.max_key)
         stored_key = identify_request(self._guard.get_principal(environ), method, path, key)
         body, fingerprint = read_body(environ, method, path, plan.route.max_body)
@@ -81,10 +87,10 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
 
 
 class RecordedResponse(RecordedBody):
-    """The application's response. Its status and headers are held back until the first bytes of the body may leave."""
+    """The application's response. Status and headers are held back until the first bytes of the body may be sent."""
 
     def __init__(
-        self, recording: Recording, refuse: Callable[[EffectOnceError], Response], start_response: StartResponse
+        self, recording: ResponseRecording, refuse: Callable[[EffectOnceError], Response], start_response: StartResponse
     ) -> None:
         super().__init__(recording, (), None)
         self._make_refusal = refuse
@@ -95,7 +101,7 @@ class RecordedResponse(RecordedBody):
         self._head_sent = False
 
     def start_response(self, status: str, headers: Headers, exc_info: Any = None) -> Callable[[bytes], object]:
-        """Called by the application. What it then writes, instead of returning it, leaves when it returns."""
+        """Called by the application. What it writes to the returned function is sent when it has returned."""
         if self._head_sent:  # an error after the first bytes: the server raises it
             return self._start_response(status, headers, exc_info)
         self._status, self._headers = status, [*headers, *self._recording.added_headers]
@@ -108,9 +114,9 @@ class RecordedResponse(RecordedBody):
             self._chunks = chain(self._written, chunks)
             self._close_chunks = getattr(chunks, "close", None)
             return self
-        # A server tells the length of a list by itself, so it stays a list.
+        # A list stays a list: a server then adds the Content-Length itself.
         body = b"".join((*self._written, *chunks))
-        error = run_sync(self._recording.conclude_with(body))
+        error = run_sync(self._recording.settle_and_end(body))
         if error is not None:
             body = self._refuse(error)
         self._send_head()
@@ -129,34 +135,35 @@ class RecordedResponse(RecordedBody):
         return response.body or b""
 
 
-class Truncated(Exception):
-    """The body ended before its announced length, or cannot be read: the client left, or announced a wrong length."""
+class TruncatedBody(Exception):
+    """The body ended before its Content-Length, or cannot be read: the client left, or sent a wrong length."""
 
 
 def read_body(environ: Environ, method: str, path: str, limit: int) -> tuple[IO[bytes], bytes]:
-    """Read the body, up to ``limit`` bytes. Returns it, ready to be read again, and the request's fingerprint."""
+    """Read the body, up to ``limit`` bytes. Returns it, ready to be read again, and the request's fingerprint. Raises
+    `TruncatedBody` or `PayloadTooLarge`."""
     source, length = environ["wsgi.input"], environ.get("CONTENT_LENGTH") or ""
     ends_by_itself = bool(environ.get("wsgi.input_terminated"))
     if length and not (length.isdecimal() and length.isascii()):
-        raise Truncated
+        raise TruncatedBody
     protocol.check_announced_length(length, limit)
     left = int(length or 0)
     if not length and ends_by_itself:
         left = limit + 1
     state = fingerprint_state(environ, method, path)
-    spool = SpooledTemporaryFile(MAX_MEMORY)  # noqa: SIM115 - it ends with the request
+    spool = SpooledTemporaryFile(MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with the request
     while left:
         try:
-            piece = source.read(min(left, READ_SIZE))
+            chunk = source.read(min(left, BODY_CHUNK_BYTES))
         except (OSError, ValueError, EOFError) as error:  # what servers raise at a broken chunk, or a reset
-            raise Truncated from error
-        if not piece:
+            raise TruncatedBody from error
+        if not chunk:
             break
-        state.update(piece)
-        spool.write(piece)
-        left -= len(piece)
+        state.update(chunk)
+        spool.write(chunk)
+        left -= len(chunk)
     if length and left:
-        raise Truncated
+        raise TruncatedBody
     if not length and ends_by_itself and not left:
         raise PayloadTooLarge(f"the body is over max_body={limit}")
     spool.seek(0)
@@ -164,13 +171,13 @@ def read_body(environ: Environ, method: str, path: str, limit: int) -> tuple[IO[
 
 
 def path_of(environ: Environ) -> str:
-    """The path, its bytes read as UTF-8; WSGI gives them as ISO 8859-1."""
+    """Return the path, its bytes decoded as UTF-8; WSGI decodes them as ISO 8859-1."""
     path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     return path.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def fingerprint_state(environ: Environ, method: str, path: str) -> protocol.FingerprintState:
-    """The hash to update with the body; see `protocol.fingerprint_state`. ``path`` is that of `path_of`."""
+    """Start the hash that is updated with the body; see `protocol.fingerprint_state`. ``path`` is that of `path_of`."""
     query = environ.get("QUERY_STRING", "")
     return protocol.fingerprint_state(method, path.encode("utf-8", "surrogateescape"), query.encode("latin-1"))
 

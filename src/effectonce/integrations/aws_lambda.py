@@ -1,4 +1,4 @@
-"""AWS Lambda on SQS: each record of a batch on its own, and only those that failed are delivered again.
+"""AWS Lambda on SQS: handles each record of a batch by itself, so that only failed ones are delivered again.
 
     @eo.once(store, key="order_id", max_attempts=5)
     def charge(order_id: str, amount: int) -> None: ...
@@ -41,16 +41,17 @@ def sqs_batch(
 ) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:
     """Make a Lambda handler for SQS events that calls ``handler``, which is under `once`, with each record.
 
-    ``read`` makes its argument of a record; a tuple is taken for several. The key must come from the producer: SQS
-    gives a message that is sent again another ``messageId``. A record that cannot be read, or whose handler failed, is
-    reported as failed and comes again. On a FIFO queue all that stand behind it in its group are, too, so that their
-    order is kept. Where the Lambda handler raises, the whole batch comes again, and what was done is skipped.
+    ``read`` turns a record into the handler's argument, or a tuple of arguments. The key must come from the producer:
+    SQS gives a message that is sent again another ``messageId``. A record that cannot be read, or whose handler
+    failed, is reported as failed, and SQS delivers it again. On a FIFO queue so are the records behind it in its
+    group, to keep their order. If the Lambda handler raises, the whole batch is delivered again; records that are done
+    are skipped then.
     """
     dispatch: Any = dispatcher(handler, retry=retry)
     is_async = inspect.iscoroutinefunction(handler)
 
     async def handle_record(record: SqsRecord) -> Exception | None:
-        """Handle a record. Returns the error for which it has to come again."""
+        """Handle a record. Returns the error for which it must be delivered again, or None."""
         try:
             arguments = read(record)
             outcome = dispatch(*(arguments if isinstance(arguments, tuple) else (arguments,)))
@@ -84,7 +85,7 @@ def sqs_batch(
 
 
 def _group(record: SqsRecord) -> str | None:
-    """The group whose order is kept. A standard queue has groups for fairness only, without an order."""
+    """Return the record's group on a FIFO queue. A standard queue has groups for fairness, without an order: None."""
     if not record.get("eventSourceARN", ".fifo").endswith(".fifo"):
         return None
     group: str | None = record.get("attributes", {}).get("MessageGroupId")

@@ -1,4 +1,4 @@
-"""Celery: a task base for guarded functions, which decides what becomes of a duplicate.
+"""Celery: a base for tasks under `once`. It settles duplicates as a broker expects, without losing one.
 
     @app.task(base=OnceTask)
     @eo.once(store, key="payment_id")
@@ -7,10 +7,10 @@
 A duplicate of a finished task succeeds with the first one's result, so that chains, groups and callbacks work. One
 that arrives while the first runs, or while the store does not answer, is retried later, without using up
 ``max_retries``; ``autoretry_for`` is for what the function itself raises. Models are passed and returned with Celery's
-own ``pydantic=True``. A task is acked after it ran (``acks_late``), and comes again when its worker was killed
-(``reject_on_worker_lost``). A task that is revoked or runs out of its time is over for Celery; its record is released,
-or lapses where the process was killed. ``self.retry()`` is an exception like any other: under ``on_error="doubt"`` the
-retry finds the task in doubt.
+own ``pydantic=True``. A task is acked after it ran (``acks_late``), and delivered again if its worker was killed
+(``reject_on_worker_lost``). A task that is revoked or exceeds its time limit is over for Celery; its record is
+released, or its lease lapses if the process was killed. ``self.retry()`` is an exception like any other: under
+``on_error="doubt"`` the retry finds the task in doubt.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """Raise `ConfigurationError` where the guard is missing, or its lease outlasts the visibility timeout."""
+        """Raise `ConfigurationError` if the guard is missing, or its lease outlasts the visibility timeout."""
         function = _find_guarded(vars(cls).get("run"))
         if function is None:
             raise ConfigurationError(f"{cls.name} has the base OnceTask, but its function is not under @once")
@@ -65,17 +65,18 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
             if isinstance(outcome, Ack):
                 log.warning("task %s: %s", show(self.name), error)
                 return None
-            if isinstance(outcome, Redeliver) and not self.request.is_eager:  # an eager task cannot come back later
+            if isinstance(outcome, Redeliver) and not self.request.is_eager:  # an eager task has no broker
                 self._retry_uncounted(outcome)
             raise
 
     def _retry_uncounted(self, outcome: Redeliver) -> NoReturn:
-        """Let Celery deliver the task again. `retry` counts an attempt, and this was none of the task's own."""
+        """Let Celery deliver the task again. `retry` counts an attempt, but the task did not run: take it back
+        first."""
         self.request.retries -= 1
         try:
             raise self.retry(exc=outcome.error, countdown=outcome.after) from outcome.error
         except celery.exceptions.Reject as unsent:
-            # The broker did not take the retry. Celery would drop the message, which is still there: requeue it.
+            # The broker did not accept the retry. Celery would drop the message, which it still holds: requeue it.
             raise celery.exceptions.Reject(unsent.reason, requeue=True) from unsent
 
 

@@ -36,17 +36,18 @@ from django.utils.module_loading import import_string  # type: ignore[import-unt
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, PayloadTooLarge
 from effectonce.http import protocol
-from effectonce.http.exchange import KEY_VARIABLE, Recording
+from effectonce.http.guard import KEY_VARIABLE
+from effectonce.http.response_recording import ResponseRecording
 from effectonce.http.routes import Route, RouteTable, make_view_plan
 from effectonce.store import Store, connect
 
-from .django_exchange import DjangoGuard, read_body, render_response, run_exchange, run_exchange_async
+from .django_guard import DjangoGuard, read_body, render_response, respond_once, respond_once_async
 
 V = TypeVar("V", bound=Callable[..., Any])
 
 
 def user_id(request: HttpRequest) -> str | None:
-    """The caller of a request: the id of the user that Django has authenticated, or None."""
+    """Return the id of the user that Django has authenticated; None if there is none."""
     user = getattr(request, "user", None)
     return str(user.pk) if user is not None and user.is_authenticated else None
 
@@ -69,7 +70,7 @@ class IdempotencyMiddleware:
         self._guard = DjangoGuard(options["STORE"], service, options["DOCS"], principal=options["PRINCIPAL"])
         self._table = RouteTable(options["DEFAULT"], options["ROUTES"], service)
         is_async = iscoroutinefunction(get_response)
-        self._run_exchange = run_exchange_async if is_async else run_exchange
+        self._respond_once = respond_once_async if is_async else respond_once
         if is_async:
             markcoroutinefunction(self)
 
@@ -77,19 +78,24 @@ class IdempotencyMiddleware:
         plan = self._table.find(str(request.method), request.path, KEY_VARIABLE in request.META)
         if plan is None:
             return self._get_response(request)
-        return self._run_exchange(self._guard, plan, request, self._get_response)
+        return self._respond_once(self._guard, plan, request, self._get_response)
 
 
 class AtomicInside(set[str]):
-    """The transactions of ATOMIC_REQUESTS, opened inside of a guard and not around it: what is recorded as done must be
-    committed before. Django finds every database in this set of non-atomic ones, so it opens no transaction; it really
-    holds those for which the view has ``@non_atomic_requests``."""
+    """Moves the transactions of ATOMIC_REQUESTS inside the guard: a view must be committed before it is recorded as
+    done.
+
+    Django asks a view's ``_non_atomic_requests`` whether it contains a database, and opens no transaction if it does.
+    This set says yes to all, and `transactions` opens them instead. Its real elements are the databases for which the
+    view has ``@non_atomic_requests``.
+    """
 
     def __contains__(self, alias: object) -> bool:
         return True
 
     @contextmanager
     def transactions(self) -> Iterator[None]:
+        """Open a transaction on every database with ATOMIC_REQUESTS, except those in this set."""
         non_atomic = frozenset(self)
         with ExitStack() as stack:
             for alias, database in connections.settings.items():
@@ -99,10 +105,10 @@ class AtomicInside(set[str]):
 
 
 class Idempotency:
-    """The same for one view: a decorator for function views, sync or async, and what an `IdempotentView` needs.
+    """The guard of one view: a decorator for function views, sync or async, and the settings of an `IdempotentView`.
 
     ``principal`` is a function of the request that names its caller, or `GLOBAL`. ``settings`` are those of
-    `http.Route`. A request that may not run is answered as problem+json; with ``errors="raise"`` it raises
+    `http.Route`. A request that may not run is answered with a problem+json; with ``errors="raise"`` it raises
     `InProgress`, `PayloadMismatch` and so on.
     """
 
@@ -120,12 +126,12 @@ class Idempotency:
         self.guard = DjangoGuard(store, service, docs, principal=principal, errors=errors)
 
     def guards(self, request: HttpRequest) -> bool:
-        """Whether this request is to be claimed."""
+        """Tell whether this request is to be claimed."""
         return self.plan.guards(request.method, KEY_VARIABLE in request.META)
 
     def __call__(self, view: V) -> V:
         is_async = inspect.iscoroutinefunction(view)
-        run = run_exchange_async if is_async else run_exchange
+        run = respond_once_async if is_async else respond_once
         atomic = AtomicInside(getattr(view, "_non_atomic_requests", ()))
 
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +155,7 @@ class IdempotentView:
     authenticated, permitted and not throttled, and replays the rendered response."""
 
     idempotency: ClassVar[Idempotency]
-    _recording: Recording | None = None
+    _recording: ResponseRecording | None = None
     _atomic = AtomicInside()
 
     @classmethod
@@ -172,7 +178,7 @@ class IdempotentView:
                 response = run_sync(settlement)
         except BaseException as error:
             if self._recording is not None:
-                run_sync(self._recording.give_up(error))
+                run_sync(self._recording.fail_and_end(error))
             raise
         return response
 

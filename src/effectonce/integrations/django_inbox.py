@@ -1,4 +1,4 @@
-"""Django, mode T: one commit for the claim, for what the view writes, and for its response.
+"""Django views in mode T: the claim, what the view writes, and its response are committed in one transaction.
 
     inbox = eo.Inbox(scope="orders")
 
@@ -26,15 +26,15 @@ from effectonce.contracts import Contention
 from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable
 from effectonce.guard.options import read_choice
 from effectonce.http import protocol
-from effectonce.http.exchange import KEY_VARIABLE, identify_request, key_lines, make_principal_getter, refusal
+from effectonce.http.guard import KEY_VARIABLE, identify_request, key_lines, make_principal_getter, refusal
 from effectonce.http.routes import RoutePlan, make_view_plan
 from effectonce.inbox.inbox import Inbox
 
-from .django_exchange import hash_request, make_http_response, render_response
+from .django_guard import hash_request, make_http_response, render_response
 
 V = TypeVar("V", bound=Callable[..., Any])
 
-SETTINGS: Final = frozenset(("required", "methods", "transient", "max_key", "max_body", "keep_headers"))
+SUPPORTED_SETTINGS: Final = frozenset(("required", "methods", "transient", "max_key", "max_body", "keep_headers"))
 
 
 def transactional(
@@ -55,8 +55,8 @@ def transactional(
     committed with the view's work and replayed. A second request while the first runs waits for it, as long as the lock
     timeout allows (then: 409). A response over the inbox's ``max_result`` is done without its body.
     """
-    if settings.keys() - SETTINGS:
-        raise TypeError(f"of the settings of http.Route, transactional takes {', '.join(sorted(SETTINGS))}")
+    if settings.keys() - SUPPORTED_SETTINGS:
+        raise TypeError(f"of the settings of http.Route, transactional takes {', '.join(sorted(SUPPORTED_SETTINGS))}")
     plan = make_view_plan(inbox.scope, settings)
     get_principal = make_principal_getter(principal)
     raises = read_choice("errors", errors, "raise", "respond")
@@ -70,7 +70,7 @@ def transactional(
                 with transaction.atomic(using=using):
                     return render_response(run_view())
             try:
-                return _exchange(inbox, plan, get_principal, using, request, run_view)
+                return _respond_once(inbox, plan, get_principal, using, request, run_view)
             except UnreadablePostError:  # the client left in the middle of its body
                 return HttpResponse(status=400)
             except Contention as error:
@@ -86,11 +86,11 @@ def transactional(
     return decorate
 
 
-class _UndoWork(Exception):
-    """Rolls the transaction back: the status of the response says that the work must not stay."""
+class _RollBack(Exception):
+    """Rolls the transaction back, because of the status of the response."""
 
 
-def _exchange(
+def _respond_once(
     inbox: Inbox,
     plan: RoutePlan,
     get_principal: Callable[..., Any],
@@ -107,7 +107,7 @@ def _exchange(
         nonlocal response
         response = render_response(run_view())
         if response.status_code >= 500 or response.status_code in plan.route.transient:
-            raise _UndoWork
+            raise _RollBack
         if response.streaming:
             raise ConfigurationError("a streamed response is not there yet when its transaction is committed")
         headers = protocol.headers_to_store(response.headers.items(), plan.stored_headers)
@@ -116,7 +116,7 @@ def _exchange(
     try:
         with transaction.atomic(using=using):
             outcome = inbox.call(connections[using], stored_key, work, payload=payload, returns=protocol.Response)
-    except _UndoWork:
+    except _RollBack:
         return response
     if outcome.replayed:
         return make_http_response(protocol.replay(outcome.value, inbox.retention_us))

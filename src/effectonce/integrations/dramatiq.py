@@ -7,8 +7,8 @@
 
 A duplicate returns the first one's result, so that pipelines, groups and callbacks work. One that arrives while the
 first runs, or while the store does not answer, is retried after the time that the error says, without using up
-``max_retries``. A message that no retry can mend (in doubt, another payload under one key, failed for good) goes to the
-dead letters at once.
+``max_retries``. A message that no retry can fix (in doubt, another payload under one key, failed for good) becomes a
+dead letter at once.
 
 A guarded actor gets pydantic models, dataclasses and structs where its parameters are annotated so; to send and to
 return them, let dramatiq encode them: ``dramatiq.set_encoder(ModelEncoder())``.
@@ -33,7 +33,7 @@ from effectonce.guard.once import once
 from effectonce.keys import Extract, Strategy
 from effectonce.store import Store
 
-#: The errors that `decide_delivery` rejects: dramatiq must not retry them either.
+#: The errors for which `decide_delivery` rejects a message: dramatiq must not retry them either.
 REJECTED: Final = tuple(
     {*EffectOnceError.__subclasses__()} - {Retryable, LeaseLost, ResultNotStored, ConfigurationError}
 )
@@ -48,15 +48,15 @@ class _MessageId(Strategy):
         return lambda args, kwargs: _message_id.get()
 
 
-class Later(Retry):
+class UncountedRetry(Retry):
     """Asks dramatiq to deliver the message again. It does not count as an attempt."""
 
 
 class Idempotency(Middleware):
     """Guards every actor with ``once=``: a key, ``True`` for the message's id, or a dict of the options of `once`.
 
-    ``defaults`` are options of `once` for all of them. The scope is the actor's queue and name, unless they say
-    otherwise.
+    ``defaults`` are options of `once` for all of them. The default scope is the actor's queue and
+    name.
     """
 
     def __init__(self, store: Store, **defaults: Any) -> None:
@@ -96,7 +96,7 @@ class Idempotency(Middleware):
                     return None
                 log_outcome(call.scope, outcome)
                 if isinstance(outcome, Redeliver):
-                    raise Later(str(error), delay=round(outcome.after * 1000)) from error
+                    raise UncountedRetry(str(error), delay=round(outcome.after * 1000)) from error
                 raise
 
         return guard
@@ -106,7 +106,7 @@ class Idempotency(Middleware):
 
     def after_process_message(self, broker: Any, message: Any, *, result: Any = None, exception: Any = None) -> None:
         _message_id.set(None)
-        if isinstance(exception, Later):  # dramatiq's own middleware comes next and counts it
+        if isinstance(exception, UncountedRetry):  # dramatiq's own middleware is next, and counts it
             message.options["retries"] = message.options.get("retries", 0) - 1
 
     after_skip_message = after_process_message

@@ -22,7 +22,7 @@ from fastapi.responses import Response as FastAPIResponse
 from effectonce.errors import ConfigurationError, EffectOnceError
 from effectonce.guard.once import GLOBAL
 from effectonce.http import asgi, protocol
-from effectonce.http.exchange import HttpGuard, identify_request, make_principal_getter, refusal
+from effectonce.http.guard import HttpGuard, identify_request, make_principal_getter, refusal
 from effectonce.http.routes import SAFE_METHODS, RoutePlan, make_view_plan
 from effectonce.store import Store
 
@@ -57,7 +57,10 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 """What a guarded operation may answer beside its own responses; `Idempotency.route` adds it to the schema."""
 
-for _status in (400, 422):  # FastAPI answers these, too, and documents only those that no route has documented
+for _status in (
+    400,
+    422,
+):  # FastAPI answers these itself, too, and leaves out of the schema those that a route documents
     RESPONSES[_status]["content"]["application/json"] = {
         "schema": {"type": "object", "properties": {"detail": {}}, "required": ["detail"]}
     }
@@ -86,7 +89,7 @@ class Idempotency:
         openapi_extra: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> dict[str, Any]:
-        """Arguments for ``@app.post(path, **…)``: the dependency, the header and the responses of a guarded operation.
+        """Return arguments for ``@app.post(path, **…)``: the dependency, header and responses of a guarded operation.
 
         ``principal`` is a dependency that gives the caller's id, or `GLOBAL`; ``settings`` are those of `http.Route`.
         Your own ``dependencies``, ``responses`` and ``openapi_extra`` are passed on beside ours.
@@ -99,7 +102,7 @@ class Idempotency:
             if not plan.guards(request.method, bool(lines)):
                 return
             key = protocol.parse_key(lines, plan.route.max_key)
-            exchange = request.scope.get(asgi.EXCHANGE)
+            exchange = request.scope.get(asgi.EXCHANGE_SCOPE_KEY)
             if not isinstance(exchange, asgi.Exchange) or request.app is not self._app:
                 raise ConfigurationError(
                     "Idempotency(app, store) was made for another application than this route's; one that is mounted "
@@ -122,7 +125,7 @@ class Idempotency:
 
 
 def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> Callable[..., str]:
-    """Make a dependency that gives the key of a request for mode T: with it an `Inbox` joins your own transaction.
+    """Make a dependency that returns the key of a request, for an `Inbox` in your own transaction (mode T).
 
         inbox = Inbox(scope="orders")
 
@@ -131,7 +134,7 @@ def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> C
             with session.begin():
                 return inbox.call(session, key, lambda *_: place(session, order), payload=order, returns=Receipt).value
 
-    It stands for caller, method, path and Idempotency-Key, which is required. ``principal`` is as in
+    It is made of caller, method, path and Idempotency-Key, which is required. ``principal`` is as in
     `Idempotency.route`. What it and the inbox raise is answered by `answer_problems`.
     """
     protocol.load_parser()
@@ -159,7 +162,8 @@ def answer_problems(app: FastAPI, docs: str = protocol.DRAFT_URL) -> None:
 
 
 class _RecordingMiddleware:
-    """Stands around the whole application: the response to a request that is claimed inside is recorded on its way."""
+    """Wraps the whole application: if a dependency inside claims the request, the response is recorded on its way
+    out."""
 
     def __init__(self, app: asgi.App, guard: HttpGuard) -> None:
         self._app = app

@@ -3,14 +3,14 @@
     broker = RabbitBroker(middlewares=[Idempotency(store, scope="billing", key="order-id")])
 
 A duplicate returns the first one's result, so that replies and publishers work. One that arrives while the first runs,
-or while the store does not answer, is nacked after a pause and comes again. A message that no redelivery can mend (in
-doubt, another body under one key) is rejected, to the dead letters where the broker has them. An error of the handler's
-own is settled by FastStream, as the subscriber's ``ack_policy`` says: with ``AckPolicy.NACK_ON_ERROR`` the message
-comes again. A handler that raises ``AckMessage`` is done, one that raises ``NackMessage`` is not. Where handlers ack by
-hand (``AckPolicy.MANUAL``), the middleware settles the messages that no handler sees.
+or while the store does not answer, is nacked after a pause and delivered again. A message that no redelivery can fix
+(in doubt, another body under one key) is rejected: it becomes a dead letter if the broker has them. If the handler
+itself raises, FastStream settles the message as the subscriber's ``ack_policy`` says: ``AckPolicy.NACK_ON_ERROR`` lets
+it be delivered again. A handler that raises ``AckMessage`` is done, one that raises ``NackMessage`` is not. Where
+handlers ack by hand (``AckPolicy.MANUAL``), the middleware settles the messages that no handler sees.
 
 A message that is acked before it is handled (``AckPolicy.ACK_FIRST``, Kafka's default) or that cannot be nacked (Redis
-lists and channels) never comes again, guarded or not. A Redis stream delivers again to a subscriber with
+lists and channels) is never delivered again, guarded or not. A Redis stream delivers again to a subscriber with
 ``min_idle_time``.
 """
 
@@ -84,11 +84,11 @@ class Idempotency:
     def _codec_of(self, handler: Any) -> Codec:
         try:
             return Codec(return_type(handler, ...), self.store.max_result)
-        except (NameError, ConfigurationError):  # results of this type cannot be stored: that is no reason to refuse
+        except (NameError, ConfigurationError):  # results of this type cannot be stored; the handler may still run
             return Codec(Any, self.store.max_result)
 
     def key_of(self, message: Any) -> str:
-        """Return the key of a message. Refuses batches: all of one would have the key of its first message."""
+        """Return the key of a message. Refuses a batch: all of its messages would have the key of the first."""
         if isinstance(message.body, list) or getattr(message, "batch_headers", None):
             raise ConfigurationError(
                 f"a subscriber in scope {self.scope!r} takes its messages in batches, which have no key of their own; "
@@ -101,6 +101,8 @@ class Idempotency:
 
 
 class _MessageGuard(BaseMiddleware[Any, Any]):
+    """FastStream makes one for each message."""
+
     def __init__(self, guard: Idempotency, msg: Any, *, context: Any) -> None:
         super().__init__(msg, context=context)
         self._guard = guard
@@ -124,7 +126,7 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
             except AckMessage:  # the handler says that it is done
                 await finish(run, client, None)
                 raise
-            except NackMessage:  # the handler says that it is not, whatever ``on_error`` makes of other exceptions
+            except NackMessage:  # the handler says that it is not done: ``on_error`` is for other exceptions
                 await leave(run, client, "free", "NackMessage")
                 raise
             except BaseException as error:
@@ -132,18 +134,18 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
                 raise
             await finish(run, client, value)
             return value
-        except (Retryable, LeaseLost) as error:  # it ran, and that could not be recorded: deliver it again
+        except (Retryable, LeaseLost) as error:  # it ran, but that could not be recorded: deliver it again
             await self._settle(msg, error)
         finally:
             run.end()
 
     async def _settle(self, msg: Any, error: EffectOnceError) -> NoReturn:
-        """Settle a message by an error of the guard, by hand where its handler would have had to."""
+        """Settle a message as an error of the guard demands; by hand, if the subscriber acks by hand."""
         try:
             outcome = decide_delivery(error)
-        except ConfigurationError:  # the program is wrong: its messages must not be lost while it is mended
+        except ConfigurationError:  # the program is wrong: its messages must wait until it is fixed
             outcome = Redeliver(MAX_NACK_PAUSE_S, error)
-        if isinstance(outcome, Ack):  # it is done, and the result that was to be replied or published was not kept
+        if isinstance(outcome, Ack):  # it is done, but there is no stored result to reply or publish
             await self._settle_by_hand(msg, "ack")
             raise AckMessage from error
         log_outcome(self._guard.scope, outcome)
@@ -155,7 +157,7 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
         raise RejectMessage from error
 
     async def _settle_by_hand(self, msg: Any, settlement: Literal["ack", "nack", "reject"]) -> None:
-        """Settle for a subscriber that acks by hand: its handler is not called, so it cannot."""
+        """Settle the message if its subscriber acks by hand: the handler, which is not called, cannot."""
         subscriber = None if self.context is None else self.context.get_local("handler_")
         if getattr(subscriber, "ack_policy", None) is AckPolicy.MANUAL:
             await getattr(msg, settlement)()

@@ -1,4 +1,4 @@
-"""Flask: a decorator for one view, inside of whatever authenticates its caller.
+"""Flask: a decorator for one view, below the decorator that authenticates its caller.
 
     @app.post("/charges")
     @login_required
@@ -21,9 +21,11 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
-from effectonce.http import exchange, protocol, wsgi
+from effectonce.http import protocol, wsgi
+from effectonce.http.guard import KEY_VARIABLE, HttpGuard, Principal, identify_request, key_lines
+from effectonce.http.recorded_bodies import RecordedBody
+from effectonce.http.response_recording import ResponseRecording
 from effectonce.http.routes import RoutePlan, make_view_plan
-from effectonce.http.streams import RecordedBody
 from effectonce.store import Store
 from effectonce.values.fingerprint import canonical
 
@@ -33,7 +35,7 @@ P = ParamSpec("P")
 def idempotent(
     store: Store,
     *,
-    principal: Callable[[], exchange.Principal] | str,
+    principal: Callable[[], Principal] | str,
     errors: Literal["respond", "raise"] = "respond",
     service: str = "http",
     docs: str = protocol.DRAFT_URL,
@@ -45,7 +47,7 @@ def idempotent(
     What the view aborts with, or the application's error handlers make of its exceptions, is its response too. Views
     may be `def` or `async def`.
     """
-    guard = exchange.HttpGuard(store, service, docs, principal=principal, errors=errors)
+    guard = HttpGuard(store, service, docs, principal=principal, errors=errors)
     plan = make_view_plan(service, settings)
 
     def refuse(error: EffectOnceError) -> Response:
@@ -55,7 +57,7 @@ def idempotent(
         @functools.wraps(view)
         def once(*args: P.args, **kwargs: P.kwargs) -> Any:
             run_view = functools.partial(current_app.ensure_sync(view), *args, **kwargs)
-            if not plan.guards(request.method, exchange.KEY_VARIABLE in request.environ):
+            if not plan.guards(request.method, KEY_VARIABLE in request.environ):
                 return run_view()
             try:
                 claimed = _claim(guard, plan)
@@ -66,7 +68,7 @@ def idempotent(
             try:
                 response = _run_view(run_view)
             except BaseException as error:
-                run_sync(claimed.give_up(error))
+                run_sync(claimed.fail_and_end(error))
                 raise
             unrecorded = _record(claimed, response)
             return response if unrecorded is None else refuse(unrecorded)
@@ -76,26 +78,26 @@ def idempotent(
     return decorate
 
 
-def _claim(guard: exchange.HttpGuard, plan: RoutePlan) -> exchange.Recording | protocol.Response:
+def _claim(guard: HttpGuard, plan: RoutePlan) -> ResponseRecording | protocol.Response:
     environ, method = request.environ, request.method
     path = wsgi.path_of(environ)
-    key = protocol.parse_key(exchange.key_lines(environ), plan.route.max_key)
-    stored_key = exchange.identify_request(guard.get_principal(), method, path, key)
+    key = protocol.parse_key(key_lines(environ), plan.route.max_key)
+    stored_key = identify_request(guard.get_principal(), method, path, key)
     state = wsgi.fingerprint_state(environ, method, path)
     state.update(_read_body(plan.route.max_body))
     return run_sync(guard.claim(plan, guard.store.runtime.sync_client(), stored_key, protocol.fingerprint(state)))
 
 
 def _read_body(limit: int) -> bytes:
-    """Read the body, which the view can read all the same. Where something before the view has parsed a form, its
-    fields and files stand for the body."""
+    """Return the body; the view can still read it. If a form was parsed before, its fields and files stand for the
+    body."""
     if request.__dict__.get("form") or request.__dict__.get("files"):
         files = [(name, file.filename, file.read()) for name, file in request.files.items(multi=True)]
         for file in request.files.values():
             file.seek(0)
         data = canonical([list(request.form.items(multi=True)), files])
     else:
-        # One more than the limit: werkzeug cuts off a chunked body at its limit, without an error.
+        # One byte more than the limit: werkzeug cuts a chunked body off at its limit, without an error.
         request.max_content_length = min(limit + 1, request.max_content_length or limit + 1)
         try:
             data = request.get_data()
@@ -114,19 +116,19 @@ def _run_view(view: Callable[[], Any]) -> Response:
         return current_app.make_response(current_app.handle_user_exception(error))
 
 
-def _record(recording: exchange.Recording, response: Response) -> EffectOnceError | None:
-    """Settle the response, at once or when its stream ends. Returns the error where it must not be sent."""
+def _record(recording: ResponseRecording, response: Response) -> EffectOnceError | None:
+    """Settle the response, at once or when its stream ends. Returns an error if it must not be sent."""
     recording.start(response.status_code, response.headers.items())
     response.headers.extend(recording.added_headers)
     if not (response.is_streamed or response.direct_passthrough):
-        return run_sync(recording.conclude_with(response.get_data()))
+        return run_sync(recording.settle_and_end(response.get_data()))
     response.direct_passthrough = False
     response.response = RecordedBody(recording, response.iter_encoded(), getattr(response.response, "close", None))
     return None
 
 
 def _make_response(response: protocol.Response) -> Response:
-    """Make Flask's of a stored response, or of a problem."""
+    """Make a Flask response from a stored response, or from a problem."""
     made = Response(response.body, response.status)
     made.headers.clear()
     made.headers.extend(response.headers)

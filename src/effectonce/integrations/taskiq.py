@@ -1,4 +1,4 @@
-"""taskiq: a middleware that sends a duplicate again if it may not run now.
+"""taskiq: a middleware that sends a task again later if it may not run now.
 
     broker = RedisStreamBroker(url).with_middlewares(IdempotencyMiddleware())
 
@@ -10,8 +10,8 @@ The guard stands below ``@broker.task``. A duplicate of a finished task returns 
 while the first runs, or while the store does not answer, has failed for taskiq and would be lost: this middleware sends
 it again, under the same task id, after the time that the error says.
 
-The broker decides when the tasks of a killed worker come again: taskiq-redis delivers them after ``idle_timeout`` (ten
-minutes), and looks for them only after a new task has arrived.
+The broker decides when the tasks of a killed worker are delivered again: taskiq-redis does so after ``idle_timeout``
+(ten minutes), and looks for them only after a new task has arrived.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class IdempotencyMiddleware(TaskiqMiddleware):
     """Sends a task again while another delivery runs it, or while the store does not answer.
 
     ``longest`` bounds a single pause, in seconds. The middleware waits itself, since not every broker can delay a
-    message: if this process is killed meanwhile, an unacked message comes again (with taskiq's ``ack_type`` at
-    ``when_executed`` or ``when_saved``).
+    message: if this process is killed meanwhile, the message is delivered again as long as it is not acked (taskiq's
+    ``ack_type`` at ``when_executed`` or ``when_saved``).
     """
 
     def __init__(self, longest: float = 5.0) -> None:
@@ -54,4 +54,4 @@ class IdempotencyMiddleware(TaskiqMiddleware):
         labels = {**message.labels, REDELIVERIES_LABEL: int(message.labels.get(REDELIVERIES_LABEL, 0)) + 1}
         kicker: AsyncKicker[Any, Any] = AsyncKicker(task_name=message.task_name, broker=self.broker, labels=labels)
         await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
-        result.error = NoResultError()  # the next delivery gives the result
+        result.error = NoResultError()  # the next delivery has the result

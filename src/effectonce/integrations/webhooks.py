@@ -92,7 +92,7 @@ def _encode_secrets(secrets: tuple[str, ...]) -> list[bytes]:
 
 
 def _find_header(headers: Mapping[str, str], name: str) -> str:
-    """Find a header in any framework's headers, or in a plain dict in whatever case; empty: it is not there."""
+    """Return a header, from any framework's headers or a plain dict in any case; "" if it is missing."""
     value = headers.get(name)
     if value is None:
         value = next((value for other, value in headers.items() if other.lower() == name.lower()), "")

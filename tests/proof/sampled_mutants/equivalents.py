@@ -31,14 +31,9 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "if payload_bytes > 1:",
     ): "a batch of one byte is not cut either way",
     (
-        "http/asgi.py",
-        "READ_SIZE: Final = 65_536  # bytes",
-        "READ_SIZE: Final = 131072  # bytes",
-    ): "how much is read at once is a question of speed",
-    (
-        "http/wsgi.py",
-        "READ_SIZE: Final = 65_536  # bytes",
-        "READ_SIZE: Final = 131072  # bytes",
+        "http/guard.py",
+        "BODY_CHUNK_BYTES: Final = 65_536",
+        "BODY_CHUNK_BYTES: Final = 131072",
     ): "how much is read at once is a question of speed",
     (
         "sagas/runner.py",

@@ -1,4 +1,4 @@
-"""One logical call to an API that keeps idempotency keys: its key, its tries, and the error that its answer means."""
+"""One call to an API that keeps idempotency keys: its key, its retries, and the error that its response stands for."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from effectonce.values.retry_after import parse_retry_after
 
 #: Statuses after which the same call, under the same key, may succeed.
 RETRIED_STATUSES: Final = frozenset((408, 425, 429, 502, 503, 504))
-FIRST_PAUSE_S: Final = 0.2
-#: Errors of an intent that was sent, and may be sent again.
-UNSETTLED: Final = (OutcomeUnknown, NotExecuted)
+FIRST_RETRY_DELAY_S: Final = 0.2
+#: Errors of a logged call (`IntentLog`) after which it may be sent again.
+RESENDABLE_ERRORS: Final = (OutcomeUnknown, NotExecuted)
 
 
 _step: ContextVar[str] = ContextVar("effectonce_step", default="")
@@ -33,10 +33,10 @@ _step: ContextVar[str] = ContextVar("effectonce_step", default="")
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Name the effect of the calls inside, so that they are not taken for those outside.
+    """Give the calls inside a key of their own, by the ``name`` of their effect.
 
-    A handler that calls one address twice, for two effects, needs it; else the second call would pass for a retry of
-    the first: ``for item in items: with step(item.id): client.post("/mails", …)``.
+    A handler needs it if it calls one address twice, for two effects. Otherwise the second call would have the key of
+    the first, and pass for its retry: ``for item in items: with step(item.id): client.post("/mails", …)``.
     """
     token = _step.set(name)
     try:
@@ -48,14 +48,13 @@ def step(name: str) -> Iterator[None]:
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a client's calls.
 
-    - ``methods``: which get a key; GET and the other safe ones never do.
-    - ``retries``: how often a call is tried again, after a lost connection, a 409 that says when, a 408, 425, 429, 502,
-      503 or 504. A body that can be sent only once is never sent again.
-    - ``max_wait``: how long all of that may take; a Retry-After beyond it is not waited for.
-    - ``provider``, ``account``: what a key made in a handler is bound to, beside the address; the provider is the host,
-      unless told otherwise.
+    - ``methods``: which methods get a key.
+    - ``retries``: how often a call is tried again: after a lost connection, a 408, 425, 429, 502, 503 or 504, and after
+      a 409 with Retry-After. A body that can be read only once is never sent again.
+    - ``max_wait``: how long all tries together may take. A call is not retried if its Retry-After ends later.
+    - ``provider``, ``account``: part of the keys that are made in a handler. The default provider is the host.
     - ``errors="raise"``: a problem of this protocol is raised as `InProgress`, `InDoubt`, `PayloadMismatch`,
-      `ResultNotStored` or `PermanentFailure`; with ``"return"`` it is a response like any other.
+      `ResultNotStored` or `PermanentFailure`. With ``"return"`` it is a response like any other.
     """
 
     methods: tuple[str, ...] = UNSAFE_METHODS
@@ -79,13 +78,13 @@ class ClientPort(msgspec.Struct):
     read_body: Callable[[Any], Awaitable[bytes]]
     close: Callable[[Any], Awaitable[None]]
     sleep: Callable[[float], Awaitable[None]]
-    unsure: tuple[type[Exception], ...]  # the errors of `send` that leave open whether the call arrived
+    ambiguous_errors: tuple[type[Exception], ...]  # the errors of `send` after which the call may have arrived
 
 
 def sync_port(
-    send: Callable[[], Any], read_body: Callable[[Any], bytes], unsure: tuple[type[Exception], ...]
+    send: Callable[[], Any], read_body: Callable[[Any], bytes], ambiguous_errors: tuple[type[Exception], ...]
 ) -> ClientPort:
-    """The port of a sync library, for `run_sync`."""
+    """Make the port of a sync library, for `run_sync`."""
 
     def make_async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any) -> Any:
@@ -94,11 +93,11 @@ def sync_port(
         return call
 
     close = make_async(lambda response: response.close())
-    return ClientPort(make_async(send), make_async(read_body), close, make_async(time.sleep), unsure)
+    return ClientPort(make_async(send), make_async(read_body), close, make_async(time.sleep), ambiguous_errors)
 
 
 class KeyedCall:
-    """One logical call. Its key is settled before the first try, and never changes."""
+    """One call with all its retries. Its key is chosen before the first try, and never changes."""
 
     def __init__(
         self, settings: Settings, method: str, host: str, target: str, key: str | None, body: bytes | None
@@ -118,14 +117,18 @@ class KeyedCall:
             provider = settings.provider or host
             self.key = run.provider_key(provider, account=settings.account, operation=operation, step=_step.get())
             self._run = run
-            self._refuse_another(run, operation)
+            self._require_retry(run, operation)
 
-    def _refuse_another(self, run: Run, operation: str) -> None:
-        """Under one key two effects would be one, so a second call must be a retry: the same, after a failure."""
+    def _require_retry(self, run: Run, operation: str) -> None:
+        """Require that this is the first call of the handler under its key, or a retry of a failed one.
+
+        The API takes two calls under one key for one effect. ``run.calls`` holds, by key, the digest of a body that may
+        be sent again, which `allow_retry` sets; or b"" for a call that is under way, or has been answered.
+        """
         if run.calls is None:
             run.calls = {}
-        repeatable = run.calls.get(self.key)
-        if repeatable is not None and not (self._repeatable and repeatable == self._digest):
+        retriable_digest = run.calls.get(self.key)
+        if retriable_digest is not None and not (self._repeatable and retriable_digest == self._digest):
             raise ConfigurationError(
                 f"this handler calls {show(operation)} a second time, which the API would take for a retry of the "
                 "first; if it is another effect, say so: `with effectonce.http.client.step(name):`"
@@ -133,14 +136,14 @@ class KeyedCall:
         run.calls[self.key] = b""
 
     def allow_retry(self) -> None:
-        """Let the handler make the same call again: it did not get the answer, or not all of it."""
+        """Let the handler make the same call again: it did not get the response, or not all of it."""
         if self._run is not None and self._run.calls is not None:
             self._run.calls[self.key] = self._digest
 
     async def exchange(self, port: ClientPort) -> Any:
-        """Send the call, again where that may help, and return its answer.
+        """Send the call, retry it where that may help, and return its response.
 
-        An answer that is a problem of this protocol is raised as its error, unless the settings say ``"return"``.
+        A response that is a problem of this protocol is raised as its error, unless the settings say ``"return"``.
         """
         tries = 0
         while True:
@@ -149,31 +152,31 @@ class KeyedCall:
                 response = await port.send()
             except BaseException as error:
                 retry_after = error.retry_after if isinstance(error, Retryable) else None
-                pause = self._pause(tries, retry_after) if isinstance(error, port.unsure) else None
-                if pause is None:
+                delay = self._retry_delay(tries, retry_after) if isinstance(error, port.ambiguous_errors) else None
+                if delay is None:
                     self.allow_retry()
                     raise
             else:
                 status, retry_after = response.status_code, parse_retry_after(response.headers.get("retry-after", ""))
                 may_succeed = status in RETRIED_STATUSES or (status == 409 and retry_after is not None)
-                pause = self._pause(tries, retry_after) if may_succeed else None
-                if pause is None:
+                delay = self._retry_delay(tries, retry_after) if may_succeed else None
+                if delay is None:
                     if may_succeed:
                         self.allow_retry()
                     if status in (409, 422) and self._settings.errors == "raise":
                         await self._raise_problem(port, response, retry_after)
                     return response
                 await port.close(response)
-            await port.sleep(pause)
+            await port.sleep(delay)
 
-    def _pause(self, tries: int, retry_after: float | None) -> float | None:
-        """Seconds until the next try; None where there is none."""
+    def _retry_delay(self, tries: int, retry_after: float | None) -> float | None:
+        """Return the seconds until the next try; None if there is none."""
         if tries > self._settings.retries or not self._repeatable:
             return None
-        pause = random.uniform(0.5, 1) * FIRST_PAUSE_S * 2 ** (tries - 1)
+        delay = random.uniform(0.5, 1) * FIRST_RETRY_DELAY_S * 2 ** (tries - 1)
         if retry_after is not None:
-            pause = max(pause, retry_after)
-        return pause if time.monotonic() + pause < self._deadline else None
+            delay = max(delay, retry_after)
+        return delay if time.monotonic() + delay < self._deadline else None
 
     async def _raise_problem(self, port: ClientPort, response: Any, retry_after: float | None) -> None:
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -1,4 +1,4 @@
-"""httpx: a transport that adds the key and keeps it over retries, sync and async."""
+"""httpx: a transport, sync or async, that gives calls an Idempotency-Key and retries them under it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import httpx
 from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY_HEADER
 
-from .calls import UNSETTLED, ClientPort, KeyedCall, Settings, sync_port
+from .calls import RESENDABLE_ERRORS, ClientPort, KeyedCall, Settings, sync_port
 from .intent_log import IntentLog, LoggedRequest, LoggedResponse, sending_by
 
 #: Failures after which the call may or may not have arrived. Those that prevent sending at all are not among them.
-UNSURE: Final[tuple[type[Exception], ...]] = (
+AMBIGUOUS_ERRORS: Final[tuple[type[Exception], ...]] = (
     httpx.TimeoutException,
     httpx.NetworkError,
     httpx.RemoteProtocolError,
     httpx.ProxyError,
-    *UNSETTLED,
+    *RESENDABLE_ERRORS,
 )
 
 
 class IdempotentTransport(httpx.BaseTransport):
     """``httpx.Client(transport=IdempotentTransport())``; it sends with ``transport``, by default httpx's own.
 
-    With ``log``, each call that gets a key is written down as an intent. Keyword arguments are those of `Settings`.
+    With ``log``, each call that gets a key is recorded as an intent first. Keyword arguments are those of `Settings`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class IdempotentTransport(httpx.BaseTransport):
             send = partial(self._transport.handle_request, request)
         else:
             send = partial(self._send_logged, request, _freeze(self._log, request), call.key)
-        response: httpx.Response = run_sync(call.exchange(sync_port(send, httpx.Response.read, UNSURE)))
+        response: httpx.Response = run_sync(call.exchange(sync_port(send, httpx.Response.read, AMBIGUOUS_ERRORS)))
         response.stream = _CallStream(response, call)
         return response
 
@@ -87,7 +87,7 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
             send = partial(self._transport.handle_async_request, request)
         else:
             send = partial(self._send_logged, request, _freeze(self._log, request), call.key)
-        port = ClientPort(send, httpx.Response.aread, httpx.Response.aclose, anyio.sleep, UNSURE)
+        port = ClientPort(send, httpx.Response.aread, httpx.Response.aclose, anyio.sleep, AMBIGUOUS_ERRORS)
         response: httpx.Response = await call.exchange(port)
         response.stream = _CallStream(response, call)
         return response
@@ -106,7 +106,7 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
 
 
 class _CallStream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """The body of an answer. One that breaks off is an answer that was lost: the handler may call again."""
+    """The body of a response. If it breaks off, the response is lost, and the handler may make the call again."""
 
     def __init__(self, response: httpx.Response, call: KeyedCall) -> None:
         self._stream: Any = response.stream
@@ -135,7 +135,7 @@ class _CallStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 def _make_call(settings: Settings, request: httpx.Request) -> KeyedCall | None:
-    """The logical call that ``request`` is; None where it needs no key."""
+    """Make the call that ``request`` stands for; None if it needs no key."""
     if request.method not in settings.methods:
         return None
     host, target = request.url.netloc.decode(), request.url.raw_path.decode("ascii")
@@ -143,7 +143,7 @@ def _make_call(settings: Settings, request: httpx.Request) -> KeyedCall | None:
 
 
 def _read_body(request: httpx.Request) -> bytes | None:
-    """The body; None where it can be read only once."""
+    """Return the body; None if it can be read only once."""
     return b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else None
 
 
@@ -152,8 +152,8 @@ def _freeze(log: IntentLog, request: httpx.Request) -> LoggedRequest:
 
 
 def _add_headers(request: httpx.Request, headers: Mapping[str, str]) -> httpx.Request:
-    """A copy of ``request`` with ``headers``. The request itself stays as it was: a call that its answer redirects to
-    is an intent of its own, whether that answer was sent or comes from the log."""
+    """Return a copy of ``request`` with ``headers``. The request itself must not get the key: httpx follows a redirect
+    with its headers, and the call to the new address is an intent of its own."""
     merged = request.headers.copy()
     merged.update(headers)
     return httpx.Request(

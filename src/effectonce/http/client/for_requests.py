@@ -1,4 +1,4 @@
-"""requests: an adapter that adds the key and keeps it over retries."""
+"""requests: an adapter that gives calls an Idempotency-Key and retries them under it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from requests.adapters import HTTPAdapter
 from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY_HEADER
 
-from .calls import UNSETTLED, KeyedCall, Settings, sync_port
+from .calls import RESENDABLE_ERRORS, KeyedCall, Settings, sync_port
 from .intent_log import IntentLog, LoggedRequest, LoggedResponse, sending_by
 
 #: Failures after which the call may or may not have arrived.
-UNSURE: Final[tuple[type[Exception], ...]] = (
+AMBIGUOUS_ERRORS: Final[tuple[type[Exception], ...]] = (
     requests.ConnectionError,
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
-    *UNSETTLED,
+    *RESENDABLE_ERRORS,
 )
 
 
 class IdempotentAdapter(HTTPAdapter):
     """``session.mount("https://", IdempotentAdapter())``; ``idempotency`` are its `Settings`.
 
-    With ``log``, each call that gets a key is written down as an intent. Other keyword arguments are those of
+    With ``log``, each call that gets a key is recorded as an intent first. Other keyword arguments are those of
     `requests.adapters.HTTPAdapter`.
     """
 
@@ -57,10 +57,10 @@ class IdempotentAdapter(HTTPAdapter):
         send = super().send
 
         def fetch(headers: Mapping[str, str]) -> requests.Response:
-            # As a copy: a call that its answer redirects to is an intent of its own, also when that is from the log.
+            # A copy: requests follows a redirect with these headers, and the call to the new address is another intent.
             sent = request.copy()
             sent.headers.update(headers)
-            return _read(send(sent, *args, **kwargs))
+            return _with_body(send(sent, *args, **kwargs))
 
         def send_logged() -> requests.Response:
             with sending_by(fetch):
@@ -69,7 +69,7 @@ class IdempotentAdapter(HTTPAdapter):
         return self._exchange(call, send_logged)
 
     def _exchange(self, call: KeyedCall, send: Any) -> requests.Response:
-        port = sync_port(send, lambda response: response.content, UNSURE)
+        port = sync_port(send, lambda response: response.content, AMBIGUOUS_ERRORS)
         response: requests.Response = run_sync(call.exchange(port))
         return response
 
@@ -77,7 +77,7 @@ class IdempotentAdapter(HTTPAdapter):
         """Send a call that a recovery resumes."""
         headers = {**dict(logged.headers), **headers}
         request = requests.Request(logged.method, logged.url, headers=headers, data=logged.body)
-        return _read(super().send(request.prepare()))
+        return _with_body(super().send(request.prepare()))
 
     def _make_response(self, request: requests.PreparedRequest, logged: LoggedResponse) -> requests.Response:
         raw = urllib3.HTTPResponse(
@@ -87,13 +87,13 @@ class IdempotentAdapter(HTTPAdapter):
         return response
 
 
-def _read(response: requests.Response) -> requests.Response:
-    _ = response.content
+def _with_body(response: requests.Response) -> requests.Response:
+    _ = response.content  # reads it from the connection
     return response
 
 
 def _watch_body(response: requests.Response, call: KeyedCall) -> requests.Response:
-    """Let the handler call again where the body breaks off: that answer was lost."""
+    """Let the handler make the call again if the body breaks off: the response is lost then."""
     read = response.iter_content
 
     def iter_content(*args: Any, **kwargs: Any) -> Iterator[Any]:

@@ -1,4 +1,7 @@
-"""A Django request, from its claim to the settlement of its response, for sync and async stacks."""
+"""The guard of Django requests: claiming a request, running its view once, and settling its response.
+
+The middleware, the decorator and the mixin of `effectonce.integrations.django` are built on it.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from django.http.response import HttpResponseBase, StreamingHttpResponse  # type
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge, show
 from effectonce.http import protocol
-from effectonce.http.exchange import HttpGuard, Recording, identify_request, key_lines
+from effectonce.http.guard import HttpGuard, identify_request, key_lines
+from effectonce.http.recorded_bodies import AsyncRecordedBody, RecordedBody
+from effectonce.http.response_recording import ResponseRecording
 from effectonce.http.routes import RoutePlan
-from effectonce.http.streams import AsyncRecordedBody, RecordedBody
 from effectonce.values.awaitables import maybe_await
 from effectonce.values.fingerprint import canonical
 
@@ -33,8 +37,10 @@ class DjangoGuard(HttpGuard):
     def refuse(self, request: HttpRequest, error: EffectOnceError) -> HttpResponse:
         return make_http_response(self.refusal(error, str(request.method), request.path))
 
-    async def claim_request(self, plan: RoutePlan, request: HttpRequest, is_async: bool) -> Recording | HttpResponse:
-        """Claim ``request``. A response is to be sent instead of running the view.
+    async def claim_request(
+        self, plan: RoutePlan, request: HttpRequest, is_async: bool
+    ) -> ResponseRecording | HttpResponse:
+        """Claim ``request``. Returns a response to send instead of running the view, or the recording to settle.
 
         On an async stack, a sync ``principal=`` runs in a thread, since it may ask the database.
         """
@@ -53,87 +59,93 @@ class DjangoGuard(HttpGuard):
             return HttpResponse(status=400)
         except EffectOnceError as error:
             return self.refuse(request, error)
-        return claimed if isinstance(claimed, Recording) else make_http_response(claimed)
+        return claimed if isinstance(claimed, ResponseRecording) else make_http_response(claimed)
 
-    async def settle(self, recording: Recording, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Settle ``response``, at once or when its stream ends. Returns what is sent: another, where that could not be
-        recorded."""
+    async def settle(
+        self, recording: ResponseRecording, request: HttpRequest, response: HttpResponseBase
+    ) -> HttpResponseBase:
+        """Settle ``response``, at once or when its stream ends. Returns the response to send: a refusal, if that one
+        could not be stored."""
         recording.start(response.status_code, response.headers.items())
         for name, value in recording.added_headers:
             response.headers[name] = value
         if isinstance(response, StreamingHttpResponse):
             _record_stream(recording, response)
             return response
-        error = await recording.conclude_with(response.content)
+        error = await recording.settle_and_end(response.content)
         return response if error is None else self.refuse(request, error)
 
 
-# -- one exchange, sync and async
+# -- one request, sync and async
 
 
-def run_exchange(
-    guard: DjangoGuard, plan: RoutePlan, request: HttpRequest, respond: Callable[[HttpRequest], Any]
+def respond_once(
+    guard: DjangoGuard, plan: RoutePlan, request: HttpRequest, get_response: Callable[[HttpRequest], Any]
 ) -> HttpResponseBase:
+    """Claim ``request``, call ``get_response`` and settle its response; or return the stored response of the key."""
     claimed = run_sync(guard.claim_request(plan, request, is_async=False))
     if isinstance(claimed, HttpResponse):
         return claimed
     try:
         try:
-            response = render_response(respond(request))
+            response = render_response(get_response(request))
         except _ANSWERED_BY_DJANGO as error:
             response = response_for_exception(request, error)
         return run_sync(guard.settle(claimed, request, response))
     except BaseException as error:
-        run_sync(claimed.give_up(error))
+        run_sync(claimed.fail_and_end(error))
         raise
 
 
-async def run_exchange_async(
-    guard: DjangoGuard, plan: RoutePlan, request: HttpRequest, respond: Callable[[HttpRequest], Any]
+async def respond_once_async(
+    guard: DjangoGuard, plan: RoutePlan, request: HttpRequest, get_response: Callable[[HttpRequest], Any]
 ) -> HttpResponseBase:
-    """Run it in a task of its own: Django cancels the request of a client that is gone, but a sync view goes on in its
-    thread, and the outcome of any view is what the retry will ask for. A second cancellation, as when the server stops,
-    cancels the task too."""
+    """`respond_once` in a task of its own.
+
+    Django cancels the request when its client leaves. The view has to run to its end all the same: a sync one does so
+    in its thread anyway, and the client's retry will ask for the outcome. A second cancellation, as when the server
+    stops, cancels the task, too.
+    """
     context = contextvars.copy_context()
-    exchange = _exchange_async(guard, plan, request, respond)
-    task = asyncio.get_running_loop().create_task(exchange, context=context)
+    work = _claim_and_respond(guard, plan, request, get_response)
+    task = asyncio.get_running_loop().create_task(work, context=context)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await _discard_response(await task)
         raise
     finally:
-        for variable, value in context.items():  # what the view has set, the middleware outside may read
+        for variable, value in context.items():  # the middleware outside may read what the view has set
             if variable.get(None) is not value:
                 variable.set(value)
 
 
-async def _exchange_async(
-    guard: DjangoGuard, plan: RoutePlan, request: HttpRequest, respond: Callable[[HttpRequest], Any]
+async def _claim_and_respond(
+    guard: DjangoGuard, plan: RoutePlan, request: HttpRequest, get_response: Callable[[HttpRequest], Any]
 ) -> HttpResponseBase:
     claimed = await guard.claim_request(plan, request, is_async=True)
     if isinstance(claimed, HttpResponse):
         return claimed
     try:
         try:
-            response = await sync_to_async(render_response)(await respond(request))
+            response = await sync_to_async(render_response)(await get_response(request))
         except _ANSWERED_BY_DJANGO as error:
             response = await sync_to_async(response_for_exception)(request, error)
         return await guard.settle(claimed, request, response)
     except BaseException as error:
-        await claimed.give_up(error)
+        await claimed.fail_and_end(error)
         raise
 
 
 async def _discard_response(response: HttpResponseBase) -> None:
-    """Close a response that has no reader. A stream is read to its end, up to what is kept of it."""
+    """Close a response whose client has left. A stream is read to its end, or until it is too long to store."""
     await sync_to_async(response.close)()
     if isinstance(response, StreamingHttpResponse) and response.is_async:
         async for _ in response.streaming_content:
             pass
 
 
-def _record_stream(recording: Recording, response: StreamingHttpResponse) -> None:
+def _record_stream(recording: ResponseRecording, response: StreamingHttpResponse) -> None:
     if response.is_async:
         body = AsyncRecordedBody(recording, response.streaming_content)
         response.streaming_content = body.stream()
@@ -141,7 +153,7 @@ def _record_stream(recording: Recording, response: StreamingHttpResponse) -> Non
         return
     recording.client = recording.run.runtime.sync_client()  # Django iterates it in a thread
     response.streaming_content = RecordedBody(recording, response.streaming_content, None)
-    # Closed before the stream that it records: it takes the rest from there.
+    # Our body must be closed before the stream under it: closing takes the rest from that stream.
     response._resource_closers.insert(0, response._resource_closers.pop())
 
 
@@ -158,10 +170,10 @@ def hash_request(request: HttpRequest, limit: int) -> protocol.FingerprintState:
 
 
 def read_body(request: HttpRequest, limit: int) -> bytes:
-    """Read the body, which the view can read all the same. Where something before the view has parsed a form, its
-    fields and files stand for the body."""
+    """Return the body; the view can still read it. If a form was parsed before, its fields and files stand for the
+    body."""
     length = request.META.get("CONTENT_LENGTH") or "0"
-    if not length.isdecimal():  # which Django does not expect
+    if not length.isdecimal():  # Django would fail on it
         raise PayloadTooLarge(f"the Content-Length {show(length)!r} is not a number")
     protocol.check_announced_length(length, limit)
     try:
@@ -179,7 +191,7 @@ def read_body(request: HttpRequest, limit: int) -> bytes:
 
 
 def render_response(response: Any) -> HttpResponseBase:
-    """Render what a view returned: a template's response, or REST framework's, has no body before."""
+    """Render what a view returned: a template's response, or REST framework's, has no body until then."""
     if not isinstance(response, HttpResponseBase):
         raise TypeError(f"the view returned {type(response).__name__} instead of a response")
     render = getattr(response, "render", None)
@@ -187,7 +199,7 @@ def render_response(response: Any) -> HttpResponseBase:
 
 
 def make_http_response(response: protocol.Response) -> HttpResponse:
-    """Make Django's of a stored response, or of a problem."""
+    """Make a Django response from a stored response, or from a problem."""
     made = HttpResponse(response.body or b"", status=response.status)
     del made.headers["Content-Type"]
     for name, value in response.headers:

@@ -1,0 +1,156 @@
+"""The guard of HTTP requests, which ASGI, WSGI and the frameworks share: who is calling, and the claim of a request.
+
+`HttpGuard.claim` returns either the stored response, or a `ResponseRecording` for the request that runs now. Both are
+written once, as `async def` over a `StoreClient`: async adapters await them, sync ones run them with `run_sync`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.store_clients import StoreClient
+from effectonce.errors import (
+    ConfigurationError,
+    EffectOnceError,
+    InvalidKey,
+    MissingKey,
+    MissingPrincipal,
+    StoreUnavailable,
+    show,
+)
+from effectonce.guard.once import GLOBAL
+from effectonce.guard.options import check_scope, read_choice
+from effectonce.keys import Key, encode_key
+from effectonce.store import Store
+
+from . import protocol
+from .problems import problem
+from .protocol import Response
+from .response_recording import ResponseRecording
+from .routes import Route, RoutePlan, Routes, RouteTable
+
+log = logging.getLogger("effectonce")
+
+Principal = Key | None
+A = TypeVar("A")
+GetPrincipal = TypeVar("GetPrincipal", bound=Callable[..., Any])
+
+#: The name of the Idempotency-Key header in a WSGI environ, and in Django's ``META``.
+KEY_VARIABLE: Final = "HTTP_IDEMPOTENCY_KEY"
+#: A request's body is kept in memory up to this size, and in a temporary file beyond it.
+MAX_BODY_IN_MEMORY_BYTES: Final = 1024 * 1024
+BODY_CHUNK_BYTES: Final = 65_536
+
+
+def make_principal_getter(principal: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return the function that names the caller of a request, from the option ``principal=``."""
+    if callable(principal):
+        return principal
+    if principal == GLOBAL:
+        return lambda *_: GLOBAL
+    raise ConfigurationError(
+        "principal= takes a function that names the caller of a request (the user or tenant id that it was "
+        "authenticated for, never the token or the address), or GLOBAL where all callers share their keys"
+    )
+
+
+def identify_request(principal: Principal, method: str, path: str, key: str) -> str:
+    """Return the key of a request's record; see `record_key`. Raises `MissingPrincipal` if the caller is not known."""
+    try:
+        return protocol.record_key(encode_key(principal), method, path, key)
+    except (MissingKey, InvalidKey) as error:
+        if principal is not None and not isinstance(principal, str | int | tuple):
+            kind = type(principal).__name__
+            raise ConfigurationError(f"principal= gave a {kind}, which does not name a caller") from error
+        raise MissingPrincipal(f"principal= did not name the caller: {error}") from error
+
+
+def key_lines(environ: Mapping[str, Any]) -> list[bytes]:
+    """Return the Idempotency-Key lines of a WSGI environ, or of Django's ``META``: at most one, since servers join
+    repeated headers."""
+    line = environ.get(KEY_VARIABLE)
+    return [] if line is None else [line.encode("latin-1", "replace")]
+
+
+def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Response:
+    """Log why a request may not run, and return the problem to answer it with. A 5xx is logged as an error, the rest
+    as information."""
+    response = problem(error, docs)
+    if response.status >= 500:
+        log.error("%s %s: %s: %s", show(method, 16), show(path), error.code, error)
+    else:
+        log.info("%s %s: %s", show(method, 16), show(path), error.code)
+    return response
+
+
+class HttpGuard:
+    """Claims the requests of one middleware or decorator.
+
+    ``service`` is the scope of their records, ``docs`` the page that problems link to, ``principal`` the function that
+    names the caller of a request. ``errors`` says whether a refused request is answered with a problem
+    (``"respond"``), or its error is raised (``"raise"``).
+    """
+
+    def __init__(
+        self, store: Store, service: str, docs: str, *, principal: Callable[..., Any] | str, errors: str = "respond"
+    ) -> None:
+        protocol.load_parser()
+        check_scope(service)
+        if any(c in docs for c in '<>" \r\n'):
+            raise ConfigurationError(f"docs={show(docs)!r} is not the address of a page")
+        self.store = store
+        self.service = service
+        self.docs = docs
+        self.get_principal = make_principal_getter(principal)
+        self._raises = read_choice("errors", errors, "raise", "respond")
+
+    async def claim(
+        self, plan: RoutePlan, client: StoreClient, key: str, fingerprint: bytes
+    ) -> ResponseRecording | Response:
+        """Claim a request by the key of its record.
+
+        Returns the stored response, which is sent instead of running the handler; or a `ResponseRecording`: the handler
+        runs now, under `current()`, and the caller must settle the recording however the handler ends.
+
+        Raises an `EffectOnceError` if the claim is refused, and nothing else.
+        """
+        run = prepare(self.store.runtime, plan.policy, key, fingerprint)
+        try:
+            await begin(run, client)
+        except EffectOnceError:
+            raise
+        except Exception as error:  # the store broke its contract; the handler has not run
+            log.exception("scope %s: the claim failed", show(run.scope))
+            raise StoreUnavailable(f"the store failed: {type(error).__name__}") from error
+        if run.replayed:
+            return protocol.replay(run.value, plan.policy.retention)
+        run.enter()
+        return ResponseRecording(plan, run, client, self.docs)
+
+    def refusal(self, error: EffectOnceError, method: str, path: str) -> Response:
+        """Return the problem for a refused request; raise ``error`` instead where ``errors`` says so."""
+        if self._raises:
+            raise error
+        return refusal(error, method, path, self.docs)
+
+
+class HttpMiddleware(Generic[A, GetPrincipal]):
+    """The base of the ASGI and the WSGI middleware: it checks their settings, and makes the guard and the routes."""
+
+    def __init__(
+        self,
+        app: A,
+        store: Store,
+        *,
+        principal: GetPrincipal | str,
+        default: Route | None = Route(),  # noqa: B008 - frozen
+        routes: Routes | None = None,
+        service: str = "http",
+        docs: str = protocol.DRAFT_URL,
+    ) -> None:
+        self._app = app
+        self._guard = HttpGuard(store, service, docs, principal=principal)
+        self._table = RouteTable(default, routes, service)
