@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from effectonce.errors import ConfigurationError, NotInDoubt
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 
 
 def test_an_action_is_on_disk_before_it_starts(tmp_path: Path) -> None:
-    audit = Audit(tmp_path / "audit.jsonl")
+    audit = AuditLog(tmp_path / "audit.jsonl")
     with audit.doing("records forget", "charge pay_1", by="ann@desk", detail="was done"):
         (asked,) = audit.recent()
         assert (asked.action, asked.target, asked.by, asked.outcome) == (
@@ -33,7 +33,7 @@ def test_an_action_is_on_disk_before_it_starts(tmp_path: Path) -> None:
     ],
 )
 def test_a_failed_action_is_logged_and_its_error_propagates(tmp_path: Path, error: BaseException, outcome: str) -> None:
-    audit = Audit(tmp_path / "audit.jsonl")
+    audit = AuditLog(tmp_path / "audit.jsonl")
     with pytest.raises(type(error)), audit.doing("a", "b", by="c"):
         raise error
     assert audit.recent()[0].outcome == outcome
@@ -43,7 +43,7 @@ def test_an_action_that_cannot_be_logged_does_not_start(tmp_path: Path) -> None:
     done = False
     with (
         pytest.raises(ConfigurationError, match="--audit or EFFECTONCE_AUDIT"),
-        Audit(tmp_path / "nowhere" / "audit.jsonl").doing("a", "b", by="c"),
+        AuditLog(tmp_path / "nowhere" / "audit.jsonl").doing("a", "b", by="c"),
     ):
         done = True
     assert not done
@@ -54,7 +54,7 @@ def test_concurrent_writers_tear_no_line(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for index in range(50):
-            Audit(path).record("act", f"{number}/{index} \n\x1b[31m", by="x" * 300)
+            AuditLog(path).record("act", f"{number}/{index} \n\x1b[31m", by="x" * 300)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -69,7 +69,7 @@ def test_concurrent_writers_tear_no_line(tmp_path: Path) -> None:
 
 def test_the_newest_entries_are_read_from_the_end_and_torn_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
-    audit = Audit(path)
+    audit = AuditLog(path)
     audit.record("act", "first", by="x")
     line = path.read_text()
     torn = '{"at": 1, "by": "to\n'
@@ -77,12 +77,12 @@ def test_the_newest_entries_are_read_from_the_end_and_torn_lines_are_skipped(tmp
     audit.record("act", "last", by="x")
     assert [entry.target for entry in audit.recent(3)] == ["last", "1499", "1498"]
     assert len(audit.recent(10_000)) == 1501
-    assert Audit(tmp_path / "none").recent() == []
+    assert AuditLog(tmp_path / "none").recent() == []
 
 
 def test_without_a_file_entries_are_logged_and_kept_in_memory(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "effectonce.telemetry.audit_log")
-    audit = Audit()
+    audit = AuditLog()
     audit.record("dlq purge", "orders", by="ann@desk")
     assert "ann@desk dlq purge orders: done" in caplog.text
     assert [entry.action for entry in audit.recent()] == ["dlq purge"]
@@ -91,7 +91,7 @@ def test_without_a_file_entries_are_logged_and_kept_in_memory(caplog: pytest.Log
 def test_two_stores_may_share_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They may hold the same keys: each line names its store; lines of older releases do not."""
     caplog.set_level(logging.INFO, "effectonce.telemetry.audit_log")
-    audit = Audit(tmp_path / "audit.jsonl")
+    audit = AuditLog(tmp_path / "audit.jsonl")
     (tmp_path / "audit.jsonl").write_text('{"at":1,"by":"a","action":"b","target":"c","outcome":"done","detail":""}\n')
     with audit.doing("records forget", "charge pay_1", by="ann", place="redis://staging"):
         pass
@@ -102,7 +102,7 @@ def test_two_stores_may_share_a_log(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_an_action_whose_end_cannot_be_logged_still_succeeds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Raised there, the error would say that nothing was done."""
     path = tmp_path / "audit.jsonl"
-    audit = Audit(path)
+    audit = AuditLog(path)
     with audit.doing("records forget", "charge pay_1", by="ann"):
         path.unlink()
         path.mkdir()
@@ -111,4 +111,4 @@ def test_an_action_whose_end_cannot_be_logged_still_succeeds(tmp_path: Path, cap
 
 def test_a_log_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        Audit(tmp_path).recent()
+        AuditLog(tmp_path).recent()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 
 from .conftest import Run
 
@@ -90,7 +90,7 @@ def test_an_operators_decision_is_applied_and_logged(
     assert dry.stdout == f"{mail['id']} is in doubt: would resolve it as {word[0][2:]}\n"
     done = run("intents", "resolve", "billing:intents", str(mail["id"]), *word, "--yes", "--audit", "audit.jsonl")
     assert done.returncode == 0
-    for entry in Audit(tmp_path / "audit.jsonl").recent():  # as the dashboard names it, which shows both
+    for entry in AuditLog(tmp_path / "audit.jsonl").recent():  # as the dashboard names it, which shows both
         assert (entry.target, entry.place) == (f"intents/billing/ses/send {mail['id']}", "sqlite:///shop.db")
     assert f"was resolved as {word[0][2:]} by " in done.stderr
     assert [row["state"] for row in listed(run) if row["key"] == "m1"] == left

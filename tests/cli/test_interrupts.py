@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import effectonce as eo
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 from tests.harness.waiting import until
 
 from .test_terminal import CTRL_C, HERE, Open, Terminal, at_terminal, dead_letters, expired, store
@@ -160,7 +160,7 @@ def test_resume_ends_after_the_current_saga(shop: Path, at_terminal: Open, envir
     stop_at_the_first_step(shop, terminal)
     assert notes(shop) == ["began", "ended"], "the started saga is complete, and the other has not started"
     assert "1 done" in terminal.shown
-    assert Audit(shop / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
+    assert AuditLog(shop / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
 
 
 def test_an_interrupted_intent_is_resumed_with_the_same_key(
@@ -176,7 +176,7 @@ def test_an_interrupted_intent_is_resumed_with_the_same_key(
     terminal.type(CTRL_C)
     assert terminal.end() == 130
     assert "Traceback" not in terminal.shown
-    assert Audit(shop / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
+    assert AuditLog(shop / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
     (shop / "go").touch()
     again = at_terminal(*recover)
     assert again.end() == 0
@@ -205,7 +205,7 @@ def test_dlq_purge_ends_after_the_current_batch(
     assert "2 were removed" in terminal.shown
     assert "Traceback" not in terminal.shown
     assert dead_letters.count() == 4
-    assert Audit(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
+    assert AuditLog(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
 
 
 def test_records_purge_ends_after_the_current_batch(expired: int, at_terminal: Open, tmp_path: Path) -> None:

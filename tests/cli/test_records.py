@@ -15,7 +15,7 @@ from rich.cells import cell_len
 
 import effectonce as eo
 from effectonce.cli.terminal import Cell, Screen, table
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 
 from .conftest import Cli
 
@@ -58,7 +58,7 @@ def store(cli: Cli) -> Iterator[eo.Store]:
 
 
 def audited() -> list[tuple[str, str, str]]:
-    return [(entry.action, entry.target, entry.outcome) for entry in reversed(Audit("audit.jsonl").recent())]
+    return [(entry.action, entry.target, entry.outcome) for entry in reversed(AuditLog("audit.jsonl").recent())]
 
 
 # -- looking
@@ -155,7 +155,7 @@ def test_forget_lets_a_key_run_again_and_is_audited(store: eo.Store, cli: Cli) -
     assert record is not None
     assert (record.state, record.generation) == ("free", 1)
     assert audited() == [("records forget", "charge pay_1", "asked"), ("records forget", "charge pay_1", "done")]
-    assert {entry.place for entry in Audit("audit.jsonl").recent()} == {"sqlite:///shop.db"}
+    assert {entry.place for entry in AuditLog("audit.jsonl").recent()} == {"sqlite:///shop.db"}
     assert cli("records", "forget", "charge", "unknown", "--yes").code == 1
 
 

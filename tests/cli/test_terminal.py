@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import effectonce as eo
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 from effectonce.worker.jobs import CAUSE, Cause
 
 CTRL_C = b"\x03"
@@ -128,7 +128,7 @@ def test_any_answer_but_yes_declines(store: eo.Store, at_terminal: Open, tmp_pat
         record = store.get("charge", "pay_1")
         assert record is not None
         assert record.state == state
-    assert len(Audit(tmp_path / "audit.jsonl").recent()) == 2, "what was declined is no deed"
+    assert len(AuditLog(tmp_path / "audit.jsonl").recent()) == 2, "what was declined is no deed"
 
 
 def test_ctrl_c_at_a_prompt_does_nothing(store: eo.Store, at_terminal: Open) -> None:
@@ -206,7 +206,7 @@ def test_ctrl_c_ends_a_redrive_after_the_current_message(
     sent = int(re.findall(r"(\d) of \d sent", terminal.shown)[0])
     assert 1 <= sent < 6
     assert dead_letters.count() == 6 - sent
-    assert Audit(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
+    assert AuditLog(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
 
 
 def test_a_redrive_asks_and_shows_its_progress(dead_letters: eo.DeadLetterQueue, at_terminal: Open) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.cli import main
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 
 SHOP = """\
 import os
@@ -178,7 +178,7 @@ def test_a_dry_run_removes_nothing_and_actions_are_audited(shop: Shop, run: Run)
     few = ("--why", "attempts-exhausted", "--limit", "3")
     assert run("dlq", "redrive", "shop:worker", "orders", *few, *audit).returncode == 0
     assert run("dlq", "purge", "shop:worker", "orders", "--all", *audit).stdout == "0 were removed\n"
-    entries = Audit(shop.folder / "audit.jsonl").recent()
+    entries = AuditLog(shop.folder / "audit.jsonl").recent()
     assert [(entry.action, entry.target, entry.outcome) for entry in reversed(entries)] == [
         ("dlq redrive", "orders of billing", "asked"),
         ("dlq redrive", "orders of billing", "done"),

@@ -15,7 +15,7 @@ from typing import Any
 import effectonce as eo
 from effectonce.dashboard.sources import Sources
 from effectonce.record import Claim, Settlement
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 
 SECOND = 1_000_000
 #: The audit log so far: by whom, action, target, outcome, detail.
@@ -41,7 +41,7 @@ class World:
         self.worker = self._worker()
         self.intents = self._intents()
         self.saga = self._saga()
-        self.audit = Audit(folder / "audit.jsonl")
+        self.audit = AuditLog(folder / "audit.jsonl")
         self.folder = folder
 
     # -- the program

@@ -9,7 +9,7 @@ import socket
 from contextlib import AbstractContextManager
 from types import FrameType
 
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 
 from . import settings
 
@@ -28,7 +28,7 @@ def audit_action(
 ) -> AbstractContextManager[None]:
     """Write to the audit log who does this, before and after. ``place``: the backend that holds the target."""
     where = repr(place) if place else ""
-    return Audit(settings.setting("audit", file)).doing(action, target, by=operator(), detail=detail, place=where)
+    return AuditLog(settings.setting("audit", file)).doing(action, target, by=operator(), detail=detail, place=where)
 
 
 class GracefulInterrupt:

@@ -14,7 +14,7 @@ from effectonce.errors import ConfigurationError, MissingDriver, show
 from effectonce.intents.intents import Intents
 from effectonce.sagas.saga import Saga
 from effectonce.store import Store, connect, require_existing
-from effectonce.telemetry.audit_log import Audit
+from effectonce.telemetry.audit_log import AuditLog
 
 from . import options
 from .output import report
@@ -76,7 +76,7 @@ def dashboard(
         queues=queue or (),
         group=group,
         metrics=metrics or (),
-        audit=Audit(setting("audit", audit)),
+        audit=AuditLog(setting("audit", audit)),
     )
     access = Access(operator=operator, viewer=viewer, hosts=[*LOOPBACK, host.strip("[]"), *(allow_host or ())])
     listener = _listen(host.strip("[]"), port)

@@ -24,7 +24,7 @@ from effectonce.sagas.log import SagaLog
 from effectonce.sagas.log import decode_log as decode_saga_log
 from effectonce.sagas.saga import Saga
 from effectonce.store import Store
-from effectonce.telemetry.audit_log import ASKED, Audit, AuditEntry
+from effectonce.telemetry.audit_log import ASKED, AuditEntry, AuditLog
 from effectonce.worker.worker import Worker
 
 MAX_SCOPES: Final = 200
@@ -59,7 +59,7 @@ class Sources:
         queues: Sequence[str] = (),
         group: str = "worker",
         metrics: Sequence[str] = (),
-        audit: Audit | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         source = store or next((worker.store for worker in workers if worker.store is not None), None)
         if source is None:
@@ -82,7 +82,7 @@ class Sources:
             if not url.startswith(("http://", "https://")):
                 raise ConfigurationError(f"--metrics takes the http address of a worker's /metrics, not {show(url)!r}")
         self.metrics = list(metrics)
-        self.audit = audit if audit is not None else Audit()
+        self.audit = audit if audit is not None else AuditLog()
         self.dead_letter_queues = dict(self._dead_letter_queues(broker))
         self._discovered_scopes: list[str] = []
 

@@ -36,7 +36,7 @@ class AuditEntry(Struct, frozen=True):
     place: str = ""  # the store or broker, without secrets: several may share a log, and hold the same keys
 
 
-class Audit:
+class AuditLog:
     """An append-only log of what operators did: JSON lines in the file at ``path``, and always the logger
     ``effectonce.telemetry.audit_log``.
 
@@ -92,8 +92,8 @@ class Audit:
                 log.error("%s %s: %s, but the audit log could not be written: %s", action, show(target), outcome, error)
 
     def recent(self, limit: int = 100) -> list[AuditEntry]:
-        """Return the newest entries, newest first: of the file, or of this process where there is no file. Lines that
-        cannot be decoded are skipped. Raises `ConfigurationError` where the file cannot be read."""
+        """Return the newest entries, newest first: from the file, or of this process if there is no file. Lines
+        that cannot be decoded are skipped. Raises `ConfigurationError` if the file cannot be read."""
         if self.path is None:
             return list(self._in_memory)[: -limit - 1 : -1]
         entries: list[AuditEntry] = []
@@ -133,10 +133,10 @@ def _last_lines(path: str) -> Iterator[bytes]:
             f"the audit log {show(path)} cannot be read ({error.strerror}); make it readable"
         ) from error
     with file:
-        at, rest = file.seek(0, os.SEEK_END), b""
-        while at:
-            size = min(_BLOCK_BYTES, at)
-            at = file.seek(at - size)
+        position, rest = file.seek(0, os.SEEK_END), b""
+        while position:
+            size = min(_BLOCK_BYTES, position)
+            position = file.seek(position - size)
             rest, *lines = (file.read(size) + rest).split(b"\n")
             yield from (line for line in reversed(lines) if line)
         if rest:

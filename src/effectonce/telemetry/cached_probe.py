@@ -1,4 +1,4 @@
-"""Figures that a server is queried for: cached for a while, queried by one thread at a time, never waited for long."""
+"""Queries of servers for scrapes and health checks: their results are cached, and no caller waits long for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
 
 
 class CachedProbe(Generic[T]):
-    """The result of ``read()``, not older than ``max_age_s`` seconds.
+    """Calls ``read()`` in a thread, and caches its result for ``max_age_s`` seconds.
 
     One thread reads at a time, for all callers. A read that hangs on a dead server delays no caller, and no second
     thread is started beside it.
@@ -54,7 +54,7 @@ class CachedProbe(Generic[T]):
         self._ended_at = 0.0
 
     def refresh(self) -> Future[T]:
-        """Start to read, unless the value is new enough. Returns the future of the read."""
+        """Start to read, unless the last read is recent enough or still running. Returns the future of the read."""
         if self._pid != os.getpid():  # a fork: the thread that reads is in the parent
             self._reset()
         with self._lock:
@@ -91,7 +91,7 @@ def refresh(probes: Iterable[CachedProbe[Any]], timeout: float = 2.0) -> None:
 
 
 def query_store(store: Store, query: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
-    """Run ``query(port)`` on a connection of its own: one that hangs blocks no other user of the store."""
+    """Run ``query(port)`` on a connection of its own: a query that hangs blocks no other user of the store."""
     port = store.runtime.backend.sync_port()
     try:
         return run_sync(query(port))

@@ -21,7 +21,7 @@ from msgspec import json
 from effectonce.contracts import Event
 from effectonce.errors import InvalidOption, show
 
-from .attach import Watched, hook_into, store_of
+from .hooks import Watched, hook_into, store_of
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
@@ -55,7 +55,7 @@ class EventLogger:
         self._write = _as_json if format == "json" else _as_text
         self._level = level
         self._keys = keys
-        #: The hook of private stores: always the same, since a store calls each hook once.
+        #: The hook for private stores. It is made once, since a store recognises a hook that it has already.
         self._without_keys = EventLogger(logger, format=format, level=level, keys=False) if keys else self
 
     def watch(self, *watched: Watched) -> EventLogger:

@@ -1,13 +1,13 @@
-"""OpenTelemetry: traces and metrics by its conventions for messaging; nothing at all where no SDK is installed.
+"""OpenTelemetry: traces and metrics by its conventions for messaging. Without an SDK it does nothing.
 
     Tracing().watch(worker)          # also its broker and its store; or a Store, a Broker, an Outbox, a Relay
 
     create orders ──(outbox)── send orders ──(broker)── process orders ◄──link── process orders, of a duplicate
 
 The trace travels in the headers of the message (``traceparent``), so a message and everything it causes is one trace,
-across every broker and outbox. A duplicate has a link to the run whose result it gets: its trace is kept with
-the result, where there is one. In a transaction (`Inbox`) none is kept, nor where a result was not stored: those share
-the trace of the message itself.
+across every broker and outbox. A duplicate has a link to the run whose result it gets: the trace of that run is
+stored with the result. There is no such link in a transaction (`Inbox`), nor if no result was stored; the duplicate is
+then only in the trace of its message.
 
 Errors of processors, propagators and exporters are logged, and change no outcome.
 """
@@ -43,11 +43,11 @@ from effectonce.relay.relay import Relay
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
-from .attach import MAX_SCOPES, OTHER, hook_into
+from .hooks import MAX_SCOPES, OTHER_SCOPES, hook_into
 
 #: The conventions' names of brokers, where they differ from ours.
-SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
-#: The buckets of durations that the conventions advise.
+MESSAGING_SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
+#: The buckets that the conventions advise for durations.
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 TRACEPARENT = "traceparent"
 MAX_LINKS_PER_SPAN = 100
@@ -59,7 +59,10 @@ log = logging.getLogger("effectonce")
 
 
 class Tracing:
-    """Spans and metrics of what it watches, through the global providers of OpenTelemetry, or those given."""
+    """Makes spans and metrics of what it watches. It is the `contracts.Tracer` of stores, brokers and outboxes.
+
+    Spans and metrics go to the providers that are passed, or to the global ones of OpenTelemetry.
+    """
 
     def __init__(
         self, tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
@@ -78,7 +81,7 @@ class Tracing:
         self._outcomes = meter.create_counter("effectonce.outcomes", "{event}", "What happened to operations, by kind.")
 
     def watch(self, *watched: Store | Broker | Outbox | Worker | Relay) -> Tracing:
-        """Trace these from now on; of a worker and of a relay also the store and the broker."""
+        """Trace these from now on. With a worker its store and its broker are traced, too; with a relay its store."""
         for source in watched:
             if isinstance(source, Worker):
                 self._watch_worker(source)
@@ -110,7 +113,7 @@ class Tracing:
 
     def wants(self, kind: str, scope: str) -> Meter:
         if scope not in self._scopes and len(self._scopes) >= MAX_SCOPES:
-            scope = OTHER
+            scope = OTHER_SCOPES
         self._scopes.add(scope)
         add, attributes = self._outcomes.add, {"effectonce.kind": kind, "effectonce.scope": scope}
         return lambda seconds: add(1, attributes)
@@ -174,7 +177,7 @@ class Tracing:
 
     @contextmanager
     def span(self, name: str, **options: Any) -> Iterator[trace.Span]:
-        """Make a span around the block, in which it is the current span."""
+        """Make a span around the block, and make it the current one there."""
         invalid: trace.Span = trace.INVALID_SPAN
         span = _log_errors(lambda: self._tracer.start_span(name, **options), invalid)
         token = context.attach(trace.set_span_in_context(span))
@@ -188,7 +191,7 @@ class Tracing:
             _log_errors(span.end, None)
 
     def record_span(self, name: str, seconds: float, *, status: Status | None = None, **options: Any) -> None:
-        """Make a client's span of something that ends now and took so many ``seconds``."""
+        """Make a client span of something that ends now and took ``seconds``."""
         now = time.time_ns()
 
         def record() -> None:
@@ -203,7 +206,8 @@ class Tracing:
     def counting(
         self, counter: metrics.Counter, number: int, timer: metrics.Histogram, about: Attributes
     ) -> Iterator[None]:
-        """Count ``number`` more, and time the block, with the type of the error that it raises."""
+        """Add ``number`` to ``counter``, and record how long the block took, with the type of the error that it
+        raises."""
         labels, started_at = dict(about), time.perf_counter()
         try:
             yield
@@ -224,7 +228,7 @@ class Tracing:
 
 
 class _WorkerTracer:
-    """Makes the spans of one worker's handlers and settlements."""
+    """The tracer of one worker: makes the spans of its handlers and settlements."""
 
     def __init__(self, tracing: Tracing, worker: Worker) -> None:
         self._tracing = tracing
@@ -281,8 +285,8 @@ class _WorkerTracer:
             yield span
 
     def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        """Make a span of a settlement, with links to the messages whose headers name their trace. (In structured
-        CloudEvents the body names it, which is not decoded again for this.)"""
+        """Make a span of a settlement, with links to the messages that have their trace in their headers. (Structured
+        CloudEvents have it in the body, which is not decoded again for this.)"""
         about = _attributes(self._system, queue, how, "settle")
         counts: Attributes = {
             "messaging.consumer.group.name": self._group,
@@ -304,7 +308,7 @@ class _WorkerTracer:
 
 def _attributes(system: str, queue: str, name: str, kind: str = "") -> Attributes:
     return {
-        "messaging.system": SYSTEMS.get(system, system),
+        "messaging.system": MESSAGING_SYSTEMS.get(system, system),
         "messaging.destination.name": queue,
         "messaging.operation.name": name,
         "messaging.operation.type": kind or name,
@@ -312,7 +316,7 @@ def _attributes(system: str, queue: str, name: str, kind: str = "") -> Attribute
 
 
 def _log_errors(work: Callable[[], T], otherwise: T) -> T:
-    """Run ``work``. Where it raises, log that and return ``otherwise``: tracing must not change what is traced."""
+    """Run ``work``. If it raises, log that and return ``otherwise``: tracing must not change an outcome."""
     try:
         return work()
     except Exception:
@@ -348,7 +352,7 @@ def _headers(row: OutboxRow) -> dict[str, str]:
 
 
 def _links_from_headers(headers: Mapping[str, str]) -> list[Link]:
-    """Return a link to the span that the headers name; [] where they name none."""
+    """Return a link to the span in the headers; [] if there is none."""
     if TRACEPARENT not in headers:
         return []
     span = trace.get_current_span(_extract_context(headers)).get_span_context()
@@ -360,7 +364,7 @@ def _encode_context(span: SpanContext) -> bytes:
 
 
 def _links_to_first_run(encoded: bytes) -> list[Link]:
-    """Return a link to the span that `_encode_context` encoded; [] where there is none, or it cannot be read."""
+    """Return a link to the span that `_encode_context` encoded; [] if there is none, or it cannot be read."""
     try:
         span = SpanContext(int(encoded[:32], 16), int(encoded[32:], 16), True, TraceFlags(TraceFlags.SAMPLED))
     except ValueError:

@@ -3,9 +3,9 @@
     Metrics().watch(store)                      # in the default registry, beside your own
     Worker(…, listen="127.0.0.1:9464")          # serves that registry; `Relay` and `effectonce run --listen` alike
 
-Labels are scopes, kinds and queues, never keys. Events are counted in this process. Figures that a server holds (in
-doubt, outbox, dead letters) are queried at a scrape, in threads of their own, at most every ten seconds. Where
-processes share a ``PROMETHEUS_MULTIPROC_DIR``, as forked web servers do, events are counted there.
+Labels are scopes, kinds and queues, never keys. Events are counted in this process; where processes share a
+``PROMETHEUS_MULTIPROC_DIR``, as forked web servers do, they are counted there. Figures that a server holds (in doubt,
+outbox, dead letters) are queried at a scrape, in threads of their own, at most every ten seconds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ except ImportError as missing:
 
 from effectonce.contracts import Event, Meter
 
-from .attach import MAX_SCOPES, OTHER, Watched, hook_into, store_of
 from .cached_probe import refresh
-from .event_counters import RELAYED, ProcessCounters, SharedCounters
+from .event_counters import RELAY_KINDS, EventCounters
+from .hooks import MAX_SCOPES, OTHER_SCOPES, Watched, hook_into, store_of
 from .metrics import MetricsSource, Scrape, source_of
 
-#: The kinds that alerts look for. They are counted from 0 as soon as a scope is known: Prometheus sees no increase in a
-#: series that begins with 1.
-ALERTING = ("lease_lost", "fenced", "unrecorded", "unprotected")
+#: The kinds that alerts look for. Their counters are exposed as 0 as soon as a scope is known: Prometheus sees no
+#: increase in a series that begins with 1.
+ALERT_KINDS = ("lease_lost", "fenced", "unrecorded", "unprotected")
 
 
 class Metrics:
@@ -56,7 +56,7 @@ class Metrics:
     content_type = client.CONTENT_TYPE_LATEST
 
     def text(self) -> bytes:
-        """Return the registry in Prometheus' text format."""
+        """Return the metrics of the registry in Prometheus' text format."""
         registry = self.registry
         if self._collector.shared:
             from prometheus_client.multiprocess import MultiProcessCollector
@@ -72,8 +72,8 @@ class EventCollector:
 
     def __init__(self, registry: client.CollectorRegistry) -> None:
         self.shared = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
-        self._counters = SharedCounters(registry) if self.shared else ProcessCounters()
-        self._scopes: set[tuple[str, bool]] = set()  # scopes, and destinations of the relay
+        self._counters = EventCounters(registry if self.shared else None)
+        self._scopes: set[tuple[str, bool]] = set()  # each with whether it is a destination of the relay
         self._sources: weakref.WeakKeyDictionary[Watched, MetricsSource] = weakref.WeakKeyDictionary()
         if not self.shared:
             registry.register(self)
@@ -86,13 +86,13 @@ class EventCollector:
     # -- a hook
 
     def wants(self, kind: str, scope: str) -> Meter:
-        relayed = kind in RELAYED
-        if (scope, relayed) not in self._scopes:
+        is_relay = kind in RELAY_KINDS
+        if (scope, is_relay) not in self._scopes:
             if len(self._scopes) >= MAX_SCOPES:
-                scope = OTHER
-            self._scopes.add((scope, relayed))
-            for alerting in ALERTING if scope and not relayed else ():
-                self._counters.meter(alerting, scope)
+                scope = OTHER_SCOPES
+            self._scopes.add((scope, is_relay))
+            for alert_kind in ALERT_KINDS if scope and not is_relay else ():
+                self._counters.meter(alert_kind, scope)
         return self._counters.meter(kind, scope)
 
     def __call__(self, event: Event) -> None:
@@ -106,7 +106,7 @@ class EventCollector:
     def collect(self) -> Iterator[Any]:
         sources = list(self._sources.values())
         refresh(probe for source in sources for probe in source.probes)
-        if isinstance(self._counters, ProcessCounters):  # prometheus_client itself collects those in files
+        if not self.shared:  # prometheus_client itself collects the counters in files
             yield from self._counters.families()
         scrape = Scrape()
         for source in sources:

@@ -1,4 +1,4 @@
-"""What every sink shares: finding the store behind what it watches, and receiving each event once."""
+"""How sinks hook into what they watch, a store, a worker or a relay, so that each event reaches them once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from effectonce.worker.worker import Worker
 
 Watched = Store | Worker | Relay
 
-#: Further scopes are counted as `OTHER`, so that names made of data cannot fill the scraping server.
+#: Further scopes are counted as `OTHER_SCOPES`: scopes made of data must not fill the metrics server with series.
 MAX_SCOPES = 500
-OTHER = "(other)"
+OTHER_SCOPES = "(other)"
 
 
 def store_of(watched: Watched) -> Store | None:
@@ -25,7 +25,7 @@ def store_of(watched: Watched) -> Store | None:
 
 
 def hook_into(watched: Watched, hook: Hook) -> None:
-    """Send the events of ``watched`` to ``hook``. Calling it again changes nothing: each event is sent once."""
+    """Send the events of ``watched`` to ``hook``. Calling it twice changes nothing: a store calls each hook once."""
     store = store_of(watched)
     if store is not None:
         store.add_hook(hook)
