@@ -110,11 +110,13 @@ TABLE = {
     "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
     "effectonce_lint*": ("", "msgspec yaml"),
-    "cli.terminal": (f"{VALUES}", "msgspec rich"),
-    "demo*": (f"{SEAMS} core* {TOOLS} cli.terminal", "msgspec sqlite3"),
+    "cli.redaction": (f"{VALUES}", ""),
+    "cli.terminal": (f"{VALUES}", ""),
+    "cli.tables": ("cli.terminal", "msgspec rich"),
+    "demo*": (f"{SEAMS} core* {TOOLS} cli.redaction cli.terminal cli.tables", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* dashboard* demo* effectonce_lint* cli.terminal "
-        "__init__",
+        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* dashboard* demo* effectonce_lint* "
+        "cli.redaction cli.terminal cli.tables __init__",
         "msgspec typer rich sqlite3 uvicorn",
     ),
     "__main__": ("cli*", ""),

@@ -107,7 +107,7 @@ def forked(arguments: Sequence[str], variables: dict[str, str], folder: Path) ->
                 os.dup2(out.fileno(), 1)
                 os.dup2(err.fileno(), 2)
                 sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-                settings._project.cache_clear()
+                settings._read_pyproject.cache_clear()
                 logging.root.handlers.clear()
                 for name in [name for name, module in sys.modules.items() if _temporary(module)]:  # of another test
                     del sys.modules[name]
@@ -138,7 +138,7 @@ def inline(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
         monkeypatch.delenv(name, raising=False)
 
     def inline(*arguments: str) -> Done:
-        settings._project.cache_clear()
+        settings._read_pyproject.cache_clear()
         try:
             code = main(arguments)
         except SystemExit as ended:  # argparse, of the demo

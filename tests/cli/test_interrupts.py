@@ -189,7 +189,7 @@ def test_dlq_purge_ends_after_the_current_batch(
     dead_letters: eo.DeadLetterQueue, at_terminal: Open, tmp_path: Path
 ) -> None:
     """Ctrl-C comes while the queue's file is locked; in batches of two."""
-    (tmp_path / "sitecustomize.py").write_text("import effectonce.cli.dead_letters as dlq\ndlq._PURGE_BATCH = 2\n")
+    (tmp_path / "sitecustomize.py").write_text("import effectonce.cli.dead_letters as dlq\ndlq._PURGE_BATCH_SIZE = 2\n")
     terminal = at_terminal(
         "dlq", "purge", "shop:worker", "orders", "--all", "--audit", "audit.jsonl", PYTHONPATH=str(tmp_path)
     )

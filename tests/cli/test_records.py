@@ -14,7 +14,8 @@ import pytest
 from rich.cells import cell_len
 
 import effectonce as eo
-from effectonce.cli.terminal import Cell, Screen, table
+from effectonce.cli.tables import Cell, table
+from effectonce.cli.terminal import Screen
 from effectonce.telemetry.audit_log import AuditLog
 
 from .conftest import Cli

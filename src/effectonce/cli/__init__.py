@@ -1,8 +1,7 @@
 """The `effectonce` command.
 
-`effectonce demo` needs nothing that `effectonce` itself does not need, and `effectonce lint` is the command of another
-distribution, effectonce-lint. Every other command is in `app`, on typer (the extra ``cli``), which is imported only
-when one of them is run.
+`effectonce demo` needs no extra, and `effectonce lint` belongs to another distribution, effectonce-lint. All other
+commands are in `app`, on typer (the extra ``cli``), which is imported only when one of them is run.
 
 Exit codes are in `app.EXIT_CODES`, which ``--help`` prints. An `EffectOnceError` is one line on stderr, ``effectonce:
 [code] message``, never a traceback, and no line shows a password.
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 
 from effectonce.errors import EffectOnceError, MissingDriver
 
-BARE_HELP = """\
+HELP_WITHOUT_TYPER = """\
 Usage: effectonce COMMAND [OPTIONS]
 
   effectonce demo           One payment, delivered twice, charged once
@@ -30,16 +29,16 @@ All other commands (migrate, check, doctor, run …) need one more library: pip 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    from . import terminal
+    """Run the command line and return its exit code. Errors are printed, and never raised."""
+    from . import redaction, terminal
 
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.replace_unencodable(sys.stdout, sys.stderr)
     try:
-        code = run(words)
+        code = dispatch(words)
         sys.stdout.flush()
     except EffectOnceError as error:
-        print(terminal.error_line(error, words), file=sys.stderr)
+        print(redaction.error_line(error, words), file=sys.stderr)
         return 2
     except terminal.Declined:
         print("nothing was done", file=sys.stderr)
@@ -53,17 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception:
-        print(terminal.redact(traceback.format_exc(), words), file=sys.stderr, end="")
+        print(redaction.redact(traceback.format_exc(), words), file=sys.stderr, end="")
         print(
-            "effectonce: [defect] effectonce failed on its own account; please report it with the lines above",
+            "effectonce: [defect] this is a bug in effectonce; please report it with the lines above",
             file=sys.stderr,
         )
         return 2
     return code
 
 
-def run(arguments: list[str]) -> int:
-    """Dispatch one command line and return its exit code. Raises `EffectOnceError`."""
+def dispatch(arguments: list[str]) -> int:
+    """Run the command that ``arguments`` name, and return its exit code. Raises `EffectOnceError`."""
     if arguments[:1] == ["demo"]:
         from effectonce.demo.charge_once import main as demo
 
@@ -77,7 +76,7 @@ def run(arguments: list[str]) -> int:
         import typer  # noqa: F401
     except ImportError:
         if arguments in ([], ["--help"], ["-h"]):
-            print(BARE_HELP, end="")
+            print(HELP_WITHOUT_TYPER, end="")
             return 0
         raise MissingDriver(
             "this command needs typer: pip install 'effectonce[cli]' (`effectonce demo` and `effectonce lint` run "

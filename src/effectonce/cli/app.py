@@ -5,32 +5,36 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from . import print_version
-from .terminal import redact
+from .redaction import redact
 
-#: Each command: its line in the list of commands, and the module that has it under its name. Only that module is
-#: imported when it is run.
+
+class CommandEntry(NamedTuple):
+    help: str
+    module: str  # in this package; it holds the command under its name, and is imported only when the command is run
+
+
 COMMANDS = {
-    "demo": ("One payment, delivered twice, charged once.", "completion"),
-    "run": ("Consume queues with your worker until SIGTERM.", "worker"),
-    "relay": ("Publish the messages of outboxes to a broker, until SIGTERM.", "relay"),
-    "migrate": ("Create or upgrade the store's schema.", "stores"),
-    "check": ("Check whether a store can keep its promise.", "stores"),
-    "doctor": ("Show what is wrong, why it matters, and what to run.", "doctor"),
-    "records": ("A store's records: list, show, forget, resolve.", "records"),
-    "outbox": ("An outbox's messages: list, stats, unpark.", "outbox"),
-    "dlq": ("Dead letters: list, show, redrive, purge.", "dead_letters"),
-    "intents": ("Calls to outside APIs: open, in doubt, resolve.", "intents"),
-    "sagas": ("Sagas: unfinished, in doubt, and the steps of one.", "sagas"),
-    "verify": ("Kill a handler at every step and count its effects.", "verify"),
-    "lint": ("Find the consumer that will charge twice.", "completion"),
-    "dashboard": ("All of this in a browser.", "dashboard"),
+    "demo": CommandEntry("One payment, delivered twice, charged once.", "completion"),
+    "run": CommandEntry("Consume queues with your worker until SIGTERM.", "run"),
+    "relay": CommandEntry("Publish the messages of outboxes to a broker, until SIGTERM.", "relay"),
+    "migrate": CommandEntry("Create or upgrade the store's schema.", "migrate"),
+    "check": CommandEntry("Check whether a store can keep its promise.", "check"),
+    "doctor": CommandEntry("Show what is wrong, why it matters, and what to run.", "doctor"),
+    "records": CommandEntry("A store's records: list, show, forget, resolve.", "records"),
+    "outbox": CommandEntry("An outbox's messages: list, stats, unpark.", "outbox"),
+    "dlq": CommandEntry("Dead letters: list, show, redrive, purge.", "dead_letters"),
+    "intents": CommandEntry("Calls to outside APIs: open, in doubt, resolve.", "intents"),
+    "sagas": CommandEntry("Sagas: unfinished, in doubt, and the steps of one.", "sagas"),
+    "verify": CommandEntry("Kill a handler at every step and count its effects.", "verify"),
+    "lint": CommandEntry("Find the consumer that will charge twice.", "completion"),
+    "dashboard": CommandEntry("All of this in a browser.", "dashboard"),
 }
 EXIT_CODES = """\b
 Exit codes, the same for every command:
@@ -42,7 +46,7 @@ Exit codes, the same for every command:
 URLs: --store and --broker; else EFFECTONCE_STORE and EFFECTONCE_BROKER; else
 store and broker under [tool.effectonce] in pyproject.toml."""
 
-#: Newer versions of typer hold their own copy of click, so the base of its errors is looked up, not imported.
+#: Newer versions of typer bundle click, so the base of click's errors cannot be imported from there.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 
@@ -53,13 +57,13 @@ class _Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][0]) if cmd_name in COMMANDS else None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name].help) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in COMMANDS:
             return super().resolve_command(ctx, args)
-        loaded = getattr(import_module(f"{__package__}.{COMMANDS[name][1]}"), name)
+        loaded = getattr(import_module(f"{__package__}.{COMMANDS[name].module}"), name)
         if not isinstance(loaded, typer.Typer):
             single = typer.Typer(add_completion=False, rich_markup_mode=None)
             single.command(name)(loaded)

@@ -19,7 +19,7 @@ from effectonce.telemetry.audit_log import AuditLog
 from . import options
 from .output import report
 from .programs import load_program, load_worker
-from .settings import setting
+from .settings import find_setting
 
 OPERATOR, VIEWER = "EFFECTONCE_DASHBOARD_TOKEN", "EFFECTONCE_DASHBOARD_VIEWER_TOKEN"
 NAMES = list[str] | None
@@ -64,9 +64,9 @@ def dashboard(
     require_safe_bind(host, remote=allow_remote, token_given=bool(chosen_token))
     operator = chosen_token or secrets.token_urlsafe(24)
     viewer = os.environ.get(VIEWER) or (None if chosen_token else secrets.token_urlsafe(24))
-    broker_url = setting("broker", broker)
+    broker_url = find_setting("broker", broker)
     sources = Sources(
-        _open(setting("store", store_url)),
+        _open(find_setting("store", store_url)),
         broker=None if broker_url is None else connect_broker(broker_url),
         workers=[load_worker(name) for name in worker or ()],
         intents=[load_program(name, "shop.billing:intents", Intents) for name in intents or ()],
@@ -76,7 +76,7 @@ def dashboard(
         queues=queue or (),
         group=group,
         metrics=metrics or (),
-        audit=AuditLog(setting("audit", audit)),
+        audit=AuditLog(find_setting("audit", audit)),
     )
     access = Access(operator=operator, viewer=viewer, hosts=[*LOOPBACK, host.strip("[]"), *(allow_host or ())])
     listener = _listen(host.strip("[]"), port)

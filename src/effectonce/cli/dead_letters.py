@@ -1,4 +1,7 @@
-"""`effectonce dlq`: the messages that a worker has given up. Commands take the worker: it knows scopes and keys."""
+"""`effectonce dlq`: the messages that a worker has given up.
+
+The commands take the program's own ``module:worker``, since it knows the scopes and keys of its messages.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ import typer
 from msgspec import Struct, json
 
 from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue, Redrive, Select
-from effectonce.display.dead_letters import describe_redrive
 from effectonce.display.formatting import format_ago, format_time
+from effectonce.display.redrives import describe_redrive
 from effectonce.errors import InvalidOption, show
 
 from . import options
-from .actions import GracefulInterrupt, audit_action
+from .audit import audit_action
+from .interrupts import GracefulInterrupt
 from .output import COLOURS, print_details, print_json, print_page, report
 from .programs import close_program, load_worker
 from .terminal import Progress, Screen, confirm
@@ -30,11 +34,11 @@ Kind = Annotated[str, typer.Option("--type", help="Only those of this type.")]
 Key = Annotated[str, typer.Option(help="Only those with this key.")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Only this one; may be given several times.")]
 
-_PURGE_BATCH = 500
+_PURGE_BATCH_SIZE = 500
 
 
 class Selection(Struct, frozen=True):
-    """The dead letters that the options of a command select; "" and None select all."""
+    """The dead letters that the options of a command select. A filter that is empty or None selects all."""
 
     why: str
     type: str
@@ -134,25 +138,25 @@ def redrive(
 ) -> None:
     """Send dead letters to their queue again, and show the result for each.
 
-    A message that is done stays done. Exit code 1 where some were not sent, since they would only come back. Ctrl-C
-    ends it after the current one.
+    A message that is done stays done. Exit code 1 if some were not sent, since they would become dead letters again.
+    Ctrl-C ends it after the current one.
     """
     selection = Selection(why, type, key, id)
-    what: dict[str, Any] = {"select": selection.select, "limit": limit, "to": to, "new_generation": new_generation}
+    choices: dict[str, Any] = {"select": selection.select, "limit": limit, "to": to, "new_generation": new_generation}
     with _open_queue(worker_name, queue) as dead_letters:
         if dry_run:
-            previews = dead_letters.redrive(**what, dry_run=True)
+            previews = dead_letters.redrive(**choices, dry_run=True)
             _print_redrives(previews, dry_run, as_json)
             if not as_json:
                 print(f"{len(previews)} checked, nothing changed")
             return
         count = dead_letters.count()
-        some = f"up to {limit or count:,}" if selection.select is None else f"those selected of {count:,}"
+        selected = f"up to {limit or count:,}" if selection.select is None else f"those selected of {count:,}"
         repeats = " The effects of those that are done, failed or in doubt repeat." if new_generation else ""
-        confirm(f"Send {some} dead letters to {show(to or queue)} again?{repeats}", yes=yes)
-        about = selection.describe(limit) + (", as new generations" if new_generation else "")
+        confirm(f"Send {selected} dead letters to {show(to or queue)} again?{repeats}", yes=yes)
+        detail = selection.describe(limit) + (", as new generations" if new_generation else "")
         target = f"{dead_letters.queue} of {dead_letters.group}"
-        with audit_action(audit, "dlq redrive", target, about), GracefulInterrupt() as interrupt:
+        with audit_action(audit, "dlq redrive", target, detail), GracefulInterrupt() as interrupt:
             redrives: list[Redrive] = []
             with Progress("redriving") as progress:
 
@@ -162,7 +166,7 @@ def redrive(
                     interrupt.raise_if_requested()
 
                 try:
-                    dead_letters.redrive(**what, rate=rate, bypass_effects=bypass_effects, on_each=count_redrive)
+                    dead_letters.redrive(**choices, rate=rate, bypass_effects=bypass_effects, on_each=count_redrive)
                 except KeyboardInterrupt:
                     interrupt.requested = True
             _print_redrives(redrives, dry_run, as_json)
@@ -181,12 +185,13 @@ def _print_redrives(redrives: Sequence[Redrive], dry_run: bool, as_json: bool) -
             facts = {"id": dead.id, "key": dead.key, "fate": redrive.fate, "sent": redrive.sent}
             print_json({**facts, "new_generation": redrive.new_generation, "dry_run": dry_run, "error": redrive.error})
             continue
-        result, tone = describe_redrive(redrive)
+        result = describe_redrive(redrive)
+        text = f"{show(dead.id, 40)} {show(dead.key, 60)} {result.text}"
         if redrive.error:
-            result += f": {redrive.error}"
+            text += f": {redrive.error}"
         elif not (redrive.sent or dry_run):
-            result += " (not sent)"
-        Screen().print_tagged(redrive.fate, f"{show(dead.id, 40)} {show(dead.key, 60)} {result}", COLOURS[tone])
+            text += " (not sent)"
+        Screen().print_tagged(redrive.fate, text, COLOURS[result.tone])
 
 
 @dlq.command()
@@ -209,25 +214,25 @@ def purge(
     if selection.select is None and not everything:
         raise InvalidOption("purge removes for good: choose which (--why, --type, --key, --id), or --all")
     with _open_queue(worker_name, queue) as dead_letters:
-        doomed = dead_letters.purge(select=selection.select, limit=limit, dry_run=True)
+        selected = dead_letters.purge(select=selection.select, limit=limit, dry_run=True)
         if dry_run:
-            _report_removed(queue, doomed, True, as_json)
+            _report_removed(queue, selected, True, as_json)
             return
-        confirm(f"Remove {len(doomed):,} dead letters of {show(queue)} for good?", yes=yes or not doomed)
+        confirm(f"Remove {len(selected):,} dead letters of {show(queue)} for good?", yes=yes or not selected)
         target = f"{dead_letters.queue} of {dead_letters.group}"
         with audit_action(audit, "dlq purge", target, selection.describe(limit)), GracefulInterrupt() as interrupt:
-            _report_removed(queue, _remove(dead_letters, doomed, interrupt), False, as_json)
+            _report_removed(queue, _remove(dead_letters, selected, interrupt), False, as_json)
             interrupt.raise_if_requested()
 
 
 def _remove(
-    dead_letters: DeadLetterQueue, doomed: Sequence[DeadLetterDetails], interrupt: GracefulInterrupt
+    dead_letters: DeadLetterQueue, selected: Sequence[DeadLetterDetails], interrupt: GracefulInterrupt
 ) -> Sequence[DeadLetterDetails]:
-    """Remove the dead letters that were shown, and none that came since, in batches. Returns those it removed."""
+    """Remove the selected dead letters, and none that came since, in batches. Returns those it removed."""
     removed: list[DeadLetterDetails] = []
-    with Progress("removing", len(doomed)) as progress:
-        for start in range(0, len(doomed), _PURGE_BATCH):
-            ids = {dead.id for dead in doomed[start : start + _PURGE_BATCH]}
+    with Progress("removing", len(selected)) as progress:
+        for start in range(0, len(selected), _PURGE_BATCH_SIZE):
+            ids = {dead.id for dead in selected[start : start + _PURGE_BATCH_SIZE]}
             removed += dead_letters.purge(select=lambda dead: dead.id in ids, limit=len(ids))  # noqa: B023
             progress.step(count=len(ids))
             if interrupt.requested:
@@ -235,9 +240,9 @@ def _remove(
     return removed
 
 
-def _report_removed(queue: str, doomed: Sequence[DeadLetterDetails], dry_run: bool, as_json: bool) -> None:
-    text = f"{len(doomed)} {'would be' if dry_run else 'were'} removed"
-    report(as_json, text, queue=queue, removed=[dead.id for dead in doomed], dry_run=dry_run)
+def _report_removed(queue: str, selected: Sequence[DeadLetterDetails], dry_run: bool, as_json: bool) -> None:
+    text = f"{len(selected)} {'would be' if dry_run else 'were'} removed"
+    report(as_json, text, queue=queue, removed=[dead.id for dead in selected], dry_run=dry_run)
 
 
 @contextmanager

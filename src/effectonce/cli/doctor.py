@@ -21,7 +21,8 @@ from effectonce.worker.worker import Worker
 from . import options, settings
 from .output import print_json
 from .programs import close_program, load_program
-from .terminal import Colour, Screen, wrap
+from .tables import wrap
+from .terminal import Colour, Screen
 
 _COLOURS: dict[str, Colour] = {"error": "red", "warning": "yellow", "note": "dim"}
 _MIN_COLUMNS = 40
@@ -60,10 +61,10 @@ def doctor(
     with ExitStack() as stack:
         for program in loaded:
             stack.callback(close_program, program)
-        store_url = settings.setting("store", next(iter(urls), store_url))
-        broker_url = settings.setting("broker", broker)
+        store_url = settings.find_setting("store", next(iter(urls), store_url))
+        broker_url = settings.find_setting("broker", broker)
         if store_url is None and broker_url is None and not loaded:
-            settings.url("store")
+            settings.require_url("store")
         findings = examine(
             stack.enter_context(connect(store_url, sweep_every=None)) if store_url is not None else None,
             broker=stack.enter_context(connect_broker(broker_url)) if broker_url is not None else None,
@@ -84,7 +85,7 @@ def doctor(
 
 def _limits() -> Limits:
     """Read the limits in ``[tool.effectonce.doctor]``: spans as ``"10m"`` or in seconds, the rest as numbers."""
-    section = settings.in_project("doctor") or {}
+    section = settings.find_in_pyproject("doctor") or {}
     try:
         values = {
             name: micros(value, name) / 1e6 if isinstance(value, str) else value

@@ -19,9 +19,9 @@ from effectonce.intents.intents import Intents
 from effectonce.record import Record, State
 
 from . import options
-from .actions import audit_action, operator
+from .audit import audit_action, operator_name
 from .output import print_page, report
-from .programs import MAX_COUNTED, list_page, load_program, require_in_doubt, run_recovery
+from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
 from .terminal import confirm
 
 intents = options.command_group("Calls to outside APIs: which are open, which are in doubt.")
@@ -68,7 +68,7 @@ def recover(
     Ctrl-C ends it after the intents that are running.
     """
     program = _load_intents(name)
-    unfinished, _ = list_page(program.store, [(scope, None) for scope in program.operations], MAX_COUNTED, None)
+    unfinished, _ = list_page(program.store, [(scope, None) for scope in program.operations], MAX_COUNTED_RECORDS, None)
     if dry_run:
         report(as_json, f"{len(unfinished):,} are open; nothing was done", open=len(unfinished), dry_run=True)
         return
@@ -121,7 +121,7 @@ def resolve(
     confirm(f"Resolve {show(id)} as {outcome}?{warning}", yes=yes or record.state != "in_doubt")
     target, place = format_target(record.scope, id), program.store.runtime.backend
     with audit_action(audit, "intents resolve", target, outcome, place=place):
-        program.resolve(id, outcome, result=result, who=operator())
+        program.resolve(id, outcome, result=result, who=operator_name())
     report(as_json, f"{show(id)}: {outcome}", id=id, resolved=outcome)
 
 

@@ -1,4 +1,4 @@
-"""The options and arguments that several commands have, and the opening of what they name."""
+"""Options and arguments that several commands share, and helpers to read them and to open the store that they name."""
 
 from __future__ import annotations
 
@@ -67,23 +67,26 @@ def command_group(help: str) -> typer.Typer:
 
 @contextmanager
 def open_store(*urls: str | None, new: bool = False) -> Iterator[Store]:
-    """Open the store at the URL in ``urls``, or else the one in the settings, and close it afterwards. A store that
-    does not exist yet is created only with ``new``."""
-    given = [url for url in urls if url is not None]
-    if len(given) > 1:
+    """Open the store at the URL in ``urls``, of which one may be set, else the one in the settings. Close it
+    afterwards.
+
+    A store that does not exist yet is created only with ``new``; otherwise it is an error.
+    """
+    named_urls = [url for url in urls if url is not None]
+    if len(named_urls) > 1:
         raise ConfigurationError("the store is named twice: give its URL or --store, not both")
-    with connect(settings.url("store", *given), sweep_every=None) as store:
+    with connect(settings.require_url("store", *named_urls), sweep_every=None) as store:
         if not new:
             require_existing(store.runtime.backend, MIGRATE_HINT)
         yield store
 
 
-def require_one(words: Mapping[Any, bool], how: str) -> Any:
-    """Return the one of ``words`` that the command line gave. Raises `ConfigurationError` for none or several."""
-    given = [word for word, is_given in words.items() if is_given]
-    if len(given) != 1:
+def require_one(choices: Mapping[Any, bool], how: str) -> Any:
+    """Return the choice that the operator made. Raises `ConfigurationError` for none or several; ``how`` names them."""
+    chosen = [choice for choice, is_chosen in choices.items() if is_chosen]
+    if len(chosen) != 1:
         raise ConfigurationError(f"give exactly one of: {how}")
-    return given[0]
+    return chosen[0]
 
 
 def parse_json(text: str, option: str) -> Any:

@@ -14,7 +14,7 @@ from effectonce.relay.relay import ask_outbox, unpark
 from effectonce.store import Store
 
 from . import options
-from .actions import audit_action
+from .audit import audit_action
 from .output import COLOURS, print_figure, print_json, print_page, report
 from .terminal import Progress, confirm
 

@@ -1,4 +1,4 @@
-"""What commands print on stdout: lines, tables and details for people, or JSON for programs."""
+"""The output of commands: pages, details and figures for people, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from msgspec import json
 from effectonce.display.formatting import STATE_WORDS
 from effectonce.errors import show
 
-from .terminal import Cell, Colour, Screen, table
+from .tables import Cell, table
+from .terminal import Colour, Screen
 
-#: The colour of a state, of its word, and of the tones in which `effectonce.display` gives it.
+#: The colour of a state or a tone (see `effectonce.display`), by its name or its word.
 COLOURS: dict[str, Colour] = {
     "done": "green",
     "failed": "red",
@@ -48,7 +49,7 @@ def report(as_json: bool, text: str, **facts: object) -> None:
 def print_page(
     as_json: bool, name: str, rows: Sequence[Mapping[str, Any]], heads: Sequence[str], *, none: str, cursor: str | None
 ) -> None:
-    """Print a page: a table of the columns in ``heads`` that hold anything, or one JSON object with everything.
+    """Print a page: as a table of the columns in ``heads`` that are not empty, or as one JSON object with all columns.
 
     ``none`` is printed where there are no rows. The cursor of the next page goes to stderr: a pipe sees rows only.
     """
@@ -79,7 +80,9 @@ def print_details(facts: Mapping[str, Any]) -> None:
     screen = Screen()
     width = max(len(name) for name in facts) + 2
     for name, value in facts.items():
-        text = "-" if value is None else value if isinstance(value, str) else json.encode(value).decode()
+        if value is None:
+            value = "-"
+        text = value if isinstance(value, str) else json.encode(value).decode()
         screen.print(f"{screen.paint(name.replace('_', ' ').ljust(width), 'dim')}{show(text, 4000)}")
 
 

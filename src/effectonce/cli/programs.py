@@ -1,4 +1,4 @@
-"""What the commands on the user's programs share: loading them, and listing and recovering their records."""
+"""The user's programs (``module:worker``, ``module:saga``): loading them, and listing and recovering their records."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from effectonce.record import Record, State
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
-from .actions import GracefulInterrupt, audit_action
+from .audit import audit_action
+from .interrupts import GracefulInterrupt
 from .loading import load_object
 from .output import report
 from .terminal import Progress
 
 T = TypeVar("T")
 
-MAX_COUNTED = 10_000  # a progress bar's total is counted up to here
+MAX_COUNTED_RECORDS = 10_000  # the total of a progress bar is counted up to here
 
 _FINISHING_EVENTS = frozenset(("completed", "failed", "exhausted", "in_doubt", "released"))
 
 
 def load_program(name: str, example: str, *kinds: type[T]) -> T:
-    """Import the object that ``module:name`` names. Raises `ConfigurationError` where it is none of the ``kinds``."""
+    """Import the object that ``module:name`` names. Raises `ConfigurationError` if it is none of the ``kinds``."""
     program = load_object(name, example)
     if not isinstance(program, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
@@ -50,8 +51,11 @@ def close_program(program: Worker | Intents) -> None:
 def list_page(
     store: Store, lists: Sequence[tuple[str, State | None]], limit: int, cursor: str | None
 ) -> tuple[list[Record], str | None]:
-    """Return a page over several lists, one after the other, and the cursor of the next page: the list's number, and
-    the place in it. A list is a scope and a state; None as the state: its unfinished records."""
+    """Return a page over several lists, one after the other, and the cursor of the next page.
+
+    A list is a scope and a state of its records; None as the state stands for the unfinished ones. The cursor is
+    ``"N:CURSOR"``: the index of a list, and the store's cursor in that list.
+    """
     number, _, place = (cursor or "0:").partition(":")
     if not (number.isascii() and number.isdecimal() and len(number) < 9):
         raise InvalidOption(f"--cursor {show(cursor)!r} is not the cursor of a page: copy it from the page's last line")
@@ -71,7 +75,8 @@ def list_page(
 
 
 def require_in_doubt(store: Store, scope: str, key: str) -> None:
-    """Raise `NotInDoubt` before the operator is asked to confirm. `Store.resolve` checks again."""
+    """Raise `NotInDoubt` if the record is not in doubt, before the operator is asked to confirm. `Store.resolve` checks
+    again."""
     record = store.get(scope, key)
     if record is None:
         raise NotInDoubt(f"{format_target(scope, key)} has no record: there is nothing to resolve")

@@ -24,7 +24,8 @@ from effectonce.record import Record, State
 from effectonce.values.durations import micros
 
 from . import options
-from .actions import GracefulInterrupt, audit_action, operator
+from .audit import audit_action, operator_name
+from .interrupts import GracefulInterrupt
 from .output import COLOURS, print_details, print_figure, print_json, print_page, report
 from .programs import require_in_doubt
 from .terminal import Progress, Screen, confirm
@@ -34,10 +35,11 @@ records = options.command_group("A store's records: list, show, forget, resolve,
 Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="The scope, as `list` shows it.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key, as `list` shows it.")]
 
-_MAX_PAGES = 50  # that one `list` reads to find matching records; its cursor then says how far it came
-_PURGE_BATCH = 500
+_MAX_LISTED_PAGES = 50  # one `list` reads so many to find matching records; its cursor continues from there
+_PURGE_BATCH_SIZE = 500
 
-_RESULTS = {
+#: What becomes of a record, by the operator's decision.
+_DECISION_RESULTS = {
     "done": "is done: duplicates are acked",
     "retry": "runs again with its next delivery, as a new generation",
     "abandon": "has failed: it never runs again",
@@ -66,7 +68,7 @@ def list_(
         before = now - micros(older_than, "--older-than") if older_than else now
         since = now - micros(newer_than, "--newer-than") if newer_than else 0
         matching: list[Record] = []
-        for _ in range(_MAX_PAGES):
+        for _ in range(_MAX_LISTED_PAGES):
             page = store.list(state=wanted, scope=scope, limit=limit - len(matching), cursor=cursor)
             matching += [record for record in page.records if since <= record.changed_at <= before]
             cursor = page.cursor
@@ -79,7 +81,7 @@ def list_(
 
 @records.command("show")
 def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
-    """Show one record, with its timeline. Exit code 1 where there is none."""
+    """Show one record, with its timeline. Exit code 1 if there is none."""
     with options.open_store(store_url) as store:
         record, now = store.get(scope, key), store.now()
     if record is None:
@@ -93,7 +95,9 @@ def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: o
     screen.print(format_target(scope, key), "bold")
     state, about = format_state(record, now), _about(record, now)
     screen.print(f"{state}, {about}" if about else state, COLOURS.get(record.state, ""))
-    print_details({name: value for name, value in facts.items() if name not in _IN_TIMELINE and value is not None})
+    print_details(
+        {name: value for name, value in facts.items() if name not in _FIELDS_IN_TIMELINE and value is not None}
+    )
     screen.print()
     for moment in moments:
         detail = f": {moment.detail}" if moment.detail else ""
@@ -180,11 +184,11 @@ def resolve(
     with options.open_store(store_url) as store:
         require_in_doubt(store, scope, key)
         if dry_run:
-            report(as_json, f"would resolve {about}: it {_RESULTS[outcome]}", resolved=None, dry_run=True)
+            report(as_json, f"would resolve {about}: it {_DECISION_RESULTS[outcome]}", resolved=None, dry_run=True)
             return
-        confirm(f"{about} then {_RESULTS[outcome]}. Resolve it?", yes=yes)
+        confirm(f"{about} then {_DECISION_RESULTS[outcome]}. Resolve it?", yes=yes)
         with audit_action(audit, "records resolve", about, outcome, place=store.runtime.backend):
-            store.resolve(scope, key, outcome, result=value, retention=span, who=operator())
+            store.resolve(scope, key, outcome, result=value, retention=span, who=operator_name())
     report(as_json, f"{about}: {outcome}", resolved=outcome)
 
 
@@ -205,19 +209,19 @@ def purge(
     with options.open_store(url, store_url) as store:
         figures = store.figures(overdue_by="1us")
         known = None if figures is None or figures.overdue >= figures.cap else figures.overdue
-        some = "expired records" if known is None else f"{known:,} expired records"
+        selected = "expired records" if known is None else f"{known:,} expired records"
         if dry_run:
-            least = None if figures is None else figures.overdue
-            report(as_json, f"would delete {some}", deleted=0, expired=least, dry_run=True)
+            expired = None if figures is None else figures.overdue
+            report(as_json, f"would delete {selected}", deleted=0, expired=expired, dry_run=True)
             return
         shown = repr(store.runtime.backend)
-        confirm(f"Delete {some} of {shown}, for good?", yes=yes or known == 0)
+        confirm(f"Delete {selected} of {shown}, for good?", yes=yes or known == 0)
         deleted = lapsed = 0
         total = known if limit is None or known is None else min(known, limit)
         with audit_action(audit, "records purge", shown), GracefulInterrupt() as interrupt:
             with Progress("purging", total) as progress:
                 while not interrupt.requested:
-                    left = _PURGE_BATCH if limit is None else min(_PURGE_BATCH, limit - deleted)
+                    left = _PURGE_BATCH_SIZE if limit is None else min(_PURGE_BATCH_SIZE, limit - deleted)
                     swept = store.purge(limit=left)
                     deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
                     progress.step(count=swept.deleted)
@@ -241,8 +245,8 @@ def _parse_state(text: str | None) -> State | None:
 
 # -- how a record is shown
 
-_IN_TIMELINE = ("scope", "key", "state", "created_at", "changed_at", "lease_until", "expires_at")
-_CONTENTS = ("fingerprint", "result", "note")
+_FIELDS_IN_TIMELINE = ("scope", "key", "state", "created_at", "changed_at", "lease_until", "expires_at")
+_STORED_FIELDS = ("fingerprint", "result", "note")
 
 
 def _facts(record: Record) -> dict[str, Any]:
@@ -261,7 +265,7 @@ def _facts(record: Record) -> dict[str, Any]:
 
 def _row(record: Record, now: int) -> dict[str, Any]:
     return {
-        **{name: fact for name, fact in _facts(record).items() if name not in _CONTENTS},
+        **{name: fact for name, fact in _facts(record).items() if name not in _STORED_FIELDS},
         "changed": format_ago(record.changed_at, now),
         "expires": format_ago(record.expires_at, now),
         "about": _about(record, now),

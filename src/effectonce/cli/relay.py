@@ -19,7 +19,8 @@ from effectonce.store import connect
 
 from . import options, settings
 from .output import print_json
-from .terminal import Colour, Progress, Screen, without_secrets
+from .redaction import without_secrets
+from .terminal import Colour, Progress, Screen
 
 From = Annotated[str | None, typer.Option("--from", "--store", "-s", metavar="URL", help="The database of the outbox.")]
 To = Annotated[str | None, typer.Option("--to", "--broker", "-b", metavar="URL", help="The broker.")]
@@ -46,7 +47,7 @@ def relay(
     """Publish the messages of outboxes to a broker, until SIGTERM. Run as many as you like: they share the work."""
     if order not in ("key", "none"):
         raise InvalidOption(f"--order is key or none, not {show(order)!r}")
-    source, target = settings.url("store", from_), settings.url("broker", to)
+    source, target = settings.require_url("store", from_), settings.require_url("broker", to)
     with connect(source, sweep_every=None) as store, connect_broker(target) as broker:
         outbox_relay = Relay(
             store,

@@ -24,10 +24,12 @@ from effectonce.sagas.log import SagaLog, StepProgress
 from effectonce.sagas.saga import Saga
 
 from . import options
-from .actions import GracefulInterrupt, audit_action, operator
+from .audit import audit_action, operator_name
+from .interrupts import GracefulInterrupt
 from .output import COLOURS, MAX_CELL_CHARACTERS, print_json, print_page, report
-from .programs import MAX_COUNTED, list_page, load_program, require_in_doubt, run_recovery
-from .terminal import Cell, Screen, confirm, table
+from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
+from .tables import Cell, table
+from .terminal import Screen, confirm
 
 sagas = options.command_group("Sagas: unfinished, in doubt, and the steps of one.")
 
@@ -93,7 +95,7 @@ def resume(
     Ctrl-C ends it after the sagas that are running.
     """
     saga = _load_saga(name)
-    unfinished = sum(1 for _ in islice(saga.records("open"), MAX_COUNTED))
+    unfinished = sum(1 for _ in islice(saga.records("open"), MAX_COUNTED_RECORDS))
     if dry_run:
         report(as_json, f"{unfinished:,} are unfinished; nothing was done", open=unfinished, dry_run=True)
         return
@@ -180,7 +182,7 @@ def resolve(
     confirm(f"Resolve {show(id)} as {outcome_text}?", yes=yes or record.state != "in_doubt")
     target, place = f"{saga.name} {show(id)}", saga.store.runtime.backend
     with audit_action(audit, "sagas resolve", target, outcome_text, place=place):
-        saga.resolve(id, outcome, result=value, who=operator())
+        saga.resolve(id, outcome, result=value, who=operator_name())
     report(as_json, f"{show(id)}: {outcome_text}", id=id, resolved=outcome)
 
 

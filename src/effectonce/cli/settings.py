@@ -1,5 +1,5 @@
-"""Where the settings of a command come from: its option, the environment (``EFFECTONCE_STORE``), or
-``[tool.effectonce]`` in the next pyproject.toml, in this order.
+"""Settings of commands: from an option, the environment (``EFFECTONCE_STORE``), or ``[tool.effectonce]`` in the
+nearest pyproject.toml, in this order.
 
     [tool.effectonce]
     store = "postgresql://shop@db/shop"
@@ -16,44 +16,45 @@ from typing import Any
 
 from effectonce.errors import ConfigurationError, show
 
-from . import terminal
+from .redaction import add_secret
 
 _EXAMPLES = {"store": "sqlite:///shop.db", "broker": "sqlite:///queue.db"}
 
 
-def setting(name: str, given: str | None = None) -> str | None:
-    """Return the value of a setting: the option ``given``, else the environment, else pyproject.toml; None: not set."""
-    value = given or os.environ.get(variable(name)) or in_project(name)
+def find_setting(name: str, option: str | None = None) -> str | None:
+    """Return a setting: its ``option``, else the environment, else pyproject.toml; None if it is not set."""
+    value = option or os.environ.get(variable_name(name)) or find_in_pyproject(name)
     if value is None or isinstance(value, str):
         if value is not None and "://" in value:
-            terminal.add_secret(value)
+            add_secret(value)
         return value or None
     raise ConfigurationError(f"{name} in [tool.effectonce] is of type {type(value).__name__}; it must be a string")
 
 
-def url(name: str, given: str | None = None) -> str:
-    """Return the URL that is set for ``name``. Raises `ConfigurationError`, which says how to set it, where none is."""
-    value = setting(name, given)
+def require_url(name: str, option: str | None = None) -> str:
+    """Return the URL that is set for ``name``. Raises `ConfigurationError`, which says how to set it, if there is
+    none."""
+    value = find_setting(name, option)
     if value is None:
         raise ConfigurationError(
-            f"no {name} is set: give its URL (--{name} {_EXAMPLES[name]}), set {variable(name)}, or write "
+            f"no {name} is set: give its URL (--{name} {_EXAMPLES[name]}), set {variable_name(name)}, or write "
             f'{name} = "…" under [tool.effectonce] in pyproject.toml'
         )
     return value
 
 
-def variable(name: str) -> str:
+def variable_name(name: str) -> str:
     """Return the environment variable that sets ``name``."""
     return f"EFFECTONCE_{name.upper()}"
 
 
-def in_project(name: str) -> Any:
-    """Return the value of ``name`` in ``[tool.effectonce]``; None where it is not set."""
-    return _project(Path.cwd()).get(name)
+def find_in_pyproject(name: str) -> Any:
+    """Return the value of ``name`` in ``[tool.effectonce]``; None if it is not set."""
+    return _read_pyproject(Path.cwd()).get(name)
 
 
 @cache
-def _project(folder: Path) -> dict[str, Any]:
+def _read_pyproject(folder: Path) -> dict[str, Any]:
     """Read ``[tool.effectonce]`` from the pyproject.toml in ``folder``, or in the nearest parent that has one."""
     for candidate in (folder, *folder.parents):
         file = candidate / "pyproject.toml"

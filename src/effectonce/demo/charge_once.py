@@ -18,7 +18,8 @@ from typing import NoReturn
 
 from msgspec import Struct, json, structs
 
-from effectonce.cli.terminal import Screen, redact
+from effectonce.cli.redaction import redact
+from effectonce.cli.terminal import Screen
 from effectonce.guard.once import once
 from effectonce.message import Message
 from effectonce.store import connect

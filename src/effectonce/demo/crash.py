@@ -23,7 +23,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, json
 
-from effectonce.cli.terminal import Cell, Colour, Progress, Screen, table
+from effectonce.cli.tables import Cell, table
+from effectonce.cli.terminal import Colour, Progress, Screen
 
 from . import crash_worker
 from .crash_modes import MODES, Mode, Point, ScenarioName, ScenarioOutcome

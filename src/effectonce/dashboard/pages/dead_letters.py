@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext
 from effectonce.dead_letters.queue import PUBLISHED_FATES, DeadLetterQueue, Redrive
-from effectonce.display.dead_letters import describe_redrive
 from effectonce.display.formatting import format_json
+from effectonce.display.redrives import describe_redrive
 from effectonce.errors import InvalidOption
 
 PAGE_SIZE: Final = 100

@@ -1,18 +1,18 @@
-"""`effectonce migrate` and `effectonce check`."""
+"""`effectonce migrate`: creates or upgrades the schema of a store."""
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from effectonce.errors import ConfigurationError, EffectOnceError
-from effectonce.store import Store, require_existing
+from effectonce.errors import ConfigurationError
+from effectonce.store import Store
 
 from . import options
+from .check import check_store
 from .output import report
-from .terminal import Progress, error_line, redact
+from .terminal import Progress
 
 
 def migrate(
@@ -29,7 +29,7 @@ def migrate(
             _print_schema(store, shown, as_json)
             return
         if dry_run:
-            reason = _migration_reason(store)
+            reason = _why_migrate(store)
             text = f"{shown} is ready as it is" if reason is None else f"would migrate {shown}: {reason}"
             report(as_json, text, store=shown, migrated=False, needed=reason is not None, dry_run=True)
             return
@@ -38,33 +38,10 @@ def migrate(
     report(as_json, f"{shown} is ready", store=shown, migrated=True)
 
 
-def check(url: options.Url = None, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
-    """Connect, and report what would keep the store from its promise. Exit code 1 where there is something.
-
-    `effectonce doctor` checks more: it also looks at what has piled up.
-    """
-    with options.open_store(url, store_url, new=True) as store:
-        shown = repr(store.runtime.backend)
-        try:
-            _check(store)
-        except EffectOnceError as error:
-            if as_json:
-                report(True, "", store=shown, ok=False, code=error.code, error=redact(str(error), ()))
-            else:
-                print(error_line(error), file=sys.stderr)
-            raise typer.Exit(1) from None
-    report(as_json, f"{shown} can keep its promise", store=shown, ok=True)
-
-
-def _check(store: Store) -> None:
-    require_existing(store.runtime.backend, options.MIGRATE_HINT)
-    store.check()
-
-
-def _migration_reason(store: Store) -> str | None:
-    """Return why the schema cannot be used; None where it can."""
+def _why_migrate(store: Store) -> str | None:
+    """Return why the schema must be migrated; None if it can be used as it is."""
     try:
-        _check(store)
+        check_store(store)
     except ConfigurationError as error:
         return str(error) if error.code.startswith("schema") else None
     return None

@@ -1,0 +1,35 @@
+"""Ctrl-C in commands that work step by step: the current step ends, the rest is skipped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+
+class GracefulInterrupt:
+    """Turns Ctrl-C into a request to stop after the current step. A second Ctrl-C interrupts at once."""
+
+    requested = False
+
+    def __enter__(self) -> GracefulInterrupt:
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        # Not with `print`: the signal may have interrupted a `print`, which cannot be entered twice.
+        os.write(2, b"\nstopping after this step (Ctrl-C again: at once)\n")
+
+    def is_requested(self) -> bool:
+        return self.requested
+
+    def raise_if_requested(self) -> None:
+        """End the command as Ctrl-C does, if it was pressed."""
+        if self.requested:
+            raise KeyboardInterrupt
