@@ -14,8 +14,8 @@ from msgspec.structs import replace
 import effectonce as eo
 from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import PAGES, make_app
-from effectonce.dashboard.graph import draw
 from effectonce.dashboard.poller import Poller, Sample, count_events
+from effectonce.dashboard.saga_graph import draw
 from effectonce.dashboard.sources import PAGE_SIZE, Sources
 from effectonce.doctor import Finding
 from effectonce.errors import ConfigurationError, InvalidOption
@@ -334,7 +334,7 @@ def test_a_store_without_order_is_searched_by_whole_keys(redis_url: str, unique_
     with pytest.raises(InvalidOption, match="no order"):
         sources.search("a*", "mail", None, None)
     assert [record.key for record in sources.search("ada", "mail", None, None).records] == ["ada"]
-    sources.note_scopes(sources.search("", "mail", None, None).records)
+    sources.remember_scopes(sources.search("", "mail", None, None).records)
     assert [record.key for record in sources.search("ada", "", None, None).records] == ["ada"]
     sources.close()
     store.close()

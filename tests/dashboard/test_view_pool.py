@@ -13,10 +13,10 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 
 import effectonce as eo
-from effectonce.dashboard.access import HEADERS, Access
+from effectonce.dashboard.access import SECURITY_HEADERS, Access
 from effectonce.dashboard.app import make_app
 from effectonce.dashboard.sources import Sources
-from effectonce.dashboard.view_pool import Overdue, ViewPool
+from effectonce.dashboard.view_pool import ViewTimeout, ViewPool
 from tests.dashboard.serving import OPERATOR
 from tests.harness.proxy import FaultProxy
 
@@ -56,7 +56,7 @@ def test_f36_pages_do_not_queue_behind_a_store_that_hangs(redis_url: str, unique
                 assert {answer.status_code for answer in answers} == {503}
                 assert "has not answered within 0.4 s" in answers[0].text
                 assert "Nothing was done: it had not begun" in answers[-1].text
-                assert all(answers[0].headers[name] == value for name, value in HEADERS.items())
+                assert all(answers[0].headers[name] == value for name, value in SECURITY_HEADERS.items())
                 still = [
                     await ada.get(path) for path in ("/", "/overview.json", "/audit", "/static/dashboard.css", "/login")
                 ]
@@ -84,10 +84,10 @@ def test_an_action_that_has_begun_is_waited_for() -> None:
             assert may_continue.wait(60)
             return PlainTextResponse("done")
 
-        acting = asyncio.create_task(view_pool.answer(view, acts=True))
+        acting = asyncio.create_task(view_pool.answer(view, is_action=True))
         await asyncio.to_thread(has_started.wait, 20)
-        with pytest.raises(Overdue):  # whose turn has not come
-            await view_pool.answer(lambda: pytest.fail("it must not begin"), acts=True)
+        with pytest.raises(ViewTimeout):  # whose turn has not come
+            await view_pool.answer(lambda: pytest.fail("it must not begin"), is_action=True)
         assert not acting.done()
         may_continue.set()
         assert (await acting).body == b"done"
@@ -107,11 +107,11 @@ def test_an_overdue_page_keeps_its_slot_and_logs_nothing() -> None:
             raise eo.StoreUnavailable("at last")
 
         for _ in range(2):  # the second for want of a turn
-            with pytest.raises(Overdue):
-                await view_pool.answer(view, acts=False)
+            with pytest.raises(ViewTimeout):
+                await view_pool.answer(view, is_action=False)
         may_continue.set()
         view_pool.timeout = 20
-        assert (await view_pool.answer(lambda: PlainTextResponse("here"), acts=False)).body == b"here"
+        assert (await view_pool.answer(lambda: PlainTextResponse("here"), is_action=False)).body == b"here"
         assert complaints == []
 
     asyncio.run(look())

@@ -2,7 +2,8 @@
 
     effectonce dashboard --store postgresql://… --worker shop.worker:worker
 
-`sources` holds what it shows, `poller` reads the figures of the overview in a thread of its own, `access` decides who
-may look and who may act, `pages` answer requests in the threads of `view_pool`, `app` puts them together. Pages are
-rendered here; the scripts in ``static`` only draw the live plots. The dashboard contacts no host but those it is given.
+`sources` reads the stores and brokers that it shows, `poller` polls the figures of the overview in a thread of its own,
+and `access` decides who may look and who may act. The views in `pages` run in the threads of `view_pool`; `app` routes
+requests to them. Pages are rendered on the server; the scripts in ``static`` only draw the live plots. The dashboard
+contacts no host but those it is configured with.
 """

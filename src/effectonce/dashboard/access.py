@@ -1,4 +1,4 @@
-"""Who may look and who may act: tokens, sessions, and what every request must carry (F64: a forged request acts)."""
+"""Access to the dashboard: tokens, roles, login sessions, and protection against forged requests (F64)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effectonce.errors import ConfigurationError, show
 
 Role = Literal["viewer", "operator"]
 
-COOKIE: Final = "effectonce_session"
+COOKIE_PREFIX: Final = "effectonce_session"
 SESSION_LIFETIME_S: Final = 12 * 3600
 MIN_TOKEN_CHARACTERS: Final = 16
 
@@ -24,7 +24,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 #: Only our own scripts, styles and images, no frames, and no form that posts elsewhere. The referrer policy is not
 #: ``no-referrer``: browsers would then send ``Origin: null`` with our own forms.
-HEADERS: Final = {
+SECURITY_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-frame-options": "DENY",
@@ -47,12 +47,12 @@ class LoginSession(Struct, frozen=True):
     ends_at: float  # seconds since the epoch
 
     @property
-    def acts(self) -> bool:
+    def can_act(self) -> bool:
         return self.role == "operator"
 
     @property
-    def signature(self) -> str:
-        """The name that the audit log gives the visitor."""
+    def audit_name(self) -> str:
+        """The visitor's name in the audit log."""
         return f"{self.who} ({self.role}, dashboard)"
 
 
@@ -80,7 +80,7 @@ class Access:
     # -- sessions
 
     def log_in(self, token: str, who: str) -> LoginSession | None:
-        """Open a session; None where the token is wrong. It takes the same time for every token."""
+        """Open a session; None if the token is wrong. It takes the same time for every token."""
         digest, role = _digest(token), None
         for token_role, expected in self._tokens:
             if hmac.compare_digest(digest, expected):
@@ -100,7 +100,7 @@ class Access:
         return session
 
     def find_session(self, id: str | None) -> LoginSession | None:
-        """Return the session of a cookie; None where it has ended, or there is none."""
+        """Return the session of a cookie; None if there is none, or it has ended."""
         session = self._sessions.get(id or "")
         return session if session is not None and session.ends_at > time.time() else None
 

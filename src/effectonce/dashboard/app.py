@@ -22,11 +22,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidKey, MissingKey, NotInDoubt, Retryable, show
 
-from .access import COOKIE, HEADERS, SESSION_LIFETIME_S, Access, LoginSession
-from .context import HERE, Dashboard, RequestContext
-from .pages import checks, dead_letters, in_doubt, outbox, overview, records, sagas
+from .access import COOKIE_PREFIX, SECURITY_HEADERS, SESSION_LIFETIME_S, Access, LoginSession
+from .context import DASHBOARD_FOLDER, Dashboard, RequestContext
+from .pages import audit, dead_letters, doctor, in_doubt, outbox, overview, records, sagas
 from .sources import Sources
-from .view_pool import Overdue, start_view
+from .view_pool import ViewTimeout, start_view
 
 log = logging.getLogger("effectonce")
 
@@ -55,12 +55,12 @@ PAGES: Final[dict[str, View]] = {
     "/outbox": outbox.show_rows,
     "/dead-letters": dead_letters.show_list,
     "/dead-letter": dead_letters.show_one,
-    "/doctor": checks.show_findings,
-    "/audit": checks.show_audit_log,
+    "/doctor": doctor.show_findings,
+    "/audit": audit.show_audit_log,
 }
 
-#: These query no store or broker, and so are answered even while one hangs.
-STORELESS: Final = frozenset({overview.overview, overview.figures, checks.show_audit_log})
+#: These views query no store or broker. They do not wait for a slot of the pool, so they work while a store hangs.
+STORELESS: Final = frozenset({overview.overview, overview.figures, audit.show_audit_log})
 
 #: Only operators may post these, with the CSRF token of their session.
 ACTIONS: Final[dict[str, View]] = {
@@ -72,7 +72,8 @@ ACTIONS: Final[dict[str, View]] = {
 
 
 def make_app(sources: Sources, access: Access) -> Starlette:
-    """Make the application that shows ``sources`` to those whom ``access`` lets in. It closes them when it ends."""
+    """Make the application that shows ``sources`` to visitors with a token of ``access``. It closes ``sources`` at its
+    end."""
     dashboard = Dashboard(sources, access)
 
     def close() -> None:
@@ -95,7 +96,7 @@ def make_app(sources: Sources, access: Access) -> Starlette:
 
     app = Starlette(
         routes=[
-            Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
+            Mount("/static", StaticFiles(directory=DASHBOARD_FOLDER / "static"), name="static"),
             Route("/login", _login_endpoint(dashboard), methods=["GET", "POST"]),
             Route("/logout", _action_endpoint(dashboard, _log_out, viewers_too=True), methods=["POST"]),
             *(Route(path, _page_endpoint(dashboard, view), methods=["GET"]) for path, view in PAGES.items()),
@@ -104,7 +105,7 @@ def make_app(sources: Sources, access: Access) -> Starlette:
         exception_handlers={HTTPException: answer_error},
         lifespan=lifespan,
     )
-    app.add_middleware(Shield, access=access)
+    app.add_middleware(SecurityMiddleware, access=access)
     app.state.dashboard = dashboard
     return app
 
@@ -115,7 +116,7 @@ RouteEndpoint = Callable[[Request], Awaitable[Response]]
 def _cookie_name(request: Request) -> str:
     """Return the name of the session's cookie, which holds the port. Browsers share the cookies of one host between its
     ports: without the port, a dashboard of another store on this machine would end every session here."""
-    return f"{COOKIE}_{(request.scope.get('server') or ('', 0))[1] or 0}"
+    return f"{COOKIE_PREFIX}_{(request.scope.get('server') or ('', 0))[1] or 0}"
 
 
 def _session_of(dashboard: Dashboard, request: Request) -> LoginSession | None:
@@ -145,30 +146,35 @@ def _action_endpoint(dashboard: Dashboard, view: View, *, viewers_too: bool = Fa
         csrf = (form.get("csrf") or [""])[0]
         if not dashboard.access.is_own_page(request.headers) or not dashboard.access.is_csrf_valid(session, csrf):
             raise HTTPException(403, "This form belongs to another session: open the page again, and repeat it.")
-        if not (viewers_too or session.acts):
+        if not (viewers_too or session.can_act):
             raise HTTPException(403, "Only an operator may do that.")
         context = RequestContext(dashboard, session, request, form)
-        return await _run_view(view, context, acts=True, storeless=viewers_too)
+        return await _run_view(view, context, is_action=True, storeless=viewers_too)
 
     return endpoint
 
 
-async def _run_view(view: View, context: RequestContext, *, acts: bool = False, storeless: bool = False) -> Response:
-    """Run ``view``, and turn every error into a page: its headers and its wording are then ours."""
+async def _run_view(
+    view: View, context: RequestContext, *, is_action: bool = False, storeless: bool = False
+) -> Response:
+    """Run ``view``, and turn every error into a page: Starlette's own would lack our headers and our wording."""
     view_pool = context.dashboard.view_pool
     try:
         if storeless:
             return await start_view(lambda: view(context))
-        return await view_pool.answer(lambda: view(context), acts=acts)
-    except Overdue:
-        store, undone = context.sources.store.runtime.backend, "Nothing was done: it had not begun. " if acts else ""
+        return await view_pool.answer(lambda: view(context), is_action=is_action)
+    except ViewTimeout:
+        store, undone = (
+            context.sources.store.runtime.backend,
+            "Nothing was done: it had not begun. " if is_action else "",
+        )
         text = (
             f"{store!r}, or the broker, has not answered within {view_pool.timeout:g} s. {undone}Check the server and "
             "the network (effectonce check shows what it answers), then try again."
         )
         return _problem(context, 503, "store-unavailable", text)
-    except asyncio.CancelledError:  # the dashboard is stopping: answer the visitor; there is no task to pass it on to
-        what = " Your action may have been done: see the audit log." if acts else ""
+    except asyncio.CancelledError:  # the dashboard is stopping: the visitor gets an answer all the same
+        what = " Your action may have been done: see the audit log." if is_action else ""
         return _problem(context, 503, "ending", f"The dashboard was stopped.{what}")
     except EffectOnceError as error:
         return _problem(context, _status_of(error), error.code, show(error, 1000))
@@ -237,8 +243,8 @@ async def _read_form(request: Request) -> dict[str, list[str]]:
         raise HTTPException(400) from None
 
 
-class Shield:
-    """Middleware before all routes: refuses foreign host names, and adds `access.HEADERS` to every response."""
+class SecurityMiddleware:
+    """Stands before all routes: refuses foreign host names, and adds `SECURITY_HEADERS` to every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -253,7 +259,7 @@ class Shield:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 if scope["path"].startswith("/static/") and message["status"] == 200:
                     headers["cache-control"] = "private, max-age=86400"

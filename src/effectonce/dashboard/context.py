@@ -1,4 +1,4 @@
-"""What every view works with: the dashboard that all requests share, and the context of one request."""
+"""The context of a view: the dashboard, which all requests share, and one request with its form and its session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .view_pool import ViewPool
 T = TypeVar("T", bound=str)
 
 EXAMINATION_MAX_AGE_S: Final = 5.0
-HERE: Final = Path(__file__).parent
+DASHBOARD_FOLDER: Final = Path(__file__).parent
 
 
 class Dashboard:
@@ -50,7 +50,7 @@ class Dashboard:
             "doctor", lambda: (time.monotonic(), sources.examine()), EXAMINATION_MAX_AGE_S
         )
         self.templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            loader=jinja2.FileSystemLoader(DASHBOARD_FOLDER / "templates"),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
@@ -101,7 +101,7 @@ class RequestContext(Struct, frozen=True):
 
     def audit(self, action: str, target: str, detail: str = "", place: str = "") -> AbstractContextManager[None]:
         """Write what happens inside to the audit log, before and after, with the name of the operator."""
-        return self.sources.audit.doing(action, target, by=self.session.signature, detail=detail, place=place)
+        return self.sources.audit.doing(action, target, by=self.session.audit_name, detail=detail, place=place)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
         """Render a page in the frame that every page has: the menu, the visitor's name and the pending messages."""
@@ -112,7 +112,7 @@ class RequestContext(Struct, frozen=True):
             template,
             status,
             session=self.session,
-            acts=self.session.acts,
+            can_act=self.session.can_act,
             csrf=self.session.csrf,
             flashes=dashboard.flashes.pop(self.session.id, []),
             path=self.request.url.path,
@@ -126,7 +126,7 @@ class RequestContext(Struct, frozen=True):
         return link(self.request.url.path, **query, **{field: cursor}) if cursor is not None else ""
 
     def redirect(self, to: str, message: str, tone: str = "good") -> Response:
-        """Lead on to another page, which shows ``message``."""
+        """Redirect to another page, which shows ``message``."""
         self.dashboard.flashes.setdefault(self.session.id, []).append((tone, message))
         return RedirectResponse(to, 303)
 
@@ -140,5 +140,5 @@ def link(path: str, **query: str | None) -> str:
 @cache
 def _static_url(name: str) -> str:
     """Return the address of a static file. It changes with the file's content, so browsers may cache it."""
-    version = hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:12]
+    version = hashlib.sha256((DASHBOARD_FOLDER / "static" / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={version}"

@@ -1,4 +1,4 @@
-"""The figures of the overview: polled in a thread of its own, once for all visitors, as often as is cheap."""
+"""The poller: reads the figures of the overview in a thread of its own, for all visitors together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class Poller:
-    """Keeps the last samples. `sample` is the newest; `errors` names the sources that did not answer, and why."""
+    """Takes a sample every few seconds and keeps the last ones, for the plots. `errors` says which sources did not
+    answer, and why."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -102,13 +103,13 @@ class Poller:
             self._slow_polled_at = time.monotonic()
 
     def _query(self, source: str, query: Callable[[], Any]) -> Any:
-        """Return what ``query`` returns; None, and an entry in `errors`, where it fails."""
+        """Return what ``query`` returns; None, with an entry in `errors`, if it fails."""
         try:
             answer = query()
         except EffectOnceError as error:
             self.errors[source] = show(error, 300)
             return None
-        except Exception as error:  # of a driver, or of a wrong URL: its text may hold secrets
+        except Exception as error:  # a driver's error may hold secrets
             log.warning("the dashboard could not read the %s: %s", source, type(error).__name__)
             self.errors[source] = type(error).__name__
             return None
@@ -131,7 +132,7 @@ class Poller:
             "first_runs": [_first_runs(a, b) for a, b in pairs],
             "duplicates": [_rate(a, b, DUPLICATES) for a, b in pairs],
             "in_doubt": [None if b.stats is None else b.stats.counts.get("in_doubt", 0) for _, b in pairs],
-            "outbox_lag": [_lag(b) for _, b in pairs],
+            "outbox_lag": [_outbox_lag(b) for _, b in pairs],
         }
 
     # -- the workers' own counts
@@ -162,7 +163,7 @@ def count_events(page: str) -> dict[str, float]:
 
 
 def _rate(before: Sample, after: Sample, kinds: Iterable[str]) -> float | None:
-    """Return events per second of the workers that answered both times; None where none did."""
+    """Return events per second of the workers that answered both times; None if none did."""
     if not before.totals or not after.totals:
         return None
     both = before.totals.keys() & after.totals.keys()
@@ -188,7 +189,7 @@ def _first_runs(before: Sample, after: Sample) -> float | None:
     return round(max(0, now - was) / max(0.001, after.at - before.at), 3)
 
 
-def _lag(sample: Sample) -> float | None:
+def _outbox_lag(sample: Sample) -> float | None:
     """Return the age of the oldest unpublished message, in seconds."""
     backlog = sample.backlog
     if backlog is None:

@@ -1,4 +1,4 @@
-"""What the dashboard shows: a store, and the programs that use it as far as they were named."""
+"""The sources of the dashboard: a store, and the broker, outbox and programs that were named beside it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ MAX_AUDIT_ENTRIES: Final = 1000
 class Sources:
     """One store, and the broker, workers, intents and sagas around it.
 
-    The store is read through a handle of our own, without its secret where it has one: keys are shown as they are
-    stored, and sealed values stay sealed. `intents` and `sagas` are by scope. With them a record in doubt is decided as
-    its program would decide it; without them it is decided as a bare record.
+    The store is read through a handle without its secret: keys are shown as they are stored, and sealed values stay
+    sealed. `intents` and `sagas` are by scope. A record in doubt is decided by its program, if that is among them;
+    otherwise as a bare record.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Sources:
             after = (scopes[-1] + AFTER_SCOPE, "")
         self._discovered_scopes = scopes
 
-    def note_scopes(self, records: Iterable[Record]) -> None:
+    def remember_scopes(self, records: Iterable[Record]) -> None:
         """Remember the scopes of these records, for stores in which scopes cannot be discovered."""
         new = {record.scope for record in records}.difference(self._discovered_scopes)
         if new and len(self._discovered_scopes) < MAX_SCOPES:
@@ -133,7 +133,7 @@ class Sources:
             return self._list(scope or None, state, cursor)
         if not key.endswith("*"):
             scopes = [scope] if scope else self.scopes
-            return Page([record for record in self._with_key(scopes, key) if state in (None, record.state)])
+            return Page([record for record in self._find_by_key(scopes, key) if state in (None, record.state)])
         prefix = key[:-1]
         if not self.store.capabilities.ordered:
             raise InvalidOption(
@@ -142,10 +142,10 @@ class Sources:
         if not prefix:
             return self._list(scope or None, state, cursor)
         if scope:
-            return self._with_prefix(prefix, scope, state, cursor)
+            return self._find_by_prefix(prefix, scope, state, cursor)
         records: list[Record] = []
         for known_scope in self.scopes:
-            records += self._with_prefix(prefix, known_scope, state, None).records
+            records += self._find_by_prefix(prefix, known_scope, state, None).records
             if len(records) > PAGE_SIZE:
                 break
         return Page(records[:PAGE_SIZE])
@@ -153,16 +153,17 @@ class Sources:
     def _list(
         self, scope: str | None, state: State | None, cursor: str | None, after: tuple[str, str] | None = None
     ) -> Page:
-        """Return the first page with a record, as far as there is time: pages of a rare state may be empty."""
+        """Return the first page with a record; after a time limit an empty one, since a rare state may be many pages
+        away."""
         deadline = time.monotonic() + EMPTY_PAGES_TIMEOUT_S
         while True:
             page = self.store.list(scope=scope, state=state, limit=PAGE_SIZE, cursor=cursor, after=after)
             cursor = page.cursor
             if page.records or cursor is None or time.monotonic() > deadline:
-                self.note_scopes(page.records)
+                self.remember_scopes(page.records)
                 return page
 
-    def _with_key(self, scopes: Iterable[str], key: str) -> Iterable[Record]:
+    def _find_by_key(self, scopes: Iterable[str], key: str) -> Iterable[Record]:
         for scope in scopes:
             record = self.store.get(scope, key)
             if record is None and self.privacy is not None:
@@ -170,7 +171,7 @@ class Sources:
             if record is not None:
                 yield record
 
-    def _with_prefix(self, prefix: str, scope: str, state: State | None, cursor: str | None) -> Page:
+    def _find_by_prefix(self, prefix: str, scope: str, state: State | None, cursor: str | None) -> Page:
         page = self._list(scope, state, cursor, after=(scope, prefix))
         records = [record for record in page.records if record.key.startswith(prefix)]
         next_cursor = page.cursor if len(records) == len(page.records) else None
@@ -180,8 +181,8 @@ class Sources:
         return Page(records, next_cursor)
 
     def log(self, record: Record) -> LoggedIntent | SagaLog | None:
-        """Return the log of an intent or a saga. None where the record has none, where it is sealed and its program is
-        not known, or where a newer release wrote it."""
+        """Return the log of an intent or a saga. None if the record has none, if it is sealed and its
+        program is not known, or if a newer release wrote it."""
         kind = kind_of(record.scope)
         if record.note is None or kind == "guard":
             return None

@@ -1,4 +1,4 @@
-"""Where views run: each in a thread, a bounded number at a time, each page with a time limit.
+"""The threads in which views run: a bounded number at a time, and each page with a time limit.
 
 Views call stores and brokers synchronously. The bounds keep a server that hangs from delaying visitors for long, and
 from using up the threads that answer every other request.
@@ -20,7 +20,7 @@ VIEW_TIMEOUT_S: Final = 10.0
 MAX_RUNNING_VIEWS: Final = 8
 
 
-class Overdue(Exception):
+class ViewTimeout(Exception):
     """A view gave no answer in time. An action that is refused like this has not begun."""
 
 
@@ -31,24 +31,24 @@ class ViewPool:
         self.timeout = timeout
         self._slots = asyncio.Semaphore(max_running)
 
-    async def answer(self, view: Callable[[], Response], *, acts: bool) -> Response:
-        """Run ``view`` in a thread and return its response. Raises `Overdue` where no slot was free in time.
+    async def answer(self, view: Callable[[], Response], *, is_action: bool) -> Response:
+        """Run ``view`` in a thread and return its response. Raises `ViewTimeout` if no slot was free in time.
 
-        A page that takes too long is `Overdue` as well; its thread keeps the slot until the store gives up. An action
-        (``acts``) that has begun is waited for to its end, because the operator must learn what it did.
+        It also raises `ViewTimeout` for a page that takes too long, whose thread keeps the slot until the store gives
+        up. An action that has begun has no time limit, because the operator must learn what it did.
         """
         deadline = asyncio.get_running_loop().time() + self.timeout
         try:
             async with asyncio.timeout_at(deadline):
                 await self._slots.acquire()
         except TimeoutError:
-            raise Overdue from None
+            raise ViewTimeout from None
         running = start_view(view)
         running.add_done_callback(lambda _: self._slots.release())
-        remaining = None if acts else deadline - asyncio.get_running_loop().time()
+        remaining = None if is_action else deadline - asyncio.get_running_loop().time()
         done, _ = await asyncio.wait({running}, timeout=remaining)
         if not done:
-            raise Overdue
+            raise ViewTimeout
         return running.result()
 
 

@@ -39,29 +39,29 @@ def show_list(context: RequestContext) -> Response:
 
 def show_one(context: RequestContext) -> Response:
     dead = _queue(context).show(context.text("id"))
-    body = format_json(dead.packet.body) if context.session.acts else ""
+    body = format_json(dead.packet.body) if context.session.can_act else ""
     return context.render("dead_letter.html", dead=dead, queue=context.text("queue"), body=body)
 
 
 def preview(context: RequestContext) -> Response:
     """Show what a redrive would do with each dead letter. Nothing is changed."""
     report = _redrive(context, dry_run=True)
-    going = [redrive for redrive in report if redrive.fate in PUBLISHED_FATES]
-    return _render_report(context, report, dry_run=True, going=going)
+    sendable = [redrive for redrive in report if redrive.fate in PUBLISHED_FATES]
+    return _render_report(context, report, dry_run=True, sent=sendable)
 
 
 def redrive(context: RequestContext) -> Response:
     """Send those again that the dry run showed.
 
-    Redrives run one at a time: when two operators choose the same dead letters, or a form is sent twice, the second
-    finds them gone. Run client by client, they would start the effects of a new generation twice.
+    Redrives run one at a time. If two operators choose the same dead letters, or a form is sent twice, the second
+    redrive finds them gone; side by side, both would start a new generation, and its effects twice.
     """
     queue, ids = _queue(context), _chosen_ids(context)
     generation = ", as a new generation" if _wants_new_generation(context) else ""
     detail = f"{len(ids)} chosen{generation}: {', '.join(sorted(ids))}"
     with context.dashboard.redrive_lock, context.audit("dlq redrive", f"{queue.queue} of {queue.group}", detail=detail):
         report = _redrive(context, dry_run=False)
-    return _render_report(context, report, dry_run=False, going=[redrive for redrive in report if redrive.sent])
+    return _render_report(context, report, dry_run=False, sent=[redrive for redrive in report if redrive.sent])
 
 
 def _redrive(context: RequestContext, *, dry_run: bool) -> Sequence[Redrive]:

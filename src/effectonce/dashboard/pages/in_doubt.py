@@ -59,7 +59,7 @@ def resolve(context: RequestContext) -> Response:
 
 def _apply_decision(context: RequestContext, record: Record, outcome: Any, result: Any) -> None:
     """Decide through the record's program where it is known: it checks the result, and resumes its saga."""
-    scope, key, operator = record.scope, record.key, context.session.signature
+    scope, key, operator = record.scope, record.key, context.session.audit_name
     saga, intents = context.sources.sagas.get(scope), context.sources.intents.get(scope)
     if saga is not None:
         log = context.sources.log(record)

@@ -46,15 +46,15 @@ def show_one(context: RequestContext) -> Response:
     if record is None:
         text = "There is no such record: it has expired, or never existed."
         return context.render("problem.html", 404, code="no record", text=text)
-    acts, log = context.session.acts, context.sources.log(record)
+    can_act, log = context.session.can_act, context.sources.log(record)
     return context.render(
         "record.html",
         record=record,
         kind=kind_of(scope),
         now=context.sources.store.now(),
         moments=context.sources.timeline(record),
-        intent=(log.key, format_stored(log.request)) if acts and isinstance(log, LoggedIntent) else None,
-        result=format_stored(record.result) if acts else "",
+        intent=(log.key, format_stored(log.request)) if can_act and isinstance(log, LoggedIntent) else None,
+        result=format_stored(record.result) if can_act else "",
         failure=format_failure(record) if record.state == "failed" else None,
         **decision_options(context.sources, record),
     )

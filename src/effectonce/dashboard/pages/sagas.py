@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext
-from effectonce.dashboard.graph import draw
+from effectonce.dashboard.saga_graph import draw
 from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.display.formatting import format_json
 from effectonce.display.sagas import saga_parts
@@ -58,7 +58,7 @@ def show_one(context: RequestContext) -> Response:
         log=log,
         drawing=draw(log, record.state, undoable),
         saga_parts=saga_parts(log, record.state),
-        input=format_json(log.input) if context.session.acts else "",
+        input=format_json(log.input) if context.session.can_act else "",
         moments=context.sources.timeline(record),
         now=context.sources.store.now(),
         **decision_options(context.sources, record),

@@ -1,4 +1,4 @@
-// Live plots, and conveniences. Every page works without this file.
+// Live plots, keyboard shortcuts, confirmations. Every page works without this file.
 "use strict";
 
 // -- theme
@@ -46,18 +46,23 @@ for (const button of document.querySelectorAll("button[data-confirm]")) {
 // -- plots
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 300, HEIGHT = 64, PAD = 4;
+const WIDTH = 300, HEIGHT = 64, PADDING = 4; // of the plots, in the units of their viewBox
 
-const number = (value) =>
-  value === null || value === undefined ? "–"
-  : value >= 1000 ? Math.round(value).toLocaleString("en")
-  : value >= 10 || Number.isInteger(value) ? String(Math.round(value))
-  : value.toFixed(value < 1 ? 2 : 1);
+function formatNumber(value) {
+  if (value === null || value === undefined) return "–";
+  if (value >= 1000) return Math.round(value).toLocaleString("en");
+  if (value >= 10 || Number.isInteger(value)) return String(Math.round(value));
+  return value.toFixed(value < 1 ? 2 : 1);
+}
 
-const span = (seconds) =>
-  seconds >= 7200 ? [number(seconds / 3600), "hours"] : seconds >= 120 ? [number(seconds / 60), "minutes"] : [number(seconds), "seconds"];
+// The number and the unit of a span.
+function formatSpan(seconds) {
+  if (seconds >= 7200) return [formatNumber(seconds / 3600), "hours"];
+  if (seconds >= 120) return [formatNumber(seconds / 60), "minutes"];
+  return [formatNumber(seconds), "seconds"];
+}
 
-const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
+const formatClock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
 
 const svgElement = (name, attributes) => {
   const element = document.createElementNS(SVG, name);
@@ -65,12 +70,13 @@ const svgElement = (name, attributes) => {
   return element;
 };
 
+// A line plot of the last minutes. The figure shows its newest value, or the one that is pointed at.
 class Plot {
   constructor(figure) {
     this.name = figure.dataset.plot;
     this.output = figure.querySelector("output");
     this.unit = figure.querySelector("figcaption small");
-    this.spans = figure.dataset.unit === "seconds";
+    this.isSpan = figure.dataset.unit === "seconds";
     this.svg = figure.querySelector("svg");
     this.axis = figure.querySelectorAll(".axis span");
     this.points = [];
@@ -79,8 +85,8 @@ class Plot {
     this.line = svgElement("path", { class: "line" });
     this.cross = svgElement("line", { class: "cross", y1: 0, y2: HEIGHT });
     this.svg.append(this.area, this.line, this.cross);
-    this.svg.addEventListener("pointermove", (event) => this.point(event));
-    this.svg.addEventListener("pointerleave", () => { this.pointedAt = null; this.label(); });
+    this.svg.addEventListener("pointermove", (event) => this.pointAt(event));
+    this.svg.addEventListener("pointerleave", () => { this.pointedAt = null; this.showValue(); });
   }
 
   show(times, values) {
@@ -90,38 +96,40 @@ class Plot {
     const top = highest > 0 ? highest * 1.15 : 1;
     const [from, to] = times.length ? [times[0], times[times.length - 1]] : [0, 1];
     this.x = (at) => (to > from ? ((at - from) / (to - from)) * WIDTH : WIDTH);
-    const y = (value) => HEIGHT - PAD - (value / top) * (HEIGHT - 2 * PAD);
+    const y = (value) => HEIGHT - PADDING - (value / top) * (HEIGHT - 2 * PADDING);
     const path = this.points.map(([at, value], n) => `${n ? "L" : "M"}${this.x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     this.line.setAttribute("d", path);
     const ends = this.points.length ? [this.x(this.points[0][0]), this.x(this.points.at(-1)[0])] : [];
     this.area.setAttribute("d", path && `${path}L${ends[1].toFixed(1)} ${HEIGHT}L${ends[0].toFixed(1)} ${HEIGHT}Z`);
-    this.range = times.length ? [clock(from), clock(to)] : ["", ""];
-    this.label();
+    this.range = times.length ? [formatClock(from), formatClock(to)] : ["", ""];
+    this.showValue();
   }
 
-  point(event) {
+  pointAt(event) {
     if (!this.points.length) return;
     const box = this.svg.getBoundingClientRect();
     const wanted = ((event.clientX - box.left) / box.width) * WIDTH;
     this.pointedAt = this.points.reduce((best, candidate) =>
       Math.abs(this.x(candidate[0]) - wanted) < Math.abs(this.x(best[0]) - wanted) ? candidate : best)[0];
-    this.label();
+    this.showValue();
   }
 
-  label() {
+  showValue() {
     const pointed = this.pointedAt ? this.points.find(([at]) => at === this.pointedAt) : null;
     const shown = pointed || this.points.at(-1);
-    if (shown && this.spans) [this.output.textContent, this.unit.textContent] = span(shown[1]);
-    else this.output.textContent = shown ? number(shown[1]) : "–";
+    if (shown && this.isSpan) [this.output.textContent, this.unit.textContent] = formatSpan(shown[1]);
+    else this.output.textContent = shown ? formatNumber(shown[1]) : "–";
     this.cross.setAttribute("class", pointed ? "cross on" : "cross");
     if (pointed) {
       this.cross.setAttribute("x1", this.x(pointed[0]));
       this.cross.setAttribute("x2", this.x(pointed[0]));
     }
-    this.axis[0].textContent = pointed ? clock(pointed[0]) : this.range?.[0] || "";
+    this.axis[0].textContent = pointed ? formatClock(pointed[0]) : this.range?.[0] || "";
     this.axis[1].textContent = pointed ? "" : this.range?.[1] || "";
   }
 }
+
+// -- the overview: fetches the figures every two seconds
 
 const live = document.querySelector("[data-live]");
 if (live) {

@@ -1,6 +1,6 @@
-"""A saga as a drawing: its steps from top to bottom, their compensations beside them, the way it took highlighted.
+"""The graph of a saga: its steps from top to bottom, compensations beside them, and the path it took highlighted.
 
-This module makes geometry and classes only: colours are in the style sheet, since pages forbid inline styles.
+This module computes geometry and CSS classes. Colours are in the style sheet: pages forbid inline styles.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     for index, entry in enumerate(log.entries):
         y = TOP_MARGIN + index * ROW_HEIGHT
         steps.append(_node(saga_part(log, state, entry, undoes=False), y))
-        if entry.undo.state != "pending" if undoable is None else entry.name in undoable:
+        has_undo = entry.undo.state != "pending" if undoable is None else entry.name in undoable
+        if has_undo:
             undos[index] = _node(saga_part(log, state, entry, undoes=True), y)
     base = TOP_MARGIN + len(steps) * ROW_HEIGHT
     done = _end("done", STEPS_X, base, state)
@@ -90,22 +91,24 @@ def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
         path = f"M{undo.centre} {undo.y}V{following.y + following.height + 1}"
         edges.append(Edge(path, following.state != "pending", undoing=True))
     if chain:
-        edges.append(Edge(_around(chain[-1], failed), state == "failed" and chain[-1].state == "done", undoing=True))
+        edges.append(
+            Edge(_edge_to_failed(chain[-1], failed), state == "failed" and chain[-1].state == "done", undoing=True)
+        )
     turned_at = next((index for index, entry in enumerate(log.entries) if entry.name == log.failed_at), None)
     if log.phase == "compensating" and turned_at is not None:
         first_undo = next((undos[index] for index in reversed(range(turned_at)) if index in undos), failed)
-        edges.append(Edge(_turn(steps[turned_at], first_undo), taken=True, undoing=True))
+        edges.append(Edge(_edge_to_first_undo(steps[turned_at], first_undo), taken=True, undoing=True))
     return Drawing(DRAWING_WIDTH, base + END_HEIGHT + TOP_MARGIN, [*steps, *undos.values(), done, failed], pairs, edges)
 
 
-def _turn(step: Node, to: Node) -> str:
+def _edge_to_first_undo(step: Node, to: Node) -> str:
     """Return the path from a step that failed to its first compensation, through the lane between the columns."""
     lane, up = (NODE_WIDTH + UNDOS_X) // 2, 5 if to.y > step.y else -5
     bend = f"H{lane - 5}Q{lane} {step.middle} {lane} {step.middle + up}V{to.middle - up}Q{lane} {to.middle} {lane + 5}"
     return f"M{step.x + step.width} {step.middle}{bend} {to.middle}H{to.x - 1}"
 
 
-def _around(undo: Node, failed: Node) -> str:
+def _edge_to_failed(undo: Node, failed: Node) -> str:
     """Return the path from the last compensation to the end, along the right edge."""
     rail = DRAWING_WIDTH - 2
     down = f"H{rail - 5}Q{rail} {undo.middle} {rail} {undo.middle + 5}V{failed.middle - 5}"
