@@ -16,7 +16,7 @@ import effectonce as eo
 from effectonce.dashboard.access import SECURITY_HEADERS, Access
 from effectonce.dashboard.app import make_app
 from effectonce.dashboard.sources import Sources
-from effectonce.dashboard.view_pool import ViewTimeout, ViewPool
+from effectonce.dashboard.view_pool import ViewPool, ViewTimeout
 from tests.dashboard.serving import OPERATOR
 from tests.harness.proxy import FaultProxy
 
