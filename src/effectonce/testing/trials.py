@@ -103,11 +103,7 @@ class World:
     """A world in which the operation is new: a store of its own, messages with new ids, and the events of one trial."""
 
     def __init__(
-        self,
-        handler: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        count_effects: Callable[[], int],
+        self, handler: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], count_effects: Callable[[], int]
     ) -> None:
         self.backend = FaultInjectingBackend()
         self.events: list[str] = []

@@ -80,10 +80,7 @@ async def stats_count_every_state(h: StoreHarness) -> None:
             f"{count} {state} where there are at least {states.count(state)}, cap {after.cap}",
         )
     doubts = before.counts.get("in_doubt", 0)
-    require(
-        after.counts["in_doubt"] >= min(after.cap, doubts + 1),
-        f"{doubts} in doubt, then one more: {after.counts}",
-    )
+    require(after.counts["in_doubt"] >= min(after.cap, doubts + 1), f"{doubts} in doubt, then one more: {after.counts}")
     oldest = after.oldest_in_doubt
     require(oldest is not None and oldest <= now + h.slack, f"the oldest doubt is of {oldest}, now is {now}")
 

@@ -130,10 +130,7 @@ async def long_spans_are_kept(h: StoreHarness) -> None:
     expect_fields(await h.try_claim(), "a claim of a record leased for decades", kind="in_progress")
     await h.settle(grant, "done", result=b"r", retention=century)
     expires_at = (await h.record()).expires_at or 0
-    require(
-        abs(expires_at - before - century) < 120 * SECOND,
-        f"a century ends {expires_at - before - century} us off",
-    )
+    require(abs(expires_at - before - century) < 120 * SECOND, f"a century ends {expires_at - before - century} us off")
     await h.remember("remembered", result=b"r", retention=century)
     await h.sweep()
     expect(await h.states("k", "remembered"), ["done", "done"], "the states after a sweep")
