@@ -12,7 +12,7 @@ from effectonce.testing.suites import BrokerCase, Site, broker_cases
 ALONE = (
     "both_ends_recover_from_a_broken_connection",
     "both_ends_recover_from_a_restart",
-    "a_connection_that_breaks_gives_back_its_deliveries",
+    "deliveries_of_a_broken_connection_are_redelivered",
     "a_closed_backend_leaves_nothing_open",
 )
 

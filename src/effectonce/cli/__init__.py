@@ -54,8 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:
         print(redaction.redact(traceback.format_exc(), words), file=sys.stderr, end="")
         print(
-            "effectonce: [defect] this is a bug in effectonce; please report it with the lines above",
-            file=sys.stderr,
+            "effectonce: [defect] this is a bug in effectonce; please report it with the lines above", file=sys.stderr
         )
         return 2
     return code

@@ -16,7 +16,7 @@ import typer
 from msgspec import json, structs
 
 from effectonce.display.formatting import format_moment, format_span, format_time
-from effectonce.display.sagas import SagaPart, format_saga_state, saga_parts
+from effectonce.display.sagas import SagaPart, format_saga_state, list_saga_parts
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.record import Record, State
 from effectonce.sagas.decisions import SagaDecision
@@ -71,7 +71,7 @@ def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
     record = _require_record(saga, id)
     log = saga.log(record)
     facts = {**_facts(saga, record, log), "version": log.version, "input": json.decode(log.input)}
-    parts = saga_parts(log, record.state)
+    parts = list_saga_parts(log, record.state)
     if as_json:
         print_json({**facts, "timeline": [_part_facts(part) for part in parts]})
         return

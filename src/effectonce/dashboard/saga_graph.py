@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from effectonce.display.sagas import SagaPart, saga_part
+from effectonce.display.sagas import SagaPart, make_saga_part
 from effectonce.sagas.log import SagaLog
 
 DRAWING_WIDTH: Final = 354
@@ -72,10 +72,10 @@ def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     undos: dict[int, Node] = {}  # by the index of the step
     for index, entry in enumerate(log.entries):
         y = TOP_MARGIN + index * ROW_HEIGHT
-        steps.append(_node(saga_part(log, state, entry, undoes=False), y))
+        steps.append(_node(make_saga_part(log, state, entry, undoes=False), y))
         has_undo = entry.undo.state != "pending" if undoable is None else entry.name in undoable
         if has_undo:
-            undos[index] = _node(saga_part(log, state, entry, undoes=True), y)
+            undos[index] = _node(make_saga_part(log, state, entry, undoes=True), y)
     base = TOP_MARGIN + len(steps) * ROW_HEIGHT
     done = _end("done", STEPS_X, base, state)
     failed = _end("failed", UNDOS_X, base, state)

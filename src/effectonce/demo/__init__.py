@@ -1,1 +1,1 @@
-"""What `effectonce demo` runs: one payment delivered twice, and every mode under kills."""
+"""The demos of `effectonce demo`: one payment delivered twice, and all modes with workers that are killed."""

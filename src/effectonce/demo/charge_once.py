@@ -1,7 +1,7 @@
 """`effectonce demo`: one payment, delivered twice byte for byte, charged once.
 
-Runs on the standard library and msgspec. It counts the charges that really happened, and exits with 1 where that
-was not one.
+Runs on the standard library and msgspec. It counts the charges that really happened, and exits with 1 if there
+was not exactly one.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class DemoReport(Struct, kw_only=True):
 
     @property
     def is_promise_kept(self) -> bool:
-        """Whether the promise was kept: every delivery was answered alike, and one of them charged."""
+        """Whether the promise was kept: every delivery got the same receipt, and only one of them charged."""
         same = all(receipt == self.receipts[0] for receipt in self.receipts)
         return (self.deliveries, self.charges, self.replayed) == (DELIVERIES, 1, DELIVERIES - 1) and same
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo that ``arguments`` select. Returns 0 where every promise was kept, else 1."""
+    """Run the demo that ``arguments`` select. Returns 0 if every promise was kept, else 1."""
     options = command_line().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     with tempfile.TemporaryDirectory(prefix="effectonce-demo-", ignore_cleanup_errors=True) as folder:
         if options.crash:
             from .crash import main as crash
@@ -77,7 +77,7 @@ class _Parser(argparse.ArgumentParser):
         super().error(redact(message, message.split()))
 
 
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
+def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     """End the demo on SIGTERM as on Ctrl-C: by an exception, so that files and processes are cleaned up."""
     sys.exit(128 + number)
 

@@ -1,8 +1,8 @@
 """`effectonce demo --crash`: every mode in every scenario, with workers that are really killed.
 
-The parent plays the broker: it hands the same bytes to worker processes, redelivers what was not acknowledged, and
-counts the charges in the ledger, which no kill can reach. Nothing depends on timing: workers are stopped at named
-points, and only the wait for a dead worker's lease takes its time.
+This process plays the broker: it hands the same bytes to worker processes, redelivers what was not acknowledged, and
+counts the charges in the ledger, which survives every kill. Nothing depends on timing: workers halt at named points.
+Only the lease of a dead worker has to be waited for.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class WorkerProcess:
         self._pipe = pipe
 
     def send(self, body: bytes) -> str:
-        """Send a delivery, or the word to continue, and return the worker's answer."""
+        """Send a delivery, or b"go" to a halted worker, and return its answer (see `crash_worker`)."""
         try:
             self._pipe.send_bytes(body)
         except OSError:
@@ -136,9 +136,10 @@ class ScenarioRun:
         self.body = encode_message(make_message())
 
     def start_worker(self, halt: Point | Literal["any", ""] = "") -> WorkerProcess:
-        """Start a worker process and wait until it is ready. With ``halt`` it stops there (or at any point), once.
+        """Start a worker process and wait until it is ready. With ``halt`` it stops at that point, or at any, once.
 
-        One that still created its tables would wait for another that has halted in a transaction."""
+        It must be ready before another one halts: creating its tables would wait for the other's open transaction.
+        """
         worker = self._processes.start(self._mode.name, self._folder, self._lease, halt)
         self._workers.append(worker)
         worker.wait_for_answer()
@@ -147,12 +148,12 @@ class ScenarioRun:
     def settle(self, worker: WorkerProcess, answer: str = "") -> None:
         """Deliver to ``worker`` until it acknowledges the message or parks it."""
         answer = self.redeliver(worker, answer or worker.send(self.body))
-        while answer not in ("ack", "park"):  # it has halted
+        while answer not in ("ack", "park"):  # the worker has halted
             answer = self.redeliver(worker, worker.send(b"go"))
         self._parked = self._parked or answer == "park"
 
     def redeliver(self, worker: WorkerProcess, answer: str) -> str:
-        """Deliver again as long as ``worker`` answers so. Returns its first other answer."""
+        """Deliver again as long as ``worker`` answers "again". Returns its first other answer."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while answer.startswith("again "):
             if time.monotonic() > deadline:
@@ -236,7 +237,7 @@ class ModeResult(Struct):
 def main(folder: Path, *, as_json: bool = False) -> int:
     """Play every mode in every scenario, and print one table.
 
-    Returns 0 where every mode kept its promise, 1 where one did not, 2 where the demo itself failed.
+    Returns 0 if every mode kept its promise, 1 if one did not, 2 if the demo itself failed.
     """
     screen = Screen()
     if not as_json:
@@ -257,7 +258,8 @@ def main(folder: Path, *, as_json: bool = False) -> int:
 
 
 def play_all(folder: Path) -> list[ModeResult]:
-    """Play every mode in every scenario: one more at a time than the machine has cores, since some only wait."""
+    """Play every mode in every scenario, several at a time: one more than the machine has cores, since some only
+    wait."""
     results = [ModeResult(mode) for mode in MODES]
     progress = Progress(total=len(results) * len(SCENARIOS))
     progress.show("starting workers")

@@ -1,4 +1,4 @@
-"""The ways to consume a payment that `effectonce demo --crash` puts side by side, as data.
+"""The modes that `effectonce demo --crash` puts side by side: ways to consume a payment, as data.
 
 A new mode is one entry in `MODES`: how it handles a message, what it lets through, and what it promises in each
 scenario. Both sides of the demo read this table: the parent to know what to expect, the worker to know what to do.
@@ -96,7 +96,7 @@ def unguarded(environment: ModeEnvironment) -> Handler:
     return lambda message: environment.charge(message.data)
 
 
-def by_hand(*, mark_first: bool) -> Callable[[ModeEnvironment], Handler]:
+def marked_by_hand(*, mark_first: bool) -> Callable[[ModeEnvironment], Handler]:
     """A guard written by hand: look whether the id is stored, and store it before or after the charge."""
 
     def build(environment: ModeEnvironment) -> Handler:
@@ -148,7 +148,7 @@ def guarded(**options: Any) -> Callable[[ModeEnvironment], Handler]:
     return build
 
 
-def in_one_commit(environment: ModeEnvironment) -> Handler:
+def in_one_transaction(environment: ModeEnvironment) -> Handler:
     """`Inbox`, where the charge is a row in a database of the shop's own."""
     inbox = Inbox(scope="demo:charge")
     with closing(environment.ledger.open()) as db:
@@ -159,12 +159,12 @@ def in_one_commit(environment: ModeEnvironment) -> Handler:
             db.execute("BEGIN")
             if inbox.first(db, message):
                 with environment.effect_points():
-                    environment.ledger.enter(db, message.data)
+                    environment.ledger.charge_in(db, message.data)
 
     return handle
 
 
-def under_a_key(environment: ModeEnvironment) -> Handler:
+def with_key_of_provider(environment: ModeEnvironment) -> Handler:
     """`Intents`, where the card network keeps keys."""
 
     @Intents(environment.store, scope="demo").operation("stripe", "charge", lease=environment.lease)
@@ -180,13 +180,13 @@ MODES = (
         name="mark-last",
         title="check, charge, mark",
         lets_through="(written by hand) duplicates at the same time; a crash before the mark charges again",
-        handler=by_hand(mark_first=False),
+        handler=marked_by_hand(mark_first=False),
     ),
     Mode(
         name="mark-first",
         title="check, mark, charge",
         lets_through="(written by hand) duplicates at the same time; a crash after the mark loses the payment",
-        handler=by_hand(mark_first=True),
+        handler=marked_by_hand(mark_first=True),
     ),
     Mode(
         name="seen",
@@ -213,14 +213,14 @@ MODES = (
         name="inbox",
         title="T  Inbox",
         lets_through="none of these, where the charge is a row of your own database, committed with the record",
-        handler=in_one_commit,
+        handler=in_one_transaction,
         promise=ALWAYS_ONCE,
     ),
     Mode(
         name="intents",
         title="K  Intents",
         lets_through="none of these, as long as the card network keeps the key; past that it is in doubt",
-        handler=under_a_key,
+        handler=with_key_of_provider,
         promise=ALWAYS_ONCE,
     ),
 )

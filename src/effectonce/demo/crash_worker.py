@@ -1,9 +1,9 @@
 """The worker of `effectonce demo --crash`: a process of its own, made to be killed.
 
 It sends ``ready``, then receives deliveries through a pipe and answers each with one word: ``ack``, ``again SECONDS``
-(deliver it later), ``park`` (in doubt: keep the bytes for an operator) or ``broken WHY``. With a halt at a point, or at
-``any``, it stops there once, sends the point's name, and continues at the next word. It ends with the pipe, so that it
-never outlives its parent.
+(deliver it later), ``park`` (in doubt: keep the bytes for an operator) or ``broken WHY``. If it is to halt at a
+point, or at ``any``, it stops there once, sends the point's name, and continues after the next message. It ends when
+the pipe is closed, so that it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Halt:
 
 
 def handle_delivery(handler: Handler, body: bytes) -> str:
-    """Run the handler, and return what the broker must do. Only a handler that returns is acknowledged."""
+    """Run the handler, and return what the broker must do. A delivery is acked only if its handler returns."""
     try:
         handler(decode_message(body))
     except Retryable as error:

@@ -64,11 +64,11 @@ class Ledger:
     def charge(self, payment: Payment, key: str | None = None) -> Receipt:
         """Charge, and return the receipt; for a known key, that of the first charge."""
         with closing(self.open()) as db:
-            return self.enter(db, payment, key)
+            return self.charge_in(db, payment, key)
 
     @staticmethod
-    def enter(db: sqlite3.Connection, payment: Payment, key: str | None = None) -> Receipt:
-        """`charge`, in the transaction that is open on ``db``."""
+    def charge_in(db: sqlite3.Connection, payment: Payment, key: str | None = None) -> Receipt:
+        """Charge in the transaction that is open on ``db``."""
         row = "INSERT INTO charges (payment_id, amount, key) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET key = key"
         values = (payment.payment_id, payment.amount, key)
         ((number, amount),) = db.execute(f"{row} RETURNING number, amount", values).fetchall()

@@ -1,2 +1,4 @@
-"""How records, intents, sagas and dead letters are shown to people: one wording, in the command line and in the
-dashboard."""
+"""The wording of records, intents, sagas and dead letters, which the command line and the dashboard share.
+
+A ``tone`` is the name of a record's state: what has it is shown in the colour of that state.
+"""

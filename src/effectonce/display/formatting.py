@@ -1,5 +1,5 @@
-"""Stored values, times and counts as text: bounded, and never with control characters (F65: a stored value repaints a
-terminal, or runs as a script)."""
+"""Stored values, times and counts as text. It is bounded and has no control characters (F65: a stored value repaints
+the terminal, or runs as a script)."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ def format_stored(stored: bytes | None) -> str:
 
 
 def format_json(text: bytes) -> str:
-    """Return JSON with indentation; other bytes as `format_bytes` shows them."""
+    """Return JSON with indentation; bytes that are not JSON as `format_bytes` does."""
     try:
-        return _bounded(msgspec.json.format(text, indent=2).decode())
+        return _bound_text(msgspec.json.format(text, indent=2).decode())
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return format_bytes(text)
 
 
 def format_bytes(content: bytes) -> str:
-    """Return bytes as text; as hexadecimal digits where they are not UTF-8."""
+    """Return bytes as text; as hexadecimal digits if they are not UTF-8."""
     try:
-        return _bounded(content.decode())
+        return _bound_text(content.decode())
     except UnicodeDecodeError:
-        return _bounded(content.hex(" ", 4))
+        return _bound_text(content.hex(" ", 4))
 
 
-def _bounded(text: str) -> str:
+def _bound_text(text: str) -> str:
     """Cut long text, and make control characters visible, except line ends."""
     if len(text) > MAX_TEXT_CHARACTERS:
         text = f"{text[:MAX_TEXT_CHARACTERS]}\n… {len(text) - MAX_TEXT_CHARACTERS} characters more"
@@ -106,7 +106,7 @@ def format_moment(at: int) -> str:
 
 
 def format_ago(at: int | None, now: int | None = None) -> str:
-    """Format how long ago ``at`` was, or in how long it will be, in one unit."""
+    """Format how long ago ``at`` was, or how far it is ahead, in one unit."""
     if not at:
         return ""
     span_us = (round(time.time() * 1e6) if now is None else now) - at

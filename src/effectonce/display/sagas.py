@@ -1,4 +1,4 @@
-"""A saga's steps and compensations, as people see them."""
+"""How the steps and compensations of a saga are shown."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from effectonce.sagas.log import LoggedStep, SagaLog, StepProgress
 
 from .formatting import format_state
 
-#: The state of a record whose colour a step's state has.
+#: The tone of a step, by its state.
 TONES: Final = {"done": "done", "failed": "failed", "timed_out": "failed", "running": "claimed", "in_doubt": "in_doubt"}
-
 
 ENDED_STATES: Final = frozenset({"done", "failed", "timed_out"})
 
@@ -47,22 +46,22 @@ class SagaPart(Struct, frozen=True):
         return show(self.step.result[1:].decode("utf-8", "replace"), 200)
 
 
-def saga_part(log: SagaLog, record_state: str, step: LoggedStep, *, undoes: bool) -> SagaPart:
-    """Return a step, or its compensation, with its state."""
+def make_saga_part(log: SagaLog, record_state: str, step: LoggedStep, *, undoes: bool) -> SagaPart:
+    """Make a step, or its compensation, with the state that is shown for it."""
     progress = step.undo if undoes else step.do
     in_doubt = record_state == "in_doubt" and progress is log.find_doubtful()[1]
     return SagaPart(step, progress, undoes, "in_doubt" if in_doubt else progress.state)
 
 
-def saga_parts(log: SagaLog, record_state: str) -> list[SagaPart]:
+def list_saga_parts(log: SagaLog, record_state: str) -> list[SagaPart]:
     """Return the steps, then the compensations that have begun, in the order in which they run."""
     undone = [step for step in reversed(log.entries) if step.undo.attempts or step.undo.rounds]
     return [
-        *(saga_part(log, record_state, step, undoes=False) for step in log.entries),
-        *(saga_part(log, record_state, step, undoes=True) for step in undone),
+        *(make_saga_part(log, record_state, step, undoes=False) for step in log.entries),
+        *(make_saga_part(log, record_state, step, undoes=True) for step in undone),
     ]
 
 
 def format_saga_state(record: Record, now: int) -> str:
-    """Return the word for a saga's state. Between two steps its record is released: the saga waits."""
+    """Return the word for a saga's state. Between two steps its record is free, and the saga is waiting."""
     return "waiting" if record.state == "free" else format_state(record, now)

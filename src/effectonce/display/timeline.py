@@ -1,4 +1,4 @@
-"""The timeline of one record, from its fields, its log and the audit log: what happened, when, and by whom."""
+"""The timeline of one record: what happened to it, when, and by whom, from its fields, its log and the audit log."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Kind = Literal["guard", "intent", "saga"]
 
 
 class Moment(Struct, frozen=True):
-    """Something that happened, or will. ``tone`` is the name of a state, whose colour it gets."""
+    """Something that happened, or will."""
 
-    at: int
+    at: int  # µs since the epoch
     what: str
     by: str = ""
     detail: str = ""
@@ -42,12 +42,12 @@ def record_timeline(
     ``log`` is the intent's or the saga's. ``actions`` are what operators did, and ``place`` the store that holds the
     record, since the audit log of several may be one file.
     """
-    moments = [Moment(record.created_at, "first seen", detail="the record was created"), *_claim(record)]
+    moments = [Moment(record.created_at, "first seen", detail="the record was created"), *_claim_moments(record)]
     if isinstance(log, LoggedIntent):
-        moments += _sends(record, log)
+        moments += _intent_moments(record, log)
     elif log is not None:
-        moments += _steps(log)
-    moments += _state(record)
+        moments += _saga_moments(log)
+    moments += _state_moments(record)
     moments += [Moment(entry.at, entry.action, entry.by, _describe_action(entry, place)) for entry in actions]
     if record.expires_at is not None:
         moments.append(Moment(record.expires_at, "expires", detail="a delivery after this runs again", tone="free"))
@@ -55,14 +55,14 @@ def record_timeline(
 
 
 def _describe_action(entry: AuditEntry, place: str) -> str:
-    """Return what was done, and in which store where the log names another: or the same one by another address."""
+    """Return what was done; and where, if the entry names another store (or this one by another address)."""
     outcome = "asked, and no outcome was written" if entry.outcome == ASKED else entry.outcome
     where = "" if entry.place in ("", place) else f" (in {entry.place})"
     return f"{entry.detail}: {outcome}{where}" if entry.detail else f"{outcome}{where}"
 
 
-def _claim(record: Record) -> Iterable[Moment]:
-    """Yield the last claim. Its token is the store's time of the claim in µs, or next to it."""
+def _claim_moments(record: Record) -> Iterable[Moment]:
+    """Yield the last claim and the end of its lease. A token is the time of the claim in µs, or close to it."""
     if record.owner:
         attempt = "first attempt" if record.attempts == 1 else f"attempt {record.attempts}"
         generation = f", generation {record.generation}" if record.generation else ""
@@ -77,8 +77,8 @@ def _claim(record: Record) -> Iterable[Moment]:
         yield Moment(record.lease_until, "lease ends", detail=f"if nothing renews it: {means}", tone="claimed")
 
 
-def _state(record: Record) -> Iterable[Moment]:
-    """Yield the state that the record is in, unless it is running."""
+def _state_moments(record: Record) -> Iterable[Moment]:
+    """Yield how the record got into its state, unless it is running."""
     states = {
         "done": ("done", "result stored" if record.result is not None else "no result stored"),
         "failed": ("failed for good", "duplicates get the same error"),
@@ -90,14 +90,14 @@ def _state(record: Record) -> Iterable[Moment]:
         yield Moment(record.changed_at, what, detail=detail, tone=record.state)
 
 
-def _sends(record: Record, log: LoggedIntent) -> Iterable[Moment]:
+def _intent_moments(record: Record, log: LoggedIntent) -> Iterable[Moment]:
     if log.first_sent_at:
         times = "once" if log.send_count == 1 else f"{log.send_count} times since"
         provider = record.scope.split("/")[-2] if record.scope.count("/") >= 3 else "the provider"
         yield Moment(log.first_sent_at, f"sent to {provider}", detail=times, tone="claimed")
 
 
-def _steps(log: SagaLog) -> Iterable[Moment]:
+def _saga_moments(log: SagaLog) -> Iterable[Moment]:
     for step in log.entries:
         for title, progress in ((step.name, step.do), (f"undo {step.name}", step.undo)):
             tries = "first try" if progress.attempts <= 1 else f"{progress.attempts} tries"

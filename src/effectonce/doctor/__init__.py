@@ -1,7 +1,7 @@
-"""Finds what would break a promise, before it does: for `effectonce doctor` and the dashboard.
+"""Doctor finds what would break a promise, before it does: for `effectonce doctor` and the dashboard.
 
-It runs every start-up check, and looks for what only shows with time: sweepers that stopped, tables that grow, parked
-keys. It changes nothing, creates no file, and its work is bounded however much the stores hold.
+It runs every start-up check, and looks for what only shows with time: sweepers that stopped, tables that grow, messages
+that are parked. It changes nothing and creates no file. It scans no table, so it is quick however much a store holds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
 from .advice import SEVERITIES, Severity
-from .brokers import examine_broker, examine_intents, examine_worker
+from .broker_checks import examine_broker, examine_intents, examine_worker
 from .findings import Finding, Findings, Limits
-from .stores import examine_store
+from .store_checks import examine_store
 
 __all__ = ["SEVERITIES", "Finding", "Limits", "Severity", "examine"]
 
@@ -34,7 +34,7 @@ def examine(
     outbox: str | None = None,
     limits: Limits | None = None,
 ) -> list[Finding]:
-    """Return what is wrong with these, the worst first; [] where nothing is. Blocks: in async code, run it in a thread.
+    """Return what is wrong with these, the worst first; [] if nothing is. It blocks: in async code, run it in a thread.
 
     ``programs`` bring their own store and broker, which are examined as well. The dead letters of ``group`` in
     ``queues`` of ``broker`` are counted. ``outbox`` names a table other than the one that `migrate` creates.

@@ -1,4 +1,4 @@
-"""What doctor says about each kind of finding: how bad it is, why it matters, and what to run."""
+"""Advice for each kind of finding: how severe it is, why it matters, and what to run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 class Advice(NamedTuple):
     why: str
-    run: str  # {about} is the store, broker or queue; other words come from the check
+    run: str  # a command; {about} is the store, broker or queue, and the check fills in other words in braces
     severity: Severity = "warning"
 
 
-#: By the code of a finding or, where it is one, of the error of a start-up check.
+#: By the code of a finding; that of a start-up check is the code of its error.
 ADVICE = {
     # errors of start-up checks: the message names the particulars
     "schema-missing": Advice(
@@ -64,8 +64,8 @@ ADVICE = {
     # a store: its server
     "long-transaction": Advice(
         "The server keeps every row version since its start: tables grow, and claims get slower.",
-        "end it where it comes from; else, for {transaction}: SELECT pg_terminate_backend(pid), ROLLBACK PREPARED, or "
-        "KILL in MySQL",
+        "end it in the program that opened it; else, for {transaction}: SELECT pg_terminate_backend(pid), ROLLBACK "
+        "PREPARED, or KILL in MySQL",
     ),
     "dead-rows": Advice(
         "Autovacuum does not keep up: reads walk over what is dead.",
@@ -107,7 +107,7 @@ ADVICE = {
     ),
     # a broker
     "retention": Advice(
-        "A duplicate that comes after its record is gone runs again.",
+        "A duplicate that is delivered after its record has expired runs again.",
         "set retention= to more than {horizon}, with time for retries and redrives",
         "error",
     ),

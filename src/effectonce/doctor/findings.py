@@ -1,4 +1,4 @@
-"""Doctor's findings, the limits beyond which there is one, and how checks collect them."""
+"""Findings of doctor: what one says, the limits beyond which there is one, and how checks collect them."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class Findings:
 
     @contextmanager
     def catch(self, about: str) -> Iterator[None]:
-        """End the block at its first error of ours, and add that as a finding."""
+        """Add an `EffectOnceError` that the block raises as a finding, and continue after the block."""
         try:
             yield
         except EffectOnceError as error:
             self.add_error(error, about)
 
     def worst_first(self) -> list[Finding]:
-        """Return the findings without repetitions, the worst first."""
+        """Return the findings without duplicates, the worst first."""
         return sorted(dict.fromkeys(self._findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
 

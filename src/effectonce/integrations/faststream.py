@@ -51,13 +51,7 @@ class Idempotency:
     """
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        scope: str,
-        key: str | Callable[[Any], Key],
-        returns: Any = ...,
-        **options: Any,
+        self, store: Store, *, scope: str, key: str | Callable[[Any], Key], returns: Any = ..., **options: Any
     ) -> None:
         check_scope(scope)
         if not isinstance(key, str) and not callable(key):

@@ -1,4 +1,4 @@
-"""A broker for unit tests: deliver a message to a worker, and see how it was settled, without waiting for anything.
+"""A broker for unit tests: deliver a message to a worker and see how it was settled. No test has to sleep.
 
 broker = TestBroker()
 worker = eo.Worker(broker, store=memory_store)
@@ -68,7 +68,7 @@ class TestBroker(Broker):
         super().__init__(self._recorder, **options)
 
     def deliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[SettledDelivery]:
-        """Deliver ``messages``, and return how each was settled: "delayed" or "dead" where its handler fails."""
+        """Deliver ``messages``, and return how each was settled: "delayed" or "dead" if its handler fails."""
         return _run(self.adeliver(worker, queue, *messages))
 
     def redeliver(self, worker: Worker, *messages: Message[Any]) -> list[SettledDelivery]:
@@ -116,16 +116,16 @@ class TestBroker(Broker):
             return []
         before = len(self._recorder.settled)
         serving = asyncio.ensure_future(worker.serve())
-        arrived = asyncio.ensure_future(self._recorder.wait_until_settled(worker.name, awaited))
+        all_settled = asyncio.ensure_future(self._recorder.wait_until_settled(worker.name, awaited))
         try:
-            await asyncio.wait([serving, arrived], timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done() and not arrived.done():
+            await asyncio.wait([serving, all_settled], timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done() and not all_settled.done():
                 unsettled = ", ".join(id for _, id in self._recorder.awaited)
                 raise TimeoutError(
                     f"not settled after {self._timeout_s:g} s: {unsettled}; does its handler end? (timeout=)"
                 )
         finally:
-            arrived.cancel()
+            all_settled.cancel()
             worker.stop()
             await serving
         return self._recorder.settled[before:]
@@ -148,20 +148,20 @@ class _RecordingBackend(Wrapper):
         self.settled: list[SettledDelivery] = []
         self.awaited: Counter[tuple[str, str]] = Counter()
         self._group = ""
-        self._arrived = asyncio.Event()
-        self._nacked: dict[tuple[str, str, Any], tuple[str, int]] = {}  # (group, queue, number): (id, due at)
+        self._all_settled = asyncio.Event()
+        self._nacked: dict[tuple[str, str, Any], tuple[str, int]] = {}  # (group, queue, number): (id, when it is due)
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return _RecordingConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
 
     def due(self, group: str, now: int) -> Counter[tuple[str, str]]:
-        """Return what is due for redelivery to ``group`` by now."""
+        """Count the messages that are due for redelivery to ``group``, by (queue, id)."""
         return Counter((q, id) for (g, q, _), (id, at) in self._nacked.items() if g == group and at <= now)
 
     async def wait_until_settled(self, group: str, awaited: Counter[tuple[str, str]]) -> None:
-        """Wait until ``group`` has settled each of these as often as counted."""
-        self._group, self.awaited, self._arrived = group, awaited, asyncio.Event()
-        await self._arrived.wait()
+        """Wait until ``group`` has settled each of the ``awaited`` (queue, id) as often as it is counted."""
+        self._group, self.awaited, self._all_settled = group, awaited, asyncio.Event()
+        await self._all_settled.wait()
 
     def record(self, group: str, delivery: Delivery, how: Any, after: float = 0.0, **details: Any) -> None:
         id, place = delivery.packet.id, (group, delivery.queue, delivery.handle.key)
@@ -175,7 +175,7 @@ class _RecordingBackend(Wrapper):
         if group == self._group:
             self.awaited -= Counter([(delivery.queue, id)])  # a Counter drops what falls to zero
             if not self.awaited:
-                self._arrived.set()
+                self._all_settled.set()
 
 
 class _RecordingConsumer(Wrapper):

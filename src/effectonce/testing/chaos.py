@@ -1,4 +1,5 @@
-"""Stores and brokers that fail at random, from a seed: for tests that must pass whichever call fails."""
+"""Stores and brokers whose calls fail at random, repeatably by a seed: for tests that must pass whichever call
+fails."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from .wrapper import Wrapper
 
 
 class Dice:
-    """Decides whether a call fails, and how. Safe to use from several threads."""
+    """Decides at random whether a call fails, and how. It counts its decisions. Safe to use from several threads."""
 
     def __init__(self, failure_rate: float, seed: int) -> None:
         if not 0 <= failure_rate < 1:
@@ -42,10 +43,10 @@ class Dice:
 
 
 class ChaosStore(Store):
-    """A store that fails: of its claims and settlements, a share of ``failure_rate`` is either not executed or executed
-    without an answer. The same ``seed`` fails in the same way, as far as the calls come in the same order.
+    """A store that fails: a share of ``failure_rate`` of its claims and settlements is not executed, or is executed but
+    not answered. The same ``seed`` fails in the same way, as far as the calls come in the same order.
 
-    ``inner`` is the store behind it: a URL, or a backend. ``dice`` counts what was thrown and what failed.
+    ``inner`` is the store behind it: a URL, or a backend. ``dice`` counts the calls and the failures.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ChaosStore(Store):
 
 
 class _Chaos(Wrapper):
-    """Something behind which calls fail as ``dice`` decide."""
+    """The base of wrappers whose calls fail as ``dice`` decides."""
 
     def __init__(self, inner: Any, dice: Dice) -> None:
         super().__init__(inner)

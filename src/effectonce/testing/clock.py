@@ -1,4 +1,4 @@
-"""A clock that moves only when a test says so."""
+"""A clock that moves only when a test advances it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 from effectonce.values.durations import Duration, micros
 
-#: 2026-01-01T00:00:00Z, where a `ManualClock` starts unless told otherwise.
+#: Where a `ManualClock` starts by default: 2026-01-01T00:00:00Z.
 START_US = 1_767_225_600_000_000
 
 

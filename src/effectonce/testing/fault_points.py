@@ -1,7 +1,7 @@
-"""Fault injection into one delivery, at any of its steps, inside this process.
+"""Fault points: injecting a fault into one delivery, at any of its steps, inside this process.
 
-A step is a line of the user's own code, or a store operation before or after it is executed. A killed process does
-nothing more: the store operations of its ``finally`` blocks are not executed.
+A step is a line of the user's own code, or a store operation before or after it is executed. A killed delivery runs no
+more store operations, not even those in its ``finally`` blocks: the process is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.contracts import Capabilities
@@ -27,52 +27,57 @@ from .wrapper import Wrapper
 
 Fault = Literal["killed", "raises", "loses its store"]
 
-_SETTLEMENTS = {"done": "complete", "free": "release", "failed": "fail", "in_doubt": "doubt"}
-_OTHERS = {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Renewal: "renew"}
+_SETTLEMENT_NAMES = {"done": "complete", "free": "release", "failed": "fail", "in_doubt": "doubt"}
+_OPERATION_NAMES = {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Renewal: "renew"}
 
 
 def operation_name(op: Batchable) -> str:
     """Return the name of ``op`` in timelines: ``"claim"``, ``"complete"``, ``"release"``, ``"refund"`` and so on."""
     if isinstance(op, Settlement):
-        return "refund" if op.refund else _SETTLEMENTS[op.state]
-    return _OTHERS[type(op)]
+        return "refund" if op.refund else _SETTLEMENT_NAMES[op.state]
+    return _OPERATION_NAMES[type(op)]
 
 
 class Killed(BaseException):
     """The process of this delivery died here. It is not an `Exception`, so that no handler can catch it."""
 
 
-class Injected(RuntimeError):
+class InjectedError(RuntimeError):
     """The error that a handler raises because a test injects it."""
 
 
+class Step(NamedTuple):
+    description: str
+    at_store: bool  # a store operation, not a line of code
+
+
 class FaultInjector:
-    """Records the steps of one delivery, and injects ``fault`` at step number ``at``, if any."""
+    """Records the steps of one delivery, and injects ``fault`` at the step with index ``at``, if any."""
 
     def __init__(self, fault: Fault = "killed", at: int | None = None) -> None:
         self.fault = fault
         self.at = at
-        self.steps: list[str] = []
-        self.at_store: list[bool] = []  # for each step, whether it was a store operation
+        self.steps: list[Step] = []
         self.killed = False
 
-    def step(self, what: str, at_store: bool) -> None:
+    def reach_step(self, description: str, at_store: bool) -> None:
+        """Record a step, and raise if a fault is to be injected there."""
         if self.killed:
             raise Killed
-        self.steps.append(what)
-        self.at_store.append(at_store)
+        self.steps.append(Step(description, at_store))
         if len(self.steps) - 1 != self.at:
             return
         if self.fault == "killed":
             self.killed = True
             raise Killed
         if self.fault == "raises":
-            raise Injected(f"made to fail before {what}")
-        raise StoreUnavailable(f"made to fail at {what}", 0.0)
+            raise InjectedError(f"made to fail before {description}")
+        raise StoreUnavailable(f"made to fail at {description}", 0.0)
 
     def fault_points(self, at_store: bool | None = None, limit: int = 60) -> Sequence[int]:
-        """Return steps at which to inject a fault into another delivery: all, or ``limit`` of them, evenly spread."""
-        points = [index for index, place in enumerate(self.at_store) if at_store is None or place is at_store]
+        """Return indexes of steps at which to inject a fault into another delivery: all, or ``limit`` evenly spread
+        ones."""
+        points = [index for index, step in enumerate(self.steps) if at_store in (None, step.at_store)]
         if len(points) <= limit:
             return points
         return [points[index * len(points) // limit] for index in range(limit)]
@@ -90,7 +95,7 @@ class FaultInjector:
     @staticmethod
     def is_step(frame: FrameType) -> bool:
         """Tell whether the lines of ``frame`` are steps: those of the user's own code are."""
-        return _is_users(frame.f_code.co_filename)
+        return _is_user_code(frame.f_code.co_filename)
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         return self._line if self.is_step(frame) else None
@@ -98,12 +103,12 @@ class FaultInjector:
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
             path, line = frame.f_code.co_filename, frame.f_lineno
-            self.step(f"{Path(path).name}:{line}  {show(linecache.getline(path, line).strip(), 80)}", False)
+            self.reach_step(f"{Path(path).name}:{line}  {show(linecache.getline(path, line).strip(), 80)}", False)
         return self._line
 
 
 @cache
-def _is_users(path: str) -> bool:
+def _is_user_code(path: str) -> bool:
     """Tell whether a file belongs neither to the interpreter, nor to an installed package, nor to effectonce."""
     if path.startswith("<"):
         return False
@@ -143,8 +148,8 @@ class _FaultInjectingPort(Wrapper):
 
     async def _run_one(self, op: Batchable) -> Reply:
         injector = self._backend.injector
-        injector.step(f"{operation_name(op)}: sent to the store", True)
+        injector.reach_step(f"{operation_name(op)}: sent to the store", True)
         reply: Reply
         (reply,) = await self._inner.run([op])
-        injector.step(f"{operation_name(op)}: done, and the reply is on its way", True)
+        injector.reach_step(f"{operation_name(op)}: done, and the reply is on its way", True)
         return reply

@@ -1,4 +1,4 @@
-"""`assert_idempotent`: does a handler survive being delivered twice?"""
+"""`assert_idempotent`: a test that a handler has its effect once, however its message is delivered."""
 
 from __future__ import annotations
 

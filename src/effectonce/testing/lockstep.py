@@ -1,4 +1,4 @@
-"""Calls in several threads that stop at every line of the user's code, so that they really overlap."""
+"""Calls in several threads in lockstep: each stops at every line of the user's code, so that they really overlap."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ WAIT_BUDGET_S = 1.0
 
 
 def call_in_lockstep(call: Callable[[], Any], count: int, is_step: Callable[[FrameType], bool]) -> list[Any]:
-    """Call it in ``count`` threads, which stop at each line of a frame for which ``is_step`` is true, until all are at
-    one. Returns what each call returned or raised."""
+    """Run ``call`` in ``count`` threads. Each waits before every line of a frame for which ``is_step`` is true, until
+    all have reached one. Returns what each call returned or raised."""
     outcomes: list[Any] = [None] * count
     lockstep = _Lockstep(count)
 
@@ -45,10 +45,10 @@ def call_in_lockstep(call: Callable[[], Any], count: int, is_step: Callable[[Fra
 
 
 class _Lockstep:
-    """Keeps threads abreast: each waits at every line until all that still run are at one, however busy the machine.
+    """Lets threads continue together: each waits at a line until all that still run have reached one.
 
-    A thread that waits for something else (a lock, another's result) arrives nowhere: all of them together wait for
-    such threads no longer than `WAIT_BUDGET_S`.
+    A thread that is blocked (by a lock, or by another's result) does not reach one. The others wait for such threads no
+    longer than `WAIT_BUDGET_S` in all.
     """
 
     def __init__(self, threads: int) -> None:

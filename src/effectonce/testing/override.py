@@ -1,4 +1,4 @@
-"""Put one store in the place of another for the length of a test."""
+"""`override`: puts one store in the place of another for the duration of a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from effectonce.store import Store
 def override(store: Store, other: Store) -> Iterator[Store]:
     """Make every guard on ``store`` use ``other`` inside the ``with``; ``store`` itself is not even opened.
 
-    Calls that began before keep the store that they began with.
+    Calls that are already running keep their store.
     """
     before = store.use_runtime(other.runtime)
     try:

@@ -1,4 +1,4 @@
-"""The pytest plugin: installed with effectonce, loaded by pytest, and idle until a test uses one of its fixtures.
+"""The pytest plugin: pytest loads it wherever effectonce is installed; it does nothing until a test uses it.
 
 Fixtures: ``manual_clock``, and on that clock ``memory_store``, an empty store, and ``memory_broker``, a `TestBroker`.
 Marker::

@@ -1,4 +1,4 @@
-"""What Hypothesis draws for tests of handlers: messages, and the schedules that a queue may deliver them by.
+"""Hypothesis strategies for tests of handlers: messages, and the schedules in which a queue may deliver them.
 
     from effectonce.testing import strategies as est
 

@@ -1,4 +1,4 @@
-"""The trials of one handler: it is delivered in every way that a queue may, and its effects are counted.
+"""Trials of a handler: a message is delivered to it in every way that a queue may, and its effects are counted.
 
 Written once for sync and async: a handler of plain ``def`` never suspends, so sync code drives the same coroutines.
 """
@@ -29,23 +29,23 @@ CONCURRENT_DELIVERIES = 5
 CONCURRENT_SCENARIO = f"delivered {CONCURRENT_DELIVERIES} times at once"
 MAX_REDELIVERIES = 5
 HOUR_US = 3_600_000_000
-PARKED_BY = ("InDoubt", "AttemptsExhausted", "PermanentFailure")  # errors after which an operator finds the message
+PARKING_ERRORS = (InDoubt, PermanentFailure)  # after these a message is not redelivered, and an operator finds it
 
 Verdict = Literal["once", "lost", "doubled", "may repeat", "broken"]
 
-_LOST = (
+_LOST_REMEDY = (
     "The delivery was taken for done without its effect: record it after the effect, or in one transaction with it "
     "(eo.Inbox), and let what failed be delivered again."
 )
-_UNGUARDED = (
+_UNGUARDED_REMEDY = (
     "The second delivery cannot know that there was a first: guard the handler with @eo.once(store, key=...), or "
     "with an eo.Inbox where the effect is a row of yours."
 )
-_CONCURRENT = (
+_CONCURRENT_REMEDY = (
     "Each delivery looked before any had recorded: looking and recording must be one atomic step, as in @eo.once or in "
     "an eo.Inbox."
 )
-_TWO_STEPS = (
+_TWO_STEPS_REMEDY = (
     "The effect and the record of it are two steps, and the process ended between them: commit both in one "
     "transaction (eo.Inbox), or give the other side a key that is the same each time (eo.current().provider_key)."
 )
@@ -53,8 +53,8 @@ _TWO_STEPS = (
 
 def _remedy_for(scenario: str, step: str) -> str:
     if step:
-        return _TWO_STEPS
-    return _CONCURRENT if scenario == CONCURRENT_SCENARIO else _UNGUARDED
+        return _TWO_STEPS_REMEDY
+    return _CONCURRENT_REMEDY if scenario == CONCURRENT_SCENARIO else _UNGUARDED_REMEDY
 
 
 class Trial(Struct, frozen=True):
@@ -65,7 +65,7 @@ class Trial(Struct, frozen=True):
     effects: int
     expected: int
     timeline: Sequence[str]  # what happened, in order
-    step: str = ""  # where the first delivery ended, if it was made to
+    step: str = ""  # where a fault ended the first delivery
     why: str = ""
     remedy: str = ""
 
@@ -76,7 +76,8 @@ class Trial(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """Every trial of one handler. ``failures`` break a promise; in ``windows`` its mode allows the effect to repeat."""
+    """Every trial of one handler. ``failures`` broke a promise; in ``windows`` the effect repeated as its mode
+    allows."""
 
     handler: str
     trials: Sequence[Trial]
@@ -99,15 +100,12 @@ class Report(Struct, frozen=True):
         return f"{self.handler} is not idempotent.\n\n{first}{more}"
 
 
-class World:
-    """A world in which the operation is new: a store of its own, messages with new ids, and the events of one trial."""
+class TrialWorld:
+    """The surroundings of one trial, in which the operation is new: an empty store, new message ids, and what
+    happened."""
 
     def __init__(
-        self,
-        handler: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        count_effects: Callable[[], int],
+        self, handler: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], count_effects: Callable[[], int]
     ) -> None:
         self.backend = FaultInjectingBackend()
         self.events: list[str] = []
@@ -116,6 +114,7 @@ class World:
         self._kwargs = kwargs
         self._count_effects = count_effects
         self._effects_before = count_effects()
+        self._last_errors: Sequence[BaseException] = ()  # of the last delivery, or of all that were made at once
 
     @property
     def effects(self) -> int:
@@ -141,11 +140,12 @@ class World:
                 results.append(value)
             outcome = "it returned"
         except Killed as killed:
-            error, outcome = killed, f"its process was killed before {injector.steps[-1]}"
+            error, outcome = killed, f"its process was killed before {injector.steps[-1].description}"
         except Exception as raised:
             error, outcome = raised, f"it raised {type(raised).__name__}: {raised}"
         finally:
             self.backend.injector = FaultInjector()
+        self._last_errors = () if error is None else (error,)
         self.events.append(f"delivered: {outcome}; {_format_effects(self.effects - effects_before)}")
         return error
 
@@ -156,7 +156,7 @@ class World:
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         else:
             outcomes = call_in_lockstep(self.call_handler, CONCURRENT_DELIVERIES, FaultInjector.is_step)
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        errors = self._last_errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         names = ", ".join(sorted({type(error).__name__ for error in errors}))
         others = f"the others raised {names}" if names else "none raised"
         returned = CONCURRENT_DELIVERIES - len(errors)
@@ -164,11 +164,12 @@ class World:
         return not errors
 
     async def redeliver_until_settled(self, pause: int) -> None:
-        """Redeliver, as a queue does after ``pause``, until the handler returns or ends without hope of success."""
+        """Redeliver, each time after ``pause`` microseconds, until the handler returns, or raises what a queue does not
+        retry."""
         for _ in range(MAX_REDELIVERIES):
             self.pass_time(pause)
             error = await self.deliver()
-            if error is None or isinstance(error, InDoubt | PermanentFailure):
+            if error is None or isinstance(error, PARKING_ERRORS):
                 return
             if isinstance(error, EffectOnceError) and not isinstance(error, Retryable):
                 return
@@ -180,8 +181,8 @@ class World:
 
     @property
     def is_parked(self) -> bool:
-        """Whether the message ended where an operator finds it: in doubt, or failed for good."""
-        return any(name in self.events[-1] for name in PARKED_BY)
+        """Whether the last delivery left the message to an operator: in doubt, or failed for good."""
+        return any(isinstance(error, PARKING_ERRORS) for error in self._last_errors)
 
 
 def _renew_message(argument: Any) -> Any:
@@ -218,11 +219,11 @@ class IdempotenceTrials:
         guarded = handler if isinstance(handler, Guarded) else None
         policy = guarded.policy if guarded is not None else None
         self._stores = {used for used in (store, guarded.store if guarded is not None else None) if used is not None}
-        #: How long a store's time runs between deliveries; a handler without a store of ours has no time to pass.
+        #: How far the clock of the store is advanced between deliveries; a handler without a store of ours has none.
         self._redelivery_pause = HOUR_US if self._stores else 0
         if policy is not None:
             self._redelivery_pause = policy.lease * 2
-        #: What the mode allows: a second effect after a delivery that recorded nothing, and beside a running one.
+        #: What the mode allows: a second effect after a delivery that recorded nothing, or during a delivery.
         self._may_rerun = bool(self._stores) and not strict
         self._may_overlap = policy is not None and policy.seen_set and not strict
         self._expected = 0
@@ -253,10 +254,10 @@ class IdempotenceTrials:
         return Report(name_of(self._handler), trials)
 
     @contextmanager
-    def _world(self) -> Iterator[World]:
+    def _world(self) -> Iterator[TrialWorld]:
         if self._reset is not None:
             self._reset()
-        world = World(self._handler, self._args, self._kwargs, self._count_effects)
+        world = TrialWorld(self._handler, self._args, self._kwargs, self._count_effects)
         with ExitStack() as stack:
             for store in self._stores:
                 stack.enter_context(override(store, Store(world.backend, sweep_every=None)))
@@ -311,19 +312,23 @@ class IdempotenceTrials:
     async def _deliver_with_fault(self, fault: Fault, at: int) -> Trial:
         with self._world() as world:
             injector = FaultInjector(fault, at)
-            if await world.deliver(injector) is not None:  # else it was acked, and does not come again
+            if await world.deliver(injector) is not None:  # otherwise it was acked, and is not redelivered
                 await world.redeliver_until_settled(self._redelivery_pause)
-            step = injector.steps[at] if at < len(injector.steps) else "its end"
+            step = injector.steps[at].description if at < len(injector.steps) else "its end"
             return self._end_trial(world, fault, step, may_repeat=self._may_rerun)
 
     def _end_trial(
-        self, world: World, scenario: str, step: str = "", *, may_repeat: bool = False, why: str = ""
+        self, world: TrialWorld, scenario: str, step: str = "", *, may_repeat: bool = False, why: str = ""
     ) -> Trial:
         effects, expected = world.effects, self._expected
         verdict: Verdict = "broken" if why else "once"
         remedy = ""
         if effects < expected and not world.is_parked:
-            verdict, why, remedy = "lost", f"{_format_effects(effects)} instead of {expected}: it was lost", _LOST
+            verdict, why, remedy = (
+                "lost",
+                f"{_format_effects(effects)} instead of {expected}: it was lost",
+                _LOST_REMEDY,
+            )
         elif effects > expected:
             verdict = "may repeat" if may_repeat else "doubled"
             why = f"{_format_effects(effects)} instead of {expected}: it happened again"

@@ -1,4 +1,4 @@
-"""An object that stands before another one, to record or to disturb some of its calls."""
+"""A wrapper of another object, the base of those that record its calls or make them fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Wrapper:
-    """Passes on to ``inner`` what a subclass does not define."""
+    """Delegates to ``inner`` what a subclass does not define."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

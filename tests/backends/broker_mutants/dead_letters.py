@@ -45,7 +45,7 @@ class MovesAndKeeps(MemoryConsumer):
         return answer
 
 
-@caught_by("dead_letters_are_paged_oldest_first", "removing_removes_these_and_no_others")
+@caught_by("dead_letters_are_paged_oldest_first", "removing_removes_only_the_named_ones")
 class NewestFirst(MemoryDeadLetters):
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         page, after = await super().browse(limit, cursor)
@@ -58,13 +58,13 @@ class OnePageOnly(MemoryDeadLetters):
         return (await super().browse(limit, cursor))[0], None
 
 
-@caught_by("removing_removes_these_and_no_others")
+@caught_by("removing_removes_only_the_named_ones")
 class RemovesAll(MemoryDeadLetters):
     async def remove(self, ids: Sequence[str]) -> int:
         return len(self._dead_letters()) if ids and (self._dead_letters().clear() or True) else 0
 
 
-@caught_by("listing_does_not_take_them_away_from_another", "dead_letters_are_paged_oldest_first")
+@caught_by("listing_takes_no_dead_letter_away", "dead_letters_are_paged_oldest_first")
 class TakesWhatItShows(MemoryDeadLetters):
     """As a queue that can only be consumed."""
 

@@ -47,25 +47,25 @@ class NeedsSomethingToPublish(MemoryPublisher):
         return await super().publish(queue, packets)
 
 
-@caught_by("bodies_come_back_byte_for_byte")
+@caught_by("bodies_are_delivered_byte_for_byte")
 class TakesBodiesForText(Changing):
     def change(self, packet: Packet) -> Packet:
         return replace(packet, body=packet.body.decode("utf-8", "replace").encode())
 
 
-@caught_by("bodies_come_back_byte_for_byte")
+@caught_by("bodies_are_delivered_byte_for_byte")
 class EndsAtTheFirstZero(Changing):
     def change(self, packet: Packet) -> Packet:
         return replace(packet, body=packet.body.partition(b"\0")[0])
 
 
-@caught_by("headers_come_back_as_they_were")
+@caught_by("headers_are_delivered_unchanged")
 class LowersHeaderNames(Changing):
     def change(self, packet: Packet) -> Packet:
         return replace(packet, headers={name.lower(): value for name, value in packet.headers.items()})
 
 
-@caught_by("headers_come_back_as_they_were")
+@caught_by("headers_are_delivered_unchanged")
 class DropsEmptyHeaders(Changing):
     """As BabelQueue's transports do."""
 
@@ -100,13 +100,13 @@ class DropsWhatNobodyReadsYet(MemoryPublisher):
         return answers
 
 
-@caught_by("receive_comes_back_empty_after_its_wait")
+@caught_by("receive_returns_nothing_after_its_wait")
 class WaitsForEver(MemoryConsumer):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         return await super().receive(limit, wait) or (await asyncio.sleep(2), ())[1]
 
 
-@caught_by("receive_wakes_when_a_message_comes")
+@caught_by("receive_returns_when_a_message_arrives")
 class LooksOnlyAtTheEnd(MemoryConsumer):
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         await asyncio.sleep(wait)
@@ -132,7 +132,7 @@ class NeverHasRoomAgain(MemoryConsumer):
         self._unsettled.release = lambda held: False  # type: ignore[method-assign]
 
 
-@caught_by("several_consumers_share_the_messages", "deliveries_of_a_dead_consumer_come_to_another")
+@caught_by("several_consumers_share_the_messages", "a_dead_consumers_deliveries_are_redelivered_to_another")
 class GivesTheSameToAll(Mutant):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         name = f"{group}-{os.urandom(4).hex()}"

@@ -27,8 +27,8 @@ class Unkeyed(MemoryPublisher):
 
 
 @caught_by(
-    "the_next_of_a_key_comes_to_no_other_while_one_is_unsettled",
-    "a_nacked_delivery_comes_before_those_behind_it",
+    "no_consumer_gets_the_next_of_a_key_while_one_is_unsettled",
+    "a_nacked_delivery_is_redelivered_before_those_behind_it",
     "a_delayed_key_does_not_hold_up_another",
 )
 class IgnoresKeys(Unkeyed):

@@ -14,7 +14,7 @@ from effectonce.contracts import Delivery
 from .base import Defect, caught_by
 
 
-@caught_by("an_acked_delivery_does_not_come_again")
+@caught_by("an_acked_delivery_is_not_redelivered")
 class ForgetsAcks(MemoryConsumer):
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         return [True] * len(deliveries)
@@ -36,7 +36,7 @@ class Buffering(MemoryConsumer):
         return await super().receive(limit, wait)
 
 
-@caught_by("closing_sends_the_acks_that_wait", "closing_gives_unsettled_deliveries_back")
+@caught_by("closing_sends_the_acks_that_wait", "closing_returns_unsettled_deliveries")
 class ClosesOnUnsentAcks(Buffering):
     pass
 
@@ -79,13 +79,13 @@ class NeedsSomethingToSettle(MemoryConsumer):
         return [answers[0]]
 
 
-@caught_by("a_nacked_delivery_comes_again_unchanged", "attempts_are_counted")
+@caught_by("a_nacked_delivery_is_redelivered_unchanged", "attempts_are_counted")
 class LosesNacks(MemoryConsumer):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await self.ack(deliveries)
 
 
-@caught_by("a_nacked_delivery_comes_again_unchanged")
+@caught_by("a_nacked_delivery_is_redelivered_unchanged")
 class RewritesNacks(MemoryConsumer):
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         answers = await self.ack(deliveries)
@@ -143,7 +143,7 @@ class CountsNacksOnly(MemoryConsumer):
         return [replace(delivery, attempt=self.nacked.get(delivery.packet.id, 0) + 1) for delivery in deliveries]
 
 
-@caught_by("deliveries_of_a_dead_consumer_come_to_another")
+@caught_by("a_dead_consumers_deliveries_are_redelivered_to_another")
 class KeepsItsDeliveriesForEver(MemoryConsumer):
     """F07: the deliveries of a dead consumer never come to another."""
 
@@ -210,7 +210,7 @@ class OneCallAtATime(MemoryConsumer):
             return await super().ack(deliveries)
 
 
-@caught_by("closing_gives_unsettled_deliveries_back", "each_delivery_is_settled_alone")
+@caught_by("closing_returns_unsettled_deliveries", "each_delivery_is_settled_alone")
 class KeepsDeliveriesAtItsEnd(MemoryConsumer):
     async def close(self) -> None:
         return None

@@ -69,7 +69,7 @@ def make_site(request: pytest.FixtureRequest) -> Callable[[], Site]:
 
 
 # A membership outlives its connections. What a consumer held comes to others when it is dead: see below.
-ALONE = side_by_side.alone(skip=["a_connection_that_breaks_gives_back_its_deliveries"])
+ALONE = side_by_side.alone(skip=["deliveries_of_a_broken_connection_are_redelivered"])
 
 
 @pytest.mark.long

@@ -27,9 +27,9 @@ CASES = {str(case): case for case in broker_cases()}
 @pytest.mark.parametrize(
     "name",
     [
-        "receive_wakes_when_a_message_comes",
+        "receive_returns_when_a_message_arrives",
         "a_delay_keeps_a_delivery_back_that_long",
-        "deliveries_of_a_dead_consumer_come_to_another",
+        "a_dead_consumers_deliveries_are_redelivered_to_another",
         "extend_keeps_a_delivery_past_the_window",
         "a_cancelled_receive_loses_nothing",
     ],

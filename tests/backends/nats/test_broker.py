@@ -78,7 +78,7 @@ SEVERAL_GROUPS = (
     "another_group_gets_every_message_too",
     "a_nack_of_one_group_does_not_deliver_to_another",
     "a_message_to_an_undeclared_queue_is_kept_or_refused",
-    "an_acked_delivery_does_not_come_again",
+    "an_acked_delivery_is_not_redelivered",
     "a_dead_letter_can_be_sent_again",
     "a_declared_queue_passes_its_check",
 )

@@ -63,10 +63,10 @@ def own() -> Iterator[RabbitMQ]:
 
 WINDOWED = (
     "a_cancelled_receive_loses_nothing",
-    "an_acked_delivery_does_not_come_again",
+    "an_acked_delivery_is_not_redelivered",
     "closing_sends_the_acks_that_wait",
     "an_attempt_that_was_never_settled_counts",
-    "deliveries_of_a_dead_consumer_come_to_another",
+    "a_dead_consumers_deliveries_are_redelivered_to_another",
     "a_stale_ack_is_refused_and_leaves_the_heirs_delivery_alone",
     "a_stale_nack_does_not_deliver_it_twice",
     "a_stale_dead_letter_is_refused",
@@ -79,7 +79,7 @@ ON_CLASSIC = (
     "a_delayed_delivery_outlives_its_consumer",
     "a_dead_letter_keeps_its_bytes_and_the_reason",
     "dead_letters_are_paged_oldest_first",
-    "removing_removes_these_and_no_others",
+    "removing_removes_only_the_named_ones",
     "both_ends_recover_from_a_broken_connection",
 )
 

@@ -64,7 +64,7 @@ def site(redis_url: str, unique_name: str, proxy: FaultProxy, request: pytest.Fi
 TestContract = broker_suite()
 
 
-@pytest.mark.parametrize("name", ["attempts_are_counted", "deliveries_of_a_dead_consumer_come_to_another"])
+@pytest.mark.parametrize("name", ["attempts_are_counted", "a_dead_consumers_deliveries_are_redelivered_to_another"])
 def test_valkey_keeps_the_contract_too(name: str, valkey_url: str, unique_name: str) -> None:
     {str(case): case for case in broker_cases()}[name].run(backend_at(valkey_url, namespace=unique_name))
 

@@ -43,7 +43,7 @@ TestContract = broker_suite()
         "an_attempt_that_was_never_settled_counts",
         "extend_keeps_a_delivery_past_the_window",
         "a_cancelled_receive_loses_nothing",
-        "a_nacked_delivery_comes_before_those_behind_it",
+        "a_nacked_delivery_is_redelivered_before_those_behind_it",
     ],
 )
 def test_time_goes_by_on_the_machines_clock_too(tmp_path: Path, name: str) -> None:

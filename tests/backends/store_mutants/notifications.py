@@ -56,7 +56,7 @@ class NotifiesOfNothing(NotifyingPort):
         return ()
 
 
-@caught_by("changes_come_back_at_their_timeout")
+@caught_by("changes_returns_at_its_timeout")
 class ChangesIgnoreTheTimeout(NotifyingPort):
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         time.sleep(2.2)  # noqa: ASYNC251

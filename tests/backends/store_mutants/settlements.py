@@ -48,7 +48,7 @@ class NoRefund(Mutant):
         return self.apply_correctly(replace(op, refund=False) if isinstance(op, Settlement) else op, now)
 
 
-@caught_by("a_settled_record_is_not_settled_otherwise", "a_claim_moved_to_in_doubt_may_not_be_released_or_failed")
+@caught_by("a_settled_record_is_not_settled_differently", "a_claim_moved_to_in_doubt_may_not_be_released_or_failed")
 class OwnerMaySettleAgain(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         row = self.row(op)

@@ -59,13 +59,13 @@ class OneScopeForAll(Mutant):
         return await super().forget(scope[:22], key, retention)
 
 
-@caught_by("results_come_back_byte_for_byte")
+@caught_by("results_are_stored_byte_for_byte")
 class EmptyResultIsNone(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         return self.apply_correctly(replace(op, result=op.result or None) if isinstance(op, Settlement) else op, now)
 
 
-@caught_by("results_come_back_byte_for_byte", "errors_come_back_byte_for_byte")
+@caught_by("results_are_stored_byte_for_byte", "errors_are_stored_byte_for_byte")
 class NoneIsAnEmptyResult(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         if isinstance(op, Settlement):
@@ -73,7 +73,7 @@ class NoneIsAnEmptyResult(Mutant):
         return self.apply_correctly(op, now)
 
 
-@caught_by("results_come_back_byte_for_byte", "a_large_result_comes_back_whole")
+@caught_by("results_are_stored_byte_for_byte", "a_large_result_is_stored_whole")
 class ResultsAreText(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         if isinstance(op, Settlement) and op.result is not None:
@@ -81,7 +81,7 @@ class ResultsAreText(Mutant):
         return self.apply_correctly(op, now)
 
 
-@caught_by("a_large_result_comes_back_whole", "a_batch_of_large_results_is_stored_whole")
+@caught_by("a_large_result_is_stored_whole", "a_batch_of_large_results_is_stored_whole")
 class ResultsAreCutAt64K(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         if isinstance(op, Settlement | Remember) and op.result is not None:

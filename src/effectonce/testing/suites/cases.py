@@ -1,4 +1,4 @@
-"""Cases of a contract suite: how they are found in their modules, and become tests of pytest."""
+"""Cases of a contract suite: collecting them from their modules, and making pytest tests of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Case(Generic[H]):
 
     def __init__(self, body: Callable[[H], Coroutine[Any, Any, None]], requires: str = "") -> None:
         self.body = body
-        self.requires = requires  # the capability without which it does not apply
+        self.requires = requires  # a capability; the case is skipped on a backend without it
         self.name = body.__name__
         self.__doc__ = body.__doc__
 
@@ -31,7 +31,7 @@ class Case(Generic[H]):
 def collect_cases(case_type: Callable[[Any, str], C], *modules: ModuleType) -> list[C]:
     """Make a case of every public coroutine function that is defined in ``modules``, in their order.
 
-    A constant ``REQUIRES`` of a module names the capability without which its cases do not apply.
+    A constant ``REQUIRES`` of a module names a capability: its cases are skipped on a backend without it.
     """
     cases = [
         case_type(body, getattr(module, "REQUIRES", ""))
@@ -49,8 +49,8 @@ def pytest_class(
 ) -> type:
     """Make a class of tests, one for each case that ``skip`` does not name.
 
-    An unknown name in ``skip`` is an error, so that the list cannot rot. ``fixtures`` are constructors of what the
-    tests ask for by these names; where one is None, the caller has a fixture of that name.
+    An unknown name in ``skip`` is an error, so that the list does not become stale. ``fixtures`` are constructors of
+    the fixtures that the tests use; None means that the caller has a fixture of that name.
     """
     import pytest
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 OPEN_FILES = "/proc/self/fd"
-LEAKED_FILES = 3  # so many more open files than before are a leak
+MIN_LEAKED_FILES = 3  # fewer may be open for other reasons
 
 
 def expect(actual: object, expected: object, what: str) -> None:
@@ -33,7 +33,7 @@ def require(condition: bool, problem: str) -> None:
 
 
 def need(value: T | None, what: str) -> T:
-    """Return ``value``; where it is None or False the case does not apply, and is skipped."""
+    """Return ``value``. If it is None or False, skip the case: it does not apply to this backend."""
     if value is None or value is False:
         raise unittest.SkipTest(f"needs {what}")
     return value
@@ -44,7 +44,7 @@ async def expect_no_leak(
 ) -> None:
     """Require that ``use``, which opens things and closes them, leaves no file open.
 
-    What its first round leaves may be kept for reuse (SQLite does that); what the second adds is a leak.
+    Files that its first round leaves open may be for reuse, as in SQLite. What a second round adds is a leak.
     """
     need(sys.platform == "linux", f"a system that lists open files in {OPEN_FILES}")
     await use()
@@ -53,7 +53,7 @@ async def expect_no_leak(
     for _ in range(attempts):
         gc.collect()
         leaked = len(os.listdir(OPEN_FILES)) - before
-        if leaked < LEAKED_FILES:
+        if leaked < MIN_LEAKED_FILES:
             return
         await sleep(0.05)
     raise AssertionError(f"all was closed after use, and {leaked} more files are open than before")

@@ -1,1 +1,1 @@
-"""The contract of brokers: what `effectonce.contracts.Publisher`, `Consumer` and `DeadLetters` say, as cases."""
+"""The contract of brokers, as cases: what `effectonce.contracts.Publisher`, `Consumer` and `DeadLetters` demand."""

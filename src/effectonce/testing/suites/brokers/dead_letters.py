@@ -1,4 +1,4 @@
-"""Dead letters: kept with their bytes and the reason, listed, removed, sent again."""
+"""Dead letters: stored with their bytes and the reason, listed, removed, sent again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .harness import BrokerHarness, bodies_of, make_packet, numbered_bodies
 REASON = {"eo-dead-reason": "PermanentFailure: Café ☕", "eo-dead-attempts": "3"}
 
 
-async def _given_five(h: BrokerHarness) -> DeadLetters:
+async def _make_five(h: BrokerHarness) -> DeadLetters:
     """Make five dead letters, one after the other, and return an open view of them."""
     consumer = await h.consumer()
     for body in numbered_bodies(5):
@@ -51,7 +51,7 @@ async def a_dead_letter_is_not_delivered_again(h: BrokerHarness) -> None:
 
 
 async def dead_letters_are_paged_oldest_first(h: BrokerHarness) -> None:
-    dead_letters = await _given_five(h)
+    dead_letters = await _make_five(h)
     letters = await h.all_dead_letters(dead_letters, 2)
     expect(bodies_of(letters), numbered_bodies(5), "the bodies on pages of two")
     expect(len({letter.id for letter in letters}), 5, "the number of different ids")
@@ -59,8 +59,8 @@ async def dead_letters_are_paged_oldest_first(h: BrokerHarness) -> None:
     expect(await dead_letters.count(), 5, "the dead letters after they were listed")
 
 
-async def removing_removes_these_and_no_others(h: BrokerHarness) -> None:
-    dead_letters = await _given_five(h)
+async def removing_removes_only_the_named_ones(h: BrokerHarness) -> None:
+    dead_letters = await _make_five(h)
     ids = [letter.id for letter in await h.all_dead_letters(dead_letters)]
     expect(await dead_letters.remove([ids[1], ids[3]]), 2, "how many were removed")
     expect(await dead_letters.remove([ids[1]]), 0, "how many of the removed were removed")
@@ -70,8 +70,8 @@ async def removing_removes_these_and_no_others(h: BrokerHarness) -> None:
     expect(await dead_letters.count(), 3, "how many are left")
 
 
-async def listing_does_not_take_them_away_from_another(h: BrokerHarness) -> None:
-    dead_letters = await _given_five(h)
+async def listing_takes_no_dead_letter_away(h: BrokerHarness) -> None:
+    dead_letters = await _make_five(h)
     await dead_letters.browse(5)
     expect(len(await h.all_dead_letters(h.dead_letters())), 5, "the dead letters in a second view")
     await dead_letters.close()
@@ -88,6 +88,6 @@ async def a_dead_letter_can_be_sent_again(h: BrokerHarness) -> None:
     await h.publish(letter.packet)
     expect(await dead_letters.remove([letter.id]), 1, "how many were removed")
     again = await h.receive_one(consumer)
-    expect(again.packet.body, first.packet.body, "the body that came again")
+    expect(again.packet.body, first.packet.body, "the body that was delivered again")
     expect({**again.packet.headers}, {**first.packet.headers, **REASON}, "its headers")
     expect(await dead_letters.count(), 0, "the dead letters that are left")

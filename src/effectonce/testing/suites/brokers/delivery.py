@@ -1,4 +1,4 @@
-"""Publishing, and what is delivered of it."""
+"""Publishing and receiving: what is confirmed is delivered, unchanged, to each group once."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ async def a_full_batch_is_confirmed_and_delivered_once(h: BrokerHarness) -> None
     await h.expect_nothing(consumer, "all was delivered")
 
 
-async def bodies_come_back_byte_for_byte(h: BrokerHarness) -> None:
-    """No broker looks into a body: empty, binary, long, and whatever Unicode there is."""
+async def bodies_are_delivered_byte_for_byte(h: BrokerHarness) -> None:
+    """No broker reads a body: empty, binary, long, any Unicode."""
     large = min(h.capabilities.max_body or 200_000, 200_000)
     await h.given_deliveries(
         *(b"", b"\0", bytes(range(256)), "☕ naïve \u2028 \U0001f600".encode(), b"\xff\xfe", os.urandom(large // 2))
     )
 
 
-async def headers_come_back_as_they_were(h: BrokerHarness) -> None:
+async def headers_are_delivered_unchanged(h: BrokerHarness) -> None:
     await h.publish(Packet(body=b"b", headers=HEADERS, id="id-1"), Packet(body=b"b", id="id-2"))
     deliveries = await h.receive(await h.consumer(), 2)
     headers = {delivery.packet.id: dict(delivery.packet.headers) for delivery in deliveries}
@@ -88,7 +88,7 @@ async def a_message_to_an_undeclared_queue_is_kept_or_refused(h: BrokerHarness) 
 # -- receiving
 
 
-async def receive_comes_back_empty_after_its_wait(h: BrokerHarness) -> None:
+async def receive_returns_nothing_after_its_wait(h: BrokerHarness) -> None:
     consumer = await h.consumer()
     for wait in (0.0, 0.2):
         began = time.monotonic()
@@ -97,7 +97,7 @@ async def receive_comes_back_empty_after_its_wait(h: BrokerHarness) -> None:
         require(took < wait + h.timeout, f"receive(10, {wait}) took {took:.1f} s")
 
 
-async def receive_wakes_when_a_message_comes(h: BrokerHarness) -> None:
+async def receive_returns_when_a_message_arrives(h: BrokerHarness) -> None:
     consumer = await h.consumer()
     await consumer.receive(1, 0.0)  # connected
     began = time.monotonic()
@@ -154,7 +154,7 @@ async def several_consumers_share_the_messages(h: BrokerHarness) -> None:
     await asyncio.gather(*map(consume, consumers))
     expect(sorted(received), sorted(bodies), "the bodies that three consumers received together")
     for consumer in consumers:
-        await h.expect_nothing(consumer, "each had come to one of them")
+        await h.expect_nothing(consumer, "each was delivered to one of them")
 
 
 async def a_cancelled_receive_loses_nothing(h: BrokerHarness) -> None:

@@ -1,4 +1,4 @@
-"""Connections that break, servers that restart, addresses that are wrong, and secrets that are never printed."""
+"""Faults: broken connections, restarts, wrong addresses and passwords, and resources that leak."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ async def _expect_recovery(h: BrokerHarness, fault: Callable[[], Any]) -> None:
         with suppress(BrokerUnavailable):
             await settle
     received = await _receive_until(h, consumer, {b"held", b"after"})
-    require(b"acked" not in received, "what was acked before the fault came again")
+    require(b"acked" not in received, "what was acked before the fault was delivered again")
 
 
-async def a_connection_that_breaks_gives_back_its_deliveries(h: BrokerHarness) -> None:
+async def deliveries_of_a_broken_connection_are_redelivered(h: BrokerHarness) -> None:
     """A consumer that dies is a connection that breaks; where there is a window, that ends too."""
     cut = need(h.site.cut, "a way to cut connections")
     await h.given_deliveries(b"0", b"1")
     cut()
     received = await _receive_until(h, await h.consumer(), {b"0", b"1"})
-    expect(received, {b"0", b"1"}, "the bodies that came to the heir")
+    expect(received, {b"0", b"1"}, "the bodies that the heir received")
 
 
 async def _receive_until(h: BrokerHarness, consumer: Consumer, bodies: set[bytes]) -> set[bytes]:
-    """Receive and ack until all of ``bodies`` were delivered, though the broker may be away."""
+    """Receive and ack until all of ``bodies`` were delivered, even if the broker is unavailable at first."""
     received: set[bytes] = set()
     deadline = time.monotonic() + h.redelivery_timeout
     while not received >= bodies:
-        require(time.monotonic() < deadline, f"only {received} came after the fault")
+        require(time.monotonic() < deadline, f"only {received} were delivered after the fault")
         with suppress(BrokerUnavailable):
             page: Sequence[Delivery] = await consumer.receive(10, 0.3)
             await consumer.ack(page)
@@ -91,7 +91,7 @@ async def wrong_credentials_are_a_configuration_error(h: BrokerHarness) -> None:
 
 
 async def _expect_errors(backend: BrokerBackend, kind: type[Exception]) -> str:
-    """Require that publishing and receiving raise ``kind``. Returns what a program may print of them."""
+    """Require that publishing and receiving raise ``kind``. Returns all that a program may print about it."""
     publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=1)
     errors = [
         await _expect_error(kind, publisher.publish("q", [make_packet()])),
@@ -114,7 +114,7 @@ async def _expect_error(kind: type[Exception], work: Awaitable[object]) -> Excep
     raise AssertionError(f"{answer!r} was answered, and {kind.__name__} was not raised")
 
 
-# -- what is left
+# -- resources
 
 
 async def a_closed_backend_leaves_nothing_open(h: BrokerHarness) -> None:

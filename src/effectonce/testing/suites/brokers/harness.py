@@ -1,4 +1,4 @@
-"""What the cases for brokers are written with: a queue of its own, consumers, deliveries and time."""
+"""The harness of the cases for brokers: each works on a queue of its own, with consumers, deliveries and a clock."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from effectonce.contracts import (
 from effectonce.testing.clock import ManualClock
 from effectonce.testing.suites.expectations import expect, need, require
 
-LONGEST_WINDOW = 6.0  # the longest ack window that a case waits for, in seconds
+MAX_ACK_WINDOW_S = 6.0  # cases that would have to wait for a longer ack window are skipped
 
 
 class Site(Struct, kw_only=True):
-    """A broker, and what can be done to it. Cases that need what is not given are skipped."""
+    """A broker, and the faults that can be injected into it. A case that needs a fault that is None is skipped."""
 
     backend: BrokerBackend
     #: Breaks every connection that is open, as a proxy does that resets them.
@@ -51,9 +51,9 @@ class BrokerHarness:
         self.capabilities: BrokerCapabilities = site.backend.capabilities
         clock = getattr(site.backend, "clock", None)
         self.clock = clock if isinstance(clock, ManualClock) else None
-        #: The shortest `nack` delay that the broker tells from none, in seconds, as all of these.
+        #: Seconds: the shortest `nack` delay that the broker does not round to none.
         self.delay = delay
-        #: How long a case waits to see that nothing is delivered, and for what must be delivered.
+        #: Seconds: how long a case waits to see that nothing is delivered, and for what must be delivered.
         self.quiet, self.timeout = quiet, timeout
         self.queue = f"suite-{uuid.uuid4().hex[:12]}"
         self.group = "suite"
@@ -123,7 +123,7 @@ class BrokerHarness:
             left = deadline - time.monotonic()
             if left <= 0:
                 received = sorted(body[:40] for body in bodies_of(deliveries))
-                raise AssertionError(f"{count} deliveries were due, {len(deliveries)} came: {received}")
+                raise AssertionError(f"{count} deliveries were due, {len(deliveries)} were made: {received}")
             deliveries += await consumer.receive(count - len(deliveries), min(left, 1.0))
         expect(len(deliveries), count, "the number of deliveries")
         return deliveries
@@ -173,14 +173,14 @@ class BrokerHarness:
 
     @property
     def window(self) -> float:
-        """The ack window; skips the case where there is none, or it is too long to wait for."""
+        """The ack window in seconds. Skips the case if there is none, or it is too long to wait for."""
         window = self.capabilities.ack_window
-        bearable = window is not None and (window <= LONGEST_WINDOW or self.clock is not None)
-        return need(window if bearable else None, f"an ack window of at most {LONGEST_WINDOW:g} s")
+        short_enough = window is not None and (window <= MAX_ACK_WINDOW_S or self.clock is not None)
+        return need(window if short_enough else None, f"an ack window of at most {MAX_ACK_WINDOW_S:g} s")
 
     @property
     def redelivery_timeout(self) -> float:
-        """How long to wait for deliveries that another consumer gave back, or left: at most two ack windows more."""
+        """Seconds to wait for deliveries that another consumer returned or lost: two ack windows more than usual."""
         return self.timeout + (2 * (self.capabilities.ack_window or 0.0) if self.clock is None else 0.0)
 
     async def sleep(self, seconds: float) -> None:
@@ -191,7 +191,7 @@ class BrokerHarness:
             await asyncio.sleep(seconds)
 
     async def end_window(self) -> None:
-        """Wait until what is unsettled now is no longer its consumer's."""
+        """Wait until the ack window of every unsettled delivery has ended."""
         await self.sleep(self.window * 1.05 + 0.05)
 
     async def end_window_if_any(self) -> None:
@@ -199,7 +199,7 @@ class BrokerHarness:
             await self.end_window()
 
     def end_delay(self) -> None:
-        """Let the `nack` delay go by on a manual clock; on a real one, cases wait for the delivery."""
+        """Advance a manual clock by the `nack` delay. On a real clock, cases wait for the delivery anyway."""
         if self.clock is not None:
             self.clock.advance_micros(round(self.delay * 1e6))
 

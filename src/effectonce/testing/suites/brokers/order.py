@@ -1,4 +1,4 @@
-"""Which order is kept, where the broker's capabilities say that one is."""
+"""Order of delivery, for brokers whose capabilities promise one."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ async def each_key_keeps_its_order(h: BrokerHarness) -> None:
     expect(dict(received), {f"k{k}": [*range(k, 12, 3)] for k in range(3)}, "the numbers of each key, in order")
 
 
-async def the_next_of_a_key_comes_to_no_other_while_one_is_unsettled(h: BrokerHarness) -> None:
+async def no_consumer_gets_the_next_of_a_key_while_one_is_unsettled(h: BrokerHarness) -> None:
     _need_order_per_key(h)
     holder, rival = await h.consumer(prefetch=1), await h.consumer()
     await h.publish(*(make_packet(body, key="k") for body in numbered_bodies(3)))
-    # The one that gets the first holds it: with partitions, that is not for the test to say.
+    # Whichever consumer gets the first message is the holder: with partitions, the broker decides.
     deliveries = list(await holder.receive(1, h.quiet))
     while not deliveries:
         holder, rival = rival, holder
@@ -46,7 +46,7 @@ async def the_next_of_a_key_comes_to_no_other_while_one_is_unsettled(h: BrokerHa
     await holder.flush()
 
 
-async def a_nacked_delivery_comes_before_those_behind_it(h: BrokerHarness) -> None:
+async def a_nacked_delivery_is_redelivered_before_those_behind_it(h: BrokerHarness) -> None:
     _need_order_per_key(h)
     consumer = await h.consumer(prefetch=1)
     await h.publish(*(make_packet(body, key="k") for body in numbered_bodies(3)))
@@ -64,7 +64,7 @@ async def a_delayed_key_does_not_hold_up_another(h: BrokerHarness) -> None:
     await consumer.nack([await h.receive_one(consumer)], 60)
     await h.publish(make_packet(b"behind", key="bad"), make_packet(b"good", key="good"))
     await consumer.ack(await h.expect_deliveries(consumer, b"good"))
-    await h.expect_nothing(consumer, "what is left is behind a delayed one of its key")
+    await h.expect_nothing(consumer, "all that is left is behind a delayed message of its key")
 
 
 async def a_dead_letter_lets_the_next_of_its_key_pass(h: BrokerHarness) -> None:

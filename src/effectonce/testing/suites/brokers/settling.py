@@ -1,4 +1,4 @@
-"""Ack, nack and extend: which deliveries come again, and who may settle them."""
+"""Ack, nack and extend: which deliveries are made again, and which consumer may settle them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .harness import BrokerHarness, numbered_bodies
 # -- ack
 
 
-async def an_acked_delivery_does_not_come_again(h: BrokerHarness) -> None:
+async def an_acked_delivery_is_not_redelivered(h: BrokerHarness) -> None:
     consumer, deliveries = await h.given_deliveries(b"first", b"second")
     expect(list(await consumer.ack(deliveries)), [True, True], "the answer of ack")
     await consumer.flush()
@@ -61,7 +61,7 @@ async def settling_nothing_is_fine(h: BrokerHarness) -> None:
 # -- nack
 
 
-async def a_nacked_delivery_comes_again_unchanged(h: BrokerHarness) -> None:
+async def a_nacked_delivery_is_redelivered_unchanged(h: BrokerHarness) -> None:
     consumer, delivery = await h.given_delivery()
     expect(list(await consumer.nack([delivery])), [True], "the answer of nack")
     again = await h.receive_one(await h.consumer() if h.capabilities.ordering == "none" else consumer)
@@ -90,7 +90,7 @@ async def a_delay_does_not_hold_up_the_others(h: BrokerHarness) -> None:
 
 
 async def a_delayed_delivery_outlives_its_consumer(h: BrokerHarness) -> None:
-    """It is never lost in between: not by the end of the process that nacked it."""
+    """It is not lost with the process that nacked it."""
     consumer, delivery = await h.given_delivery(b"later")
     await consumer.nack([delivery], h.delay)
     await consumer.close()
@@ -124,7 +124,7 @@ async def an_attempt_that_was_never_settled_counts(h: BrokerHarness) -> None:
 # -- the ack window
 
 
-async def deliveries_of_a_dead_consumer_come_to_another(h: BrokerHarness) -> None:
+async def a_dead_consumers_deliveries_are_redelivered_to_another(h: BrokerHarness) -> None:
     await h.given_deliveries(b"0", b"1")
     heir = await h.consumer()
     await h.expect_nothing(heir, "it was another's")
@@ -148,8 +148,8 @@ async def extend_keeps_a_delivery_past_the_window(h: BrokerHarness) -> None:
     await h.expect_nothing(other, "it was acked")
 
 
-async def _given_takeover(h: BrokerHarness) -> tuple[Consumer, Consumer, Delivery, Delivery]:
-    """Make a delivery that lapsed and came to another: its consumer, the heir, the stale delivery, the heir's."""
+async def _make_takeover(h: BrokerHarness) -> tuple[Consumer, Consumer, Delivery, Delivery]:
+    """Let a delivery lapse, and be redelivered. Returns its consumer, the heir, the stale and the heir's delivery."""
     await h.publish(b"late")
     consumer, heir = await h.consumer(), await h.consumer()
     stale = await h.receive_one(consumer)
@@ -161,7 +161,7 @@ async def _given_takeover(h: BrokerHarness) -> tuple[Consumer, Consumer, Deliver
 
 async def a_stale_ack_is_refused_and_leaves_the_heirs_delivery_alone(h: BrokerHarness) -> None:
     """F54: a stale receipt is not success."""
-    consumer, heir, stale, current = await _given_takeover(h)
+    consumer, heir, stale, current = await _make_takeover(h)
     expect(list(await consumer.ack([stale])), [False], "the late ack")
     await consumer.flush()
     expect(list(await heir.nack([current])), [True], "the heir's nack")
@@ -169,7 +169,7 @@ async def a_stale_ack_is_refused_and_leaves_the_heirs_delivery_alone(h: BrokerHa
 
 
 async def a_stale_nack_does_not_deliver_it_twice(h: BrokerHarness) -> None:
-    consumer, heir, stale, current = await _given_takeover(h)
+    consumer, heir, stale, current = await _make_takeover(h)
     expect(list(await consumer.nack([stale])), [False], "the late nack")
     await h.expect_nothing(heir, "its delivery was still unsettled")
     expect(list(await heir.ack([current])), [True], "the heir's ack")
@@ -178,7 +178,7 @@ async def a_stale_nack_does_not_deliver_it_twice(h: BrokerHarness) -> None:
 
 
 async def a_stale_dead_letter_is_refused(h: BrokerHarness) -> None:
-    consumer, heir, stale, current = await _given_takeover(h)
+    consumer, heir, stale, current = await _make_takeover(h)
     expect(await consumer.dead_letter(stale, {"why": "late"}), False, "the late dead-lettering")
     expect(await h.dead_letters().count(), 0, "the dead letters")
     expect(list(await heir.ack([current])), [True], "the heir's ack")
@@ -186,7 +186,7 @@ async def a_stale_dead_letter_is_refused(h: BrokerHarness) -> None:
 
 async def a_stale_extension_is_refused(h: BrokerHarness) -> None:
     need(h.capabilities.extends, "a window that can be extended")
-    consumer, heir, stale, current = await _given_takeover(h)
+    consumer, heir, stale, current = await _make_takeover(h)
     expect(list(await consumer.extend([stale], h.window)), [False], "the late extension")
     expect(list(await heir.ack([current])), [True], "the heir's ack")
 
@@ -210,7 +210,7 @@ async def settling_does_not_wait_for_a_receive(h: BrokerHarness) -> None:
     expect(again.packet.body, b"2", "the body that the waiting receive got")
 
 
-async def closing_gives_unsettled_deliveries_back(h: BrokerHarness) -> None:
+async def closing_returns_unsettled_deliveries(h: BrokerHarness) -> None:
     """F58."""
     consumer, deliveries = await h.given_deliveries(*numbered_bodies(3))
     await consumer.ack([deliveries[0]])

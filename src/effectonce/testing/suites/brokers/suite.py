@@ -44,9 +44,9 @@ def broker_suite(
     skipped. Without ``make_site`` the tests ask for a fixture named ``site``. One server serves all cases, each of
     which works on a queue of its own. On a real clock cases wait for the ack window: configure a second.
 
-    ``waits``, in seconds: ``delay`` (0.3) is the shortest `nack` delay that the broker tells from none, ``quiet``
-    (0.25) how long a case waits to see that nothing comes, ``timeout`` (15) how long for what must come. ``skip``
-    names cases that this broker is known to fail.
+    ``waits``, in seconds: ``delay`` (0.3) is the shortest `nack` delay that the broker does not round to none,
+    ``quiet`` (0.25) how long a case waits to see that nothing is delivered, ``timeout`` (15) how long for what must be.
+    ``skip`` names cases that this broker is known to fail.
     """
 
     def make_test(case: BrokerCase) -> Callable[..., None]:

@@ -1,1 +1,1 @@
-"""The contract of stores: what `effectonce.contracts.Port` says, as cases for sync and async ports."""
+"""The contract of stores, as cases for sync and async ports: what `effectonce.contracts.Port` demands."""

@@ -7,7 +7,7 @@ from effectonce.errors import EffectOnceError
 from effectonce.record import Answer, Look, Remember, Reply
 from effectonce.testing.suites.expectations import expect, expect_fields, need, require
 
-from .harness import RETENTION, StoreHarness, fingerprint
+from .harness import RETENTION_US, StoreHarness, fingerprint
 
 
 def _kinds(replies: list[Reply]) -> list[object]:
@@ -54,7 +54,7 @@ async def each_claim_of_a_batch_is_answered_in_its_place(h: StoreHarness) -> Non
     await h.given("done", "mismatch", fingerprints=fingerprint("p"), result=b"secret")
     own = await h.claim("own")
     await h.given("lapsed", "lapsed")
-    shortest = h.brief if h.capabilities.estimated_clock else 1
+    shortest = h.brief_us if h.capabilities.estimated_clock else 1
     await h.given("lapsed", "lapsed_doubt", lease=shortest, doubt_on_lapse=True)
     batch = [
         ("claimed", h.make_claim("absent")),
@@ -121,7 +121,7 @@ async def each_renewal_of_a_batch_stands_alone(h: StoreHarness) -> None:
 async def each_remember_of_a_batch_stands_alone(h: StoreHarness) -> None:
     await h.claim("a")
     await h.given("done", "b", result=b"first")
-    batch = [Remember(h.scope, key, RETENTION, b"", key.encode()) for key in ("c", "a", "d", "b")]
+    batch = [Remember(h.scope, key, RETENTION_US, b"", key.encode()) for key in ("c", "a", "d", "b")]
     expect(await h.run(*batch), [True, False, True, True], "the replies, in order")
     results = [(await h.look(key)).result for key in ("a", "b", "c", "d")]
     expect(results, [None, b"first", b"c", b"d"], "the results")
@@ -138,7 +138,7 @@ async def a_batch_may_mix_kinds_where_the_store_takes_them_so(h: StoreHarness) -
         b.settlement("done", result=b"b"),
         h.make_claim("new"),
         a.renewal(),
-        Remember(h.scope, "remembered", RETENTION, b"", b"m"),
+        Remember(h.scope, "remembered", RETENTION_US, b"", b"m"),
         c.settlement("free"),
         h.make_claim("0"),
     )

@@ -1,12 +1,12 @@
-"""Claims and looks: what is granted, and steps 3 to 8 of `contracts.Port.run`."""
+"""Claims and looks: which are granted, and how the others are answered (steps 3 to 8 of `contracts.Port.run`)."""
 
 from __future__ import annotations
 
 from effectonce.record import EXHAUSTED
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import FINISHED, LEASE, RETENTION, StoreHarness, expect_newer_token, fingerprint
-from .port_harness import SECOND
+from .harness import FINISHED, LEASE_US, RETENTION_US, StoreHarness, expect_newer_token, fingerprint
+from .port_harness import SECOND_US
 
 # -- granted
 
@@ -17,15 +17,15 @@ async def a_claim_of_an_absent_record_is_granted(h: StoreHarness) -> None:
 
 async def a_granted_claim_is_stored_as_it_was_asked(h: StoreHarness) -> None:
     before = await h.now()
-    grant = await h.claim(lease=LEASE, retention=RETENTION, fingerprints=fingerprint("p"))
+    grant = await h.claim(lease=LEASE_US, retention=RETENTION_US, fingerprints=fingerprint("p"))
     record = await h.record()
     expect_fields(record, scope=h.scope, key="k", state="claimed", owner=grant.claim.owner, token=grant.token)
     expect_fields(record, attempts=1, generation=0, fingerprint=fingerprint("p"), doubt_on_lapse=False)
     lease_until, expires_at = record.lease_until or 0, record.expires_at or 0
-    await h.expect_recent(lease_until - LEASE, before, "lease_until - lease")
+    await h.expect_recent(lease_until - LEASE_US, before, "lease_until - lease")
     require(
-        abs(expires_at - lease_until - RETENTION) <= h.slack,
-        f"expires_at is {expires_at - lease_until - RETENTION} us from lease_until + retention",
+        abs(expires_at - lease_until - RETENTION_US) <= h.slack_us,
+        f"expires_at is {expires_at - lease_until - RETENTION_US} us from lease_until + retention",
     )
     await h.expect_recent(record.created_at, before, "created_at")
     await h.expect_recent(record.changed_at, before, "changed_at")
@@ -45,7 +45,7 @@ async def a_free_record_is_taken_again_and_its_attempts_grow(h: StoreHarness) ->
 
 
 async def a_lapsed_lease_with_rerun_is_taken_over(h: StoreHarness) -> None:
-    """F02: the owner died; another runs it, and learns that the attempt before ended without a release."""
+    """F02: the owner died. The next one runs it, and learns that the last attempt ended without a release."""
     first, second = await h.given_takeover()
     expect_fields(second.answer, attempts=2, generation=0, lapsed=True)
     expect_newer_token(second, first)
@@ -54,7 +54,7 @@ async def a_lapsed_lease_with_rerun_is_taken_over(h: StoreHarness) -> None:
 
 async def a_takeover_is_held_for_the_new_lease(h: StoreHarness) -> None:
     await h.given("lapsed")
-    await h.claim(lease=LEASE)
+    await h.claim(lease=LEASE_US)
     expect_fields(await h.try_claim(), "the answer to a third claim", kind="in_progress")
 
 
@@ -128,10 +128,10 @@ async def a_record_in_doubt_answers_in_doubt(h: StoreHarness) -> None:
 
 async def a_record_in_doubt_never_expires(h: StoreHarness) -> None:
     """F26: work whose outcome is unknown must wait for its operator."""
-    grant = await h.claim(lease=h.brief, retention=h.brief)
-    await h.settle(grant, "in_doubt", retention=h.brief)
+    grant = await h.claim(lease=h.brief_us, retention=h.brief_us)
+    await h.settle(grant, "in_doubt", retention=h.brief_us)
     expect_fields(await h.record(), expires_at=None)
-    await h.wait_out(3 * h.brief)
+    await h.wait_out(3 * h.brief_us)
     expect_fields(await h.try_claim(), "the answer long after", kind="in_doubt")
     await h.sweep()
     expect(await h.state(), "in_doubt", "the state after a sweep")
@@ -141,12 +141,12 @@ async def a_record_in_doubt_never_expires(h: StoreHarness) -> None:
 
 
 async def a_live_claim_is_in_progress_for_others(h: StoreHarness) -> None:
-    await h.claim(lease=LEASE)
+    await h.claim(lease=LEASE_US)
     before = await h.get()
     for answer in (await h.try_claim(), await h.look(), await h.try_claim(max_attempts=1)):
         expect_fields(answer, kind="in_progress", result=None, error=None)
         require(
-            30 < answer.retry_after <= (LEASE + h.slack) / SECOND,
+            30 < answer.retry_after <= (LEASE_US + h.slack_us) / SECOND_US,
             f"retry_after is {answer.retry_after}, and most of a minute is left",
         )
     expect(await h.get(), before, "the record after others asked")
@@ -179,9 +179,9 @@ async def a_look_at_a_lapse_into_doubt_answers_in_doubt_without_moving_it(h: Sto
 
 
 async def a_claim_with_doubt_on_lapse_never_expires(h: StoreHarness) -> None:
-    await h.claim(lease=h.brief, retention=h.brief, doubt_on_lapse=True)
+    await h.claim(lease=h.brief_us, retention=h.brief_us, doubt_on_lapse=True)
     expect_fields(await h.record(), expires_at=None, doubt_on_lapse=True)
-    await h.wait_out(3 * h.brief)
+    await h.wait_out(3 * h.brief_us)
     expect(await h.state(), "claimed", "the stored state, long after")
     expect_fields(await h.try_claim(), "the answer long after", kind="in_doubt")
 
@@ -189,9 +189,9 @@ async def a_claim_with_doubt_on_lapse_never_expires(h: StoreHarness) -> None:
 async def the_last_claim_decides_the_meaning_of_its_lapse(h: StoreHarness) -> None:
     await h.given("free", "to-rerun", doubt_on_lapse=True)
     await h.given("free", "to-doubt", doubt_on_lapse=False)
-    await h.claim("to-rerun", lease=h.brief, doubt_on_lapse=False)
-    await h.claim("to-doubt", lease=h.brief, doubt_on_lapse=True)
-    await h.wait_out(h.brief)
+    await h.claim("to-rerun", lease=h.brief_us, doubt_on_lapse=False)
+    await h.claim("to-doubt", lease=h.brief_us, doubt_on_lapse=True)
+    await h.wait_out(h.brief_us)
     expect_fields(await h.try_claim("to-rerun", doubt_on_lapse=True), "to-rerun", kind="claimed")
     expect_fields(await h.try_claim("to-doubt", doubt_on_lapse=False), "to-doubt", kind="in_doubt")
 
@@ -214,8 +214,8 @@ async def a_claim_past_the_limit_fails_the_record(h: StoreHarness) -> None:
 
 
 async def an_exhausted_record_expires_one_retention_later(h: StoreHarness) -> None:
-    await h.given("exhausted", retention=h.brief)
-    await h.wait_out(h.brief)
+    await h.given("exhausted", retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     expect(await h.get(), None, "get after the retention")
     expect_fields((await h.claim(max_attempts=1)).answer, attempts=1)
 

@@ -11,7 +11,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.record import Answer, Resolution
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import RETENTION, Grant, StoreHarness, round_keys
+from .harness import RETENTION_US, Grant, StoreHarness, round_keys
 from .port_harness import only_on, run_in_threads
 
 
@@ -31,8 +31,8 @@ async def one_of_many_concurrent_claims_is_granted(h: StoreHarness) -> None:
 
 async def one_of_many_concurrent_takeovers_is_granted(h: StoreHarness) -> None:
     for key in round_keys(8):
-        await h.claim(key, lease=h.brief)
-    await h.wait_out(h.brief)
+        await h.claim(key, lease=h.brief_us)
+    await h.wait_out(h.brief_us)
     for answers in await h.race(5, round_keys(8), h.try_claim):
         _expect_one_grant(answers, attempts=2, lapsed=True)
 
@@ -46,8 +46,8 @@ async def one_of_many_concurrent_claims_takes_a_free_record(h: StoreHarness) -> 
 
 async def a_completion_and_a_takeover_exclude_each_other(h: StoreHarness) -> None:
     """F08: the owner comes back just as another takes over: it completes, or learns that it lost."""
-    owners = [await h.claim(key, lease=h.brief) for key in round_keys(10)]
-    await h.wait_out(h.brief)
+    owners = [await h.claim(key, lease=h.brief_us) for key in round_keys(10)]
+    await h.wait_out(h.brief_us)
 
     async def contend(port: Port, n: int) -> list[object]:
         if n == 0:
@@ -94,7 +94,7 @@ async def one_of_many_concurrent_resolutions_is_applied(h: StoreHarness) -> None
         await h.given("in_doubt", key)
 
     async def resolve(key: str, port: Port) -> bool:
-        return await port.resolve(h.scope, key, Resolution(state="free", retention=RETENTION))
+        return await port.resolve(h.scope, key, Resolution(state="free", retention=RETENTION_US))
 
     for applied in await h.race(3, keys, resolve):
         expect(sorted(applied), [False, False, True], "the replies in one round")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from effectonce.testing.suites.expectations import expect, expect_fields, need, require
 
 from .harness import RESOLUTIONS, StoreHarness, expect_newer_token, fingerprint
-from .port_harness import SECOND
+from .port_harness import SECOND_US
 
 ONE, OTHER = fingerprint("one payload"), fingerprint("another payload")
 
 
 async def an_expired_record_counts_as_absent(h: StoreHarness) -> None:
-    options = {"fingerprints": ONE, "result": b"old", "error": b"old", "retention": h.brief}
+    options = {"fingerprints": ONE, "result": b"old", "error": b"old", "retention": h.brief_us}
     expired = {state: await h.given(state, state, **options) for state in RESOLUTIONS}
-    await h.wait_out(h.brief)
+    await h.wait_out(h.brief_us)
     for state, first in expired.items():
         expect(await h.get(state), None, f"get of an expired record that was {state}")
         expect_fields(await h.look(state), "a look at it", kind="absent")
@@ -24,8 +24,8 @@ async def an_expired_record_counts_as_absent(h: StoreHarness) -> None:
 
 
 async def a_lapsed_claim_expires_one_retention_after_its_lease(h: StoreHarness) -> None:
-    first = await h.claim(lease=h.brief, retention=h.brief)
-    await h.wait_out(2 * h.brief)
+    first = await h.claim(lease=h.brief_us, retention=h.brief_us)
+    await h.wait_out(2 * h.brief_us)
     expect(await h.get(), None, "get of an expired record")
     again = await h.claim()
     expect_fields(again.answer, attempts=1, lapsed=False)
@@ -33,31 +33,31 @@ async def a_lapsed_claim_expires_one_retention_after_its_lease(h: StoreHarness) 
 
 
 async def an_expired_record_is_no_mismatch(h: StoreHarness) -> None:
-    await h.given("done", fingerprints=ONE, retention=h.brief)
-    await h.wait_out(h.brief)
+    await h.given("done", fingerprints=ONE, retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     expect_fields(await h.look(fingerprints=OTHER), "a look with another payload", kind="absent")
     await h.claim(fingerprints=OTHER)
     expect_fields(await h.record(), fingerprint=OTHER)
 
 
 async def an_expired_records_fingerprint_is_not_inherited(h: StoreHarness) -> None:
-    await h.given("done", fingerprints=ONE, retention=h.brief)
-    await h.wait_out(h.brief)
+    await h.given("done", fingerprints=ONE, retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     await h.claim()
     expect_fields(await h.record(), "a record whose claim sent none", fingerprint=None)
 
 
 async def an_expired_record_does_not_count_against_the_limit(h: StoreHarness) -> None:
-    await h.claim(lease=h.brief, retention=h.brief, max_attempts=1)
-    await h.wait_out(2 * h.brief)
+    await h.claim(lease=h.brief_us, retention=h.brief_us, max_attempts=1)
+    await h.wait_out(2 * h.brief_us)
     expect_fields((await h.claim(max_attempts=1)).answer, attempts=1)
 
 
 async def records_end_exactly_at_their_expiry(h: StoreHarness) -> None:
     """F13: ``expires_at <= now`` is expired, one microsecond earlier is not."""
     clock = need(h.clock, "a manual clock")
-    await h.given("done", retention=SECOND)
-    clock.advance_micros(SECOND - 1)
+    await h.given("done", retention=SECOND_US)
+    clock.advance_micros(SECOND_US - 1)
     expect_fields(await h.look(), "a look one microsecond before expiry", kind="done")
     clock.advance_micros(1)
     expect_fields(await h.look(), "a look at the moment of expiry", kind="absent")
@@ -67,8 +67,8 @@ async def records_end_exactly_at_their_expiry(h: StoreHarness) -> None:
 async def a_lease_ends_exactly_when_no_time_is_left(h: StoreHarness) -> None:
     """F13: a remaining time of 0 is the end of the lease, not "no lease"."""
     clock = need(h.clock, "a manual clock")
-    await h.claim(lease=SECOND)
-    clock.advance_micros(SECOND - 1)
+    await h.claim(lease=SECOND_US)
+    clock.advance_micros(SECOND_US - 1)
     answer = await h.try_claim()
     expect_fields(answer, "the answer one microsecond before the lease ends", kind="in_progress")
     require(0 <= answer.retry_after <= 0.001, f"retry_after is {answer.retry_after} with a microsecond left")

@@ -1,4 +1,4 @@
-"""What the cases for stores are written with: claims, what ends them, and records in each state.
+"""The harness of the cases for stores: claims, settlements, and records in each state.
 
 A case is one ``async def`` over a `StoreHarness`. Where a method comes in two forms, as ``claim`` and ``try_claim``,
 the first requires that the store grants or applies what it asks for, and the second returns the store's answer.
@@ -33,22 +33,22 @@ from effectonce.record import (
 )
 from effectonce.testing.suites.expectations import expect, require
 
-from .port_harness import SECOND, PortHarness, PortKind
+from .port_harness import SECOND_US, PortHarness, PortKind
 
 GivenState = State | Literal["lapsed", "exhausted"]
 Resolved = Literal["done", "failed", "free"]
 
-LEASE = 60 * SECOND  # outlasts every case
-RETENTION = 3600 * SECOND  # outlasts every case
+LEASE_US = 60 * SECOND_US  # longer than any case takes
+RETENTION_US = 3600 * SECOND_US  # longer than any case takes
 FINISHED: tuple[Literal["done", "failed"], ...] = ("done", "failed")
 RESOLUTIONS: tuple[Resolved, ...] = ("done", "failed", "free")  # the operator's; they are the states that expire
 STATES: tuple[State, ...] = ("claimed", "done", "failed", "in_doubt", "free")
 SETTLEMENTS: tuple[Settled, ...] = ("done", "failed", "in_doubt", "free")
-MAX_PAGES = 2_000  # no case has so many pages, or sweeps so often: a backend that goes on is stuck
+MAX_PAGES = 2_000  # no list has so many pages, and no sweep takes so many rounds, unless the backend loops
 
 
 class Grant(Struct, frozen=True):
-    """A claim that was granted, and what is sent in the name of its owner and token."""
+    """A claim that was granted, and the operations under its owner and token."""
 
     claim: Claim
     answer: Answer
@@ -64,11 +64,11 @@ class Grant(Struct, frozen=True):
     def with_another_owner(self, owner: bytes | None = None) -> Grant:
         return replace(self, claim=replace(self.claim, owner=owner or os.urandom(16)))
 
-    def settlement(self, state: Settled = "done", *, retention: int = RETENTION, **options: Any) -> Settlement:
+    def settlement(self, state: Settled = "done", *, retention: int = RETENTION_US, **options: Any) -> Settlement:
         claim = self.claim
         return Settlement(claim.scope, claim.key, claim.owner, self.token, state, retention, **options)
 
-    def renewal(self, lease: int = LEASE, retention: int = RETENTION) -> Renewal:
+    def renewal(self, lease: int = LEASE_US, retention: int = RETENTION_US) -> Renewal:
         return Renewal(self.claim.scope, self.claim.key, self.claim.owner, self.token, lease, retention)
 
     def note(self, note: bytes) -> Note:
@@ -111,8 +111,8 @@ class StoreHarness(PortHarness):
         *,
         scope: str | None = None,
         owner: bytes | None = None,
-        lease: int = LEASE,
-        retention: int = RETENTION,
+        lease: int = LEASE_US,
+        retention: int = RETENTION_US,
         **options: Any,
     ) -> Claim:
         return Claim(scope or self.scope, key, owner or os.urandom(16), lease, retention, **options)
@@ -148,10 +148,10 @@ class StoreHarness(PortHarness):
     async def settle(self, grant: Grant, state: Settled = "done", *, port: Port | None = None, **options: Any) -> None:
         require(await self.try_settle(grant, state, port=port, **options), f"{state} of {grant.key!r} was refused")
 
-    async def try_renew(self, grant: Grant, lease: int = LEASE, retention: int = RETENTION) -> bool:
+    async def try_renew(self, grant: Grant, lease: int = LEASE_US, retention: int = RETENTION_US) -> bool:
         return await self._apply(grant.renewal(lease, retention))
 
-    async def renew(self, grant: Grant, lease: int = LEASE, retention: int = RETENTION) -> None:
+    async def renew(self, grant: Grant, lease: int = LEASE_US, retention: int = RETENTION_US) -> None:
         require(await self.try_renew(grant, lease, retention), f"a renewal of {grant.key!r} was refused")
 
     async def try_note(self, grant: Grant, note: bytes) -> bool:
@@ -161,7 +161,7 @@ class StoreHarness(PortHarness):
         require(await self.try_note(grant, note), f"a note of {grant.key!r} was refused")
 
     async def try_remember(
-        self, key: str = "k", *, result: bytes | None = None, fingerprints: bytes = b"", retention: int = RETENTION
+        self, key: str = "k", *, result: bytes | None = None, fingerprints: bytes = b"", retention: int = RETENTION_US
     ) -> bool:
         return await self._apply(Remember(self.scope, key, retention, fingerprints, result))
 
@@ -189,13 +189,15 @@ class StoreHarness(PortHarness):
 
     # -- operators and the sweeper
 
-    async def try_forget(self, key: str = "k", retention: int = RETENTION) -> bool:
+    async def try_forget(self, key: str = "k", retention: int = RETENTION_US) -> bool:
         return await self.main_port.forget(self.scope, key, retention)
 
-    async def forget(self, key: str = "k", retention: int = RETENTION) -> None:
+    async def forget(self, key: str = "k", retention: int = RETENTION_US) -> None:
         require(await self.try_forget(key, retention), f"a forget of {key!r} was refused")
 
-    async def try_resolve(self, state: Resolved, key: str = "k", *, retention: int = RETENTION, **options: Any) -> bool:
+    async def try_resolve(
+        self, state: Resolved, key: str = "k", *, retention: int = RETENTION_US, **options: Any
+    ) -> bool:
         resolution = Resolution(state=state, retention=retention, **options)
         return await self.main_port.resolve(self.scope, key, resolution)
 
@@ -215,7 +217,7 @@ class StoreHarness(PortHarness):
                 await self.main_port.sweep(100)
             if cursor is None:
                 return records
-        raise AssertionError(f"the cursor led on after {MAX_PAGES} pages")
+        raise AssertionError(f"there was another page after {MAX_PAGES} pages")
 
     async def list_keys(self, **query: Any) -> list[str]:
         """Return the keys of this case's records on every page, in their order."""
@@ -243,7 +245,7 @@ class StoreHarness(PortHarness):
         if state == "claimed":
             return await self.claim(key, **options)
         if state == "lapsed":
-            grant = await self.claim(key, **{"lease": self.brief, **options})
+            grant = await self.claim(key, **{"lease": self.brief_us, **options})
             await self.wait_out(grant.claim.lease)
             return grant
         if state == "exhausted":
@@ -251,7 +253,7 @@ class StoreHarness(PortHarness):
             answer = await self.try_claim(key, **{**options, "max_attempts": 1})
             expect(answer.kind, "exhausted", "the answer to a claim past the limit")
             return grant
-        retention = options.pop("retention", RETENTION)
+        retention = options.pop("retention", RETENTION_US)
         grant = await self.claim(key, **options)
         await self.settle(grant, state, retention=retention, **outcome)
         return grant
@@ -266,9 +268,9 @@ class StoreHarness(PortHarness):
     async def given_backlog(self, count: int) -> None:
         """Make ``count`` records that have expired, and as many claims that have lapsed into doubt."""
         for n in range(count):
-            await self.given("done", f"expired{n}", retention=self.brief)
-            await self.claim(f"doubt{n}", lease=self.brief, doubt_on_lapse=True)
-        await self.wait_out(self.brief)
+            await self.given("done", f"expired{n}", retention=self.brief_us)
+            await self.claim(f"doubt{n}", lease=self.brief_us, doubt_on_lapse=True)
+        await self.wait_out(self.brief_us)
 
     async def given_takeover(self, key: str = "k") -> tuple[Grant, Grant]:
         """Make a claim that lapsed and was taken over; return the grants of its first owner, a zombie, and the next."""
@@ -290,7 +292,7 @@ class StoreHarness(PortHarness):
         """Require that ``moment`` lies between ``since``, when the case read the clock, and now."""
         now = await self.now()
         require(
-            moment is not None and since - self.slack <= moment <= now + self.slack,
+            moment is not None and since - self.slack_us <= moment <= now + self.slack_us,
             f"{what} is {moment}, which is not between {since} and {now}",
         )
 

@@ -59,9 +59,9 @@ async def a_list_may_begin_after_any_place(h: StoreHarness) -> None:
 
 
 async def list_leaves_out_what_has_expired(h: StoreHarness) -> None:
-    await h.given("done", "gone", retention=h.brief)
+    await h.given("done", "gone", retention=h.brief_us)
     await h.given("done", "kept")
-    await h.wait_out(h.brief)
+    await h.wait_out(h.brief_us)
     expect(await h.list_keys(), ["kept"], "the listed keys")
     expect(await h.list_keys(state="done"), ["kept"], "the listed keys that are done")
 
@@ -80,19 +80,16 @@ async def stats_count_every_state(h: StoreHarness) -> None:
             f"{count} {state} where there are at least {states.count(state)}, cap {after.cap}",
         )
     doubts = before.counts.get("in_doubt", 0)
-    require(
-        after.counts["in_doubt"] >= min(after.cap, doubts + 1),
-        f"{doubts} in doubt, then one more: {after.counts}",
-    )
+    require(after.counts["in_doubt"] >= min(after.cap, doubts + 1), f"{doubts} in doubt, then one more: {after.counts}")
     oldest = after.oldest_in_doubt
-    require(oldest is not None and oldest <= now + h.slack, f"the oldest doubt is of {oldest}, now is {now}")
+    require(oldest is not None and oldest <= now + h.slack_us, f"the oldest doubt is of {oldest}, now is {now}")
 
 
 async def stats_do_not_count_what_has_expired(h: StoreHarness) -> None:
     before = (await h.main_port.stats()).counts.get("failed", 0)
     for n in range(3):
-        await h.given("failed", f"k{n}", retention=h.brief)
-    await h.wait_out(h.brief)
+        await h.given("failed", f"k{n}", retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     await h.sweep()
     after = (await h.main_port.stats()).counts.get("failed", 0)
     require(after <= before, f"{before} failed, then three that expired: {after}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
 from .harness import SETTLEMENTS, StoreHarness
-from .port_harness import SECOND
+from .port_harness import SECOND_US
 
 REQUIRES = "notes"  # the capability that all of these cases are about
 
@@ -26,9 +26,9 @@ async def a_claim_repeated_answers_the_note_as_well(h: StoreHarness) -> None:
 async def the_first_note_stays_whichever_claim_is_next(h: StoreHarness) -> None:
     """What was frozen once is what every attempt resumes."""
     await h.given("free", note=b"first")
-    second = await h.claim(note=b"second", lease=h.brief)
+    second = await h.claim(note=b"second", lease=h.brief_us)
     expect_fields(second.answer, "a claim after a release", note=b"first")
-    await h.wait_out(h.brief)
+    await h.wait_out(h.brief_us)
     expect_fields(await h.try_claim(note=b"third"), "a claim after a lapse", kind="claimed", note=b"first")
     expect_fields(await h.record(), note=b"first")
 
@@ -39,10 +39,10 @@ async def a_note_brought_later_is_stored_where_there_was_none(h: StoreHarness) -
 
 
 async def a_note_replaces_the_one_before_and_outlives_its_writer(h: StoreHarness) -> None:
-    grant = await h.claim(note=b"0", lease=h.brief)
+    grant = await h.claim(note=b"0", lease=h.brief_us)
     await h.note(grant, b"1")
     await h.note(grant, b"2")
-    await h.wait_out(h.brief)
+    await h.wait_out(h.brief_us)
     expect_fields(await h.try_claim(note=b"0"), "the next claim", kind="claimed", note=b"2", lapsed=True)
 
 
@@ -87,8 +87,8 @@ async def a_retry_keeps_the_note_and_a_forget_drops_it(h: StoreHarness) -> None:
 
 
 async def an_expired_note_is_gone(h: StoreHarness) -> None:
-    await h.given("done", note=b"old", retention=h.brief)
-    await h.wait_out(h.brief)
+    await h.given("done", note=b"old", retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     expect_fields(await h.try_claim(note=b"new"), kind="claimed", note=b"new")
 
 
@@ -121,7 +121,7 @@ async def notes_of_a_batch_go_to_their_records(h: StoreHarness) -> None:
     expect([getattr(answer, "note", ...) for answer in answers], notes, "the notes that were answered")
     record = await h.record("k3")
     require(record.expires_at is not None, "a note keeps no record alive")
-    require((record.lease_until or 0) > await h.now() + SECOND, "the lease of a claim with a note")
+    require((record.lease_until or 0) > await h.now() + SECOND_US, "the lease of a claim with a note")
 
 
 async def notes_and_settlements_of_one_batch_do_each_their_own(h: StoreHarness) -> None:
@@ -156,14 +156,14 @@ async def a_note_leaves_its_record_to_recovery_and_to_the_sweeper(h: StoreHarnes
     for batched in (False, True):
         await h.sweep()
         first = await h.claim(f"late {batched}")
-        doubts = await h.claim(f"doubts {batched}", lease=h.brief, doubt_on_lapse=True)
-        ends = await h.claim(f"ends {batched}", lease=h.brief, retention=3 * h.brief, note=b"0")
+        doubts = await h.claim(f"doubts {batched}", lease=h.brief_us, doubt_on_lapse=True)
+        ends = await h.claim(f"ends {batched}", lease=h.brief_us, retention=3 * h.brief_us, note=b"0")
         batch = [grant.note(b"1") for grant in (ends, first, doubts)]
         replies = await h.run(*batch) if batched else [(await h.run(note))[0] for note in batch]
         expect(replies, [True] * 3, "the replies to the notes")
         unfinished = await h.list_keys(unfinished=True)
         require(first.key in unfinished, f"a claim that had no note at first is not among the unfinished: {unfinished}")
-        await h.wait_out(4 * h.brief)
+        await h.wait_out(4 * h.brief_us)
         deleted = (await h.sweep()).deleted
         require(
             deleted >= 1 or h.capabilities.expires_by_itself, "a record with a note has expired, and was not deleted"

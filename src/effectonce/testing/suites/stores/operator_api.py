@@ -65,15 +65,15 @@ async def forget_fences_the_owner_out(h: StoreHarness) -> None:
 async def forget_of_nothing_is_false(h: StoreHarness) -> None:
     expect(await h.try_forget("never"), False, "a forget of nothing")
     expect(await h.get("never"), None, "what it left")
-    await h.given("done", "expired", retention=h.brief)
-    await h.wait_out(h.brief)
+    await h.given("done", "expired", retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     expect(await h.try_forget("expired"), False, "a forget of an expired record")
 
 
 async def a_forgotten_record_expires(h: StoreHarness) -> None:
     grant = await h.given("in_doubt")
-    await h.forget(retention=h.brief)
-    await h.wait_out(h.brief)
+    await h.forget(retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     expect(await h.get(), None, "get after the retention")
     again = await h.claim()
     expect_fields(again.answer, attempts=1, generation=0)
@@ -125,8 +125,8 @@ async def resolve_free_starts_a_new_generation(h: StoreHarness) -> None:
 async def resolve_keeps_the_operators_retention(h: StoreHarness) -> None:
     for state in RESOLUTIONS:
         await h.given("in_doubt", state)
-        await h.resolve(state, state, retention=h.brief)
-    await h.wait_out(h.brief)
+        await h.resolve(state, state, retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     expect(await h.states(*RESOLUTIONS), ["absent"] * 3, "the states after the retention")
 
 

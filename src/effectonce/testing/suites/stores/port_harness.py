@@ -1,4 +1,4 @@
-"""Ports of one kind, and what a case does with them: send batches, let time pass, race."""
+"""The part of the harness about ports: sending batches, letting time pass, and races, on sync or async ports."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PORT_KINDS: tuple[PortKind, ...] = ("sync", "async")
 Body = Callable[[Any], Coroutine[Any, Any, None]]
 T = TypeVar("T")
 
-SECOND = 1_000_000  # in microseconds, as all spans here
-MAX_CONTENTIONS = 50  # how often a batch may fail by `Contention`
+SECOND_US = 1_000_000
+MAX_CONTENTIONS = 50  # so often a batch may fail with `Contention`, which says that nothing was applied
 
 
 def only_on(port_kind: PortKind) -> Callable[[Body], Body]:
-    """Mark a case that is about threads, and so about sync ports only, or about tasks and async ports."""
+    """Mark a case that is only about threads (sync ports), or only about tasks (async ports)."""
 
     def mark(body: Body) -> Body:
         body.port_kinds = (port_kind,)  # type: ignore[attr-defined]
@@ -47,10 +47,10 @@ class PortHarness:
         clock = getattr(backend, "clock", None)
         self.clock = clock if isinstance(clock, ManualClock) else None
         seconds = brief if brief is not None else (1.0 if self.capabilities.estimated_clock else 0.06)
-        #: A lease or retention that ends within a moment. Never expected to hold, only to end.
-        self.brief = round(seconds * SECOND)
-        #: How far two readings of the store's time may be apart without anything being wrong.
-        self.slack = 2 * SECOND if self.capabilities.estimated_clock else 5_000
+        #: A short lease or retention. Cases expect that it ends, never that it still holds.
+        self.brief_us = round(seconds * SECOND_US)
+        #: How far two readings of the store's time may differ.
+        self.slack_us = 2 * SECOND_US if self.capabilities.estimated_clock else 5_000
         self._ports: list[Port] = []
         self._ports_lock = threading.Lock()
         self._main_port: Port | None = None
@@ -74,7 +74,7 @@ class PortHarness:
 
     @property
     def main_port(self) -> Port:
-        """The port that the methods below use unless they are given another."""
+        """The port that the methods below use by default."""
         if self._main_port is None:
             self._main_port = self.port()
         return self._main_port
@@ -120,13 +120,13 @@ class PortHarness:
             await asyncio.sleep(seconds)
 
     async def wait_out(self, span: int) -> None:
-        """Wait until ``span`` microseconds have gone by on the store's clock, and a little more."""
+        """Wait until ``span`` microseconds have passed on the store's clock, and a little more."""
         if self.clock is not None:
             self.clock.advance_micros(span + 1)
             return
-        until = await self.now() + span + self.slack
+        until = await self.now() + span + self.slack_us
         while (left := until - await self.now()) > 0:
-            await self.sleep(left / SECOND)
+            await self.sleep(left / SECOND_US)
 
     # -- races
 

@@ -1,4 +1,4 @@
-"""A port's own life: its clock, its schema, its connection, and the changes it reports."""
+"""Ports themselves: their clock, schema and connection, and the changes that they report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from effectonce.record import Look
 from effectonce.testing.suites.expectations import expect, expect_fields, expect_no_leak, need, require
 
 from .harness import RESOLUTIONS, StoreHarness
-from .port_harness import SECOND, only_on
+from .port_harness import SECOND_US, only_on
 
 # -- changes
 
@@ -42,7 +42,7 @@ async def changes_report_the_settlement_of_a_flagged_record(h: StoreHarness) -> 
         require(bool(reported & flagged), f"three flagged records became {state}, and none was reported")
 
 
-async def changes_come_back_at_their_timeout(h: StoreHarness) -> None:
+async def changes_returns_at_its_timeout(h: StoreHarness) -> None:
     need(h.capabilities.notifies, "a store that notifies")
     listener = h.port()
     await listener.now()  # connected
@@ -59,9 +59,9 @@ async def changes_come_back_at_their_timeout(h: StoreHarness) -> None:
 async def now_is_the_time_and_does_not_run_backwards(h: StoreHarness) -> None:
     times = [await h.now() for _ in range(5)]
     require(all(type(t) is int for t in times), f"times that are not integers: {times}")
-    require(all(b >= a - h.slack for a, b in itertools.pairwise(times)), f"time ran backwards: {times}")
+    require(all(b >= a - h.slack_us for a, b in itertools.pairwise(times)), f"time ran backwards: {times}")
     if h.clock is None:
-        off = times[0] / SECOND - time.time()
+        off = times[0] / SECOND_US - time.time()
         require(abs(off) < 86_400, f"the store's clock is {off:.0f} s from ours; is it in microseconds?")
 
 

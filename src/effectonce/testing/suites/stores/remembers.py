@@ -1,10 +1,10 @@
-"""Remembers, by which mode S records a success that was not claimed: what they replace, and what they leave alone."""
+"""Remembers, with which mode S records a success that was not claimed: which records they replace."""
 
 from __future__ import annotations
 
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import RETENTION, StoreHarness, expect_newer_token, fingerprint
+from .harness import RETENTION_US, StoreHarness, expect_newer_token, fingerprint
 
 
 async def a_remember_makes_an_absent_record_done(h: StoreHarness) -> None:
@@ -12,14 +12,14 @@ async def a_remember_makes_an_absent_record_done(h: StoreHarness) -> None:
     await h.remember(result=b"r", fingerprints=fingerprint("p"))
     record = await h.record()
     expect_fields(record, state="done", result=b"r", generation=0, owner=b"", fingerprint=fingerprint("p"))
-    require(record.token >= before - h.slack, f"token {record.token} is before its time {before}")
+    require(record.token >= before - h.slack_us, f"token {record.token} is before its time {before}")
     expect_fields(await h.try_claim(), kind="done", result=b"r")
     expect_fields(await h.try_claim(fingerprints=fingerprint("q")), "a claim of another payload", kind="mismatch")
 
 
 async def a_remember_expires(h: StoreHarness) -> None:
-    await h.remember(retention=h.brief)
-    await h.wait_out(h.brief)
+    await h.remember(retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     expect(await h.get(), None, "get after the retention")
     await h.remember(result=b"new")
     expect_fields(await h.record(), result=b"new")
@@ -31,7 +31,7 @@ async def a_remember_leaves_a_done_record_as_it_is(h: StoreHarness) -> None:
     await h.remember("remembered-first", result=b"first")
     for key in ("claimed-first", "remembered-first"):
         before = await h.get(key)
-        await h.remember(key, result=b"second", retention=2 * RETENTION)
+        await h.remember(key, result=b"second", retention=2 * RETENTION_US)
         expect(await h.get(key), before, f"the record, {key}")
 
 

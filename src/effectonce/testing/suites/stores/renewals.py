@@ -1,37 +1,37 @@
-"""Renewals: how a lease is extended, and whose."""
+"""Renewals: how a claim's lease is extended, and when that is refused."""
 
 from __future__ import annotations
 
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import LEASE, RETENTION, SETTLEMENTS, StoreHarness
+from .harness import LEASE_US, RETENTION_US, SETTLEMENTS, StoreHarness
 
 
 async def a_renewal_extends_the_lease_from_now(h: StoreHarness) -> None:
-    grant = await h.claim(lease=LEASE)
+    grant = await h.claim(lease=LEASE_US)
     before = await h.now()
-    await h.renew(grant, 2 * LEASE, RETENTION)
+    await h.renew(grant, 2 * LEASE_US, RETENTION_US)
     record = await h.record()
     lease_until, expires_at = record.lease_until or 0, record.expires_at or 0
-    await h.expect_recent(lease_until - 2 * LEASE, before, "lease_until - lease")
+    await h.expect_recent(lease_until - 2 * LEASE_US, before, "lease_until - lease")
     require(
-        abs(expires_at - lease_until - RETENTION) <= h.slack,
-        f"expires_at is {expires_at - lease_until - RETENTION} us from lease_until + retention",
+        abs(expires_at - lease_until - RETENTION_US) <= h.slack_us,
+        f"expires_at is {expires_at - lease_until - RETENTION_US} us from lease_until + retention",
     )
     expect_fields(record, owner=grant.claim.owner, token=grant.token, attempts=1)
 
 
 async def a_renewed_lease_outlives_the_first(h: StoreHarness) -> None:
-    grant = await h.claim(lease=h.brief)
-    await h.renew(grant, LEASE)
-    await h.wait_out(h.brief)
+    grant = await h.claim(lease=h.brief_us)
+    await h.renew(grant, LEASE_US)
+    await h.wait_out(h.brief_us)
     expect_fields(await h.try_claim(), "the answer after the first lease would have ended", kind="in_progress")
 
 
 async def a_renewed_lease_ends_too(h: StoreHarness) -> None:
-    grant = await h.claim(lease=LEASE)
-    await h.renew(grant, h.brief)
-    await h.wait_out(h.brief)
+    grant = await h.claim(lease=LEASE_US)
+    await h.renew(grant, h.brief_us)
+    await h.wait_out(h.brief_us)
     expect_fields((await h.claim()).answer, "the claim after the renewed lease", lapsed=True)
 
 
@@ -42,10 +42,10 @@ async def a_renewal_repeated_answers_true(h: StoreHarness) -> None:
 
 
 async def a_renewed_claim_with_doubt_on_lapse_still_never_expires(h: StoreHarness) -> None:
-    grant = await h.claim(lease=LEASE, doubt_on_lapse=True)
-    await h.renew(grant, h.brief, h.brief)
+    grant = await h.claim(lease=LEASE_US, doubt_on_lapse=True)
+    await h.renew(grant, h.brief_us, h.brief_us)
     expect_fields(await h.record(), expires_at=None)
-    await h.wait_out(3 * h.brief)
+    await h.wait_out(3 * h.brief_us)
     expect_fields(await h.try_claim(), "the answer long after", kind="in_doubt")
 
 

@@ -1,11 +1,11 @@
-"""Settlements: who may end a claim, and what repeating it does."""
+"""Settlements: which owner may end a claim, and what a repeated settlement does."""
 
 from __future__ import annotations
 
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
-from .harness import FINISHED, LEASE, RESOLUTIONS, SETTLEMENTS, Grant, StoreHarness, expect_newer_token, outcome_of
-from .port_harness import SECOND
+from .harness import FINISHED, LEASE_US, RESOLUTIONS, SETTLEMENTS, Grant, StoreHarness, expect_newer_token, outcome_of
+from .port_harness import SECOND_US
 
 # -- applied
 
@@ -23,14 +23,14 @@ async def each_settlement_is_stored(h: StoreHarness) -> None:
 async def done_failed_and_free_expire_one_retention_from_now(h: StoreHarness) -> None:
     for state in RESOLUTIONS:
         before = await h.now()
-        await h.given(state, state, retention=100 * SECOND)
+        await h.given(state, state, retention=100 * SECOND_US)
         expires_at = (await h.record(state)).expires_at or 0
-        await h.expect_recent(expires_at - 100 * SECOND, before, f"expires_at - retention of {state}")
+        await h.expect_recent(expires_at - 100 * SECOND_US, before, f"expires_at - retention of {state}")
 
 
 async def a_done_claim_with_doubt_on_lapse_expires_like_any(h: StoreHarness) -> None:
-    await h.given("done", doubt_on_lapse=True, retention=h.brief)
-    await h.wait_out(h.brief)
+    await h.given("done", doubt_on_lapse=True, retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     expect(await h.get(), None, "get after the retention")
 
 
@@ -85,7 +85,7 @@ async def a_repeated_refund_is_given_once(h: StoreHarness) -> None:
     expect_fields(await h.record(), "the record after one refund, sent three times", attempts=1)
 
 
-async def a_settled_record_is_not_settled_otherwise(h: StoreHarness) -> None:
+async def a_settled_record_is_not_settled_differently(h: StoreHarness) -> None:
     """Only in_doubt → done, by the same owner, is allowed."""
     for first in SETTLEMENTS:
         for second in SETTLEMENTS:
@@ -126,14 +126,14 @@ async def a_settlement_after_the_lease_ended_is_applied_until_a_takeover(h: Stor
 
 async def a_renewal_after_the_lease_ended_is_applied_until_a_takeover(h: StoreHarness) -> None:
     grant = await h.given("lapsed")
-    await h.renew(grant, LEASE)
+    await h.renew(grant, LEASE_US)
     expect_fields(await h.try_claim(), kind="in_progress")
 
 
 async def a_claim_moved_to_in_doubt_may_still_be_completed_by_its_owner(h: StoreHarness) -> None:
-    by_claim = await h.claim("by-claim", lease=h.brief, doubt_on_lapse=True)
-    by_sweep = await h.claim("by-sweep", lease=h.brief, doubt_on_lapse=True)
-    await h.wait_out(h.brief)
+    by_claim = await h.claim("by-claim", lease=h.brief_us, doubt_on_lapse=True)
+    by_sweep = await h.claim("by-sweep", lease=h.brief_us, doubt_on_lapse=True)
+    await h.wait_out(h.brief_us)
     expect_fields(await h.try_claim("by-claim"), kind="in_doubt")
     await h.sweep()
     for grant in (by_claim, by_sweep):

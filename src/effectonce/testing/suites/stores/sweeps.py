@@ -19,9 +19,9 @@ async def sweep_moves_lapsed_doubts(h: StoreHarness) -> None:
 async def sweep_deletes_what_has_expired(h: StoreHarness) -> None:
     await h.sweep()
     for state in RESOLUTIONS:
-        await h.given(state, state, retention=h.brief)
-    await h.claim("lapsed", lease=h.brief, retention=h.brief)
-    await h.wait_out(2 * h.brief)
+        await h.given(state, state, retention=h.brief_us)
+    await h.claim("lapsed", lease=h.brief_us, retention=h.brief_us)
+    await h.wait_out(2 * h.brief_us)
     swept = await h.sweep()
     if not h.capabilities.expires_by_itself:
         require(swept.deleted >= 4, f"a sweep deleted {swept.deleted} of 4 expired records")
@@ -34,8 +34,8 @@ async def sweep_deletes_no_live_record(h: StoreHarness) -> None:
     keys = [*await h.given_each_state(), "doubt", "rerun"]
     await h.claim("doubt", doubt_on_lapse=True)
     await h.given("lapsed", "rerun")
-    await h.claim("old-doubt", lease=h.brief, retention=h.brief, doubt_on_lapse=True)
-    await h.wait_out(3 * h.brief)
+    await h.claim("old-doubt", lease=h.brief_us, retention=h.brief_us, doubt_on_lapse=True)
+    await h.wait_out(3 * h.brief_us)
     keys.remove("lapsed")
     before = [await h.get(key) for key in keys]
     await h.sweep()
@@ -65,8 +65,8 @@ async def sweep_records_its_time(h: StoreHarness) -> None:
 
 
 async def a_key_is_claimed_anew_after_it_was_swept(h: StoreHarness) -> None:
-    grant = await h.given("done", retention=h.brief)
-    await h.wait_out(h.brief)
+    grant = await h.given("done", retention=h.brief_us)
+    await h.wait_out(h.brief_us)
     await h.sweep()
     again = await h.claim()
     expect_fields(again.answer, attempts=1, generation=0)

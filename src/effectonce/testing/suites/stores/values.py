@@ -1,4 +1,4 @@
-"""Identities and payloads: what is compared as bytes must stay bytes, and what is stored must come back."""
+"""Values: keys, owners and fingerprints are compared as bytes, and results and errors are stored unchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from effectonce.testing.suites.expectations import expect, expect_fields, require
 
 from .harness import StoreHarness, fingerprint
-from .port_harness import SECOND
+from .port_harness import SECOND_US
 
 #: Keys that a store may take for one another, or misread: each line has one way in which that happens.
 KEYS = (
@@ -74,7 +74,7 @@ async def scope_and_key_do_not_run_together(h: StoreHarness) -> None:
         expect_fields(await h.record(key, scope=scope), f"({scope!r}, {key!r}) after a forget", state="claimed")
 
 
-async def results_come_back_byte_for_byte(h: StoreHarness) -> None:
+async def results_are_stored_byte_for_byte(h: StoreHarness) -> None:
     for n, result in enumerate(RESULTS):
         await h.given("done", f"r{n}", result=result)
         for answer in (await h.try_claim(f"r{n}"), await h.look(f"r{n}")):
@@ -82,14 +82,14 @@ async def results_come_back_byte_for_byte(h: StoreHarness) -> None:
         expect_fields(await h.record(f"r{n}"), result=result)
 
 
-async def errors_come_back_byte_for_byte(h: StoreHarness) -> None:
+async def errors_are_stored_byte_for_byte(h: StoreHarness) -> None:
     for n, error in enumerate(ERRORS):
         await h.given("failed", f"e{n}", error=error)
         for answer in (await h.try_claim(f"e{n}"), await h.look(f"e{n}")):
             expect_fields(answer, "a duplicate's answer", kind="failed", error=error)
 
 
-async def a_large_result_comes_back_whole(h: StoreHarness) -> None:
+async def a_large_result_is_stored_whole(h: StoreHarness) -> None:
     """F18: 200 KB, which a column, a packet or a line must not cut."""
     result = os.urandom(200_000)
     await h.given("done", "done", result=result)
@@ -124,15 +124,14 @@ async def fingerprints_are_compared_as_bytes(h: StoreHarness) -> None:
 
 async def long_spans_are_kept(h: StoreHarness) -> None:
     """A century in microseconds does not fit 32 bits, nor a float without care."""
-    century = 100 * 365 * 86_400 * SECOND - 1
+    century = 100 * 365 * 86_400 * SECOND_US - 1
     before = await h.now()
     grant = await h.claim(lease=century // 2, retention=century // 2)
     expect_fields(await h.try_claim(), "a claim of a record leased for decades", kind="in_progress")
     await h.settle(grant, "done", result=b"r", retention=century)
     expires_at = (await h.record()).expires_at or 0
     require(
-        abs(expires_at - before - century) < 120 * SECOND,
-        f"a century ends {expires_at - before - century} us off",
+        abs(expires_at - before - century) < 120 * SECOND_US, f"a century ends {expires_at - before - century} us off"
     )
     await h.remember("remembered", result=b"r", retention=century)
     await h.sweep()

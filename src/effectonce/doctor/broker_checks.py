@@ -1,4 +1,5 @@
-"""Doctor's checks of brokers and programs: whether records outlive redeliveries, and dead letters."""
+"""Doctor's checks of brokers, and of the workers and intents that use them: do records outlive redeliveries? are there
+dead letters?"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from effectonce.worker.worker import Worker
 
 from .advice import Severity
 from .findings import Findings, Limits, format_span
-from .stores import shortest_retention
+from .store_checks import shortest_retention
 
 _DEFAULT_RETENTION_S = micros(DEFAULT_RETENTION) / 1e6
 _RECORD_IS_GONE = (
