@@ -25,7 +25,7 @@ import pytest
 import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.core.group_commit import threads as thread_groups
-from effectonce.core.group_commit.exchange import exchange, pause_thread
+from effectonce.core.group_commit.send_batch import pause_thread, send_batch
 from effectonce.core.group_commit.tasks import AsyncGroup
 from effectonce.core.group_commit.threads import ThreadGroup
 from effectonce.core.run_sync import run_sync
@@ -338,7 +338,7 @@ class Script:
 
 
 def send(port: Script, *keys: str) -> list[Any]:
-    return list(run_sync(exchange(port, [claim(key) for key in keys], pause_thread)))  # type: ignore[arg-type]
+    return list(run_sync(send_batch(port, [claim(key) for key in keys], pause_thread)))  # type: ignore[arg-type]
 
 
 def test_a_lost_connection_is_tried_once_more() -> None:
@@ -366,7 +366,7 @@ def test_the_pauses_between_tries_for_a_contended_row_grow(monkeypatch: pytest.M
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    run_sync(exchange(Script(*[Contention("deadlock")] * 5), [claim("a")], pause))  # type: ignore[arg-type]
+    run_sync(send_batch(Script(*[Contention("deadlock")] * 5), [claim("a")], pause))  # type: ignore[arg-type]
     assert 0 < pauses[0] < 0.01
     assert all(later == 2 * earlier for earlier, later in pairwise(pauses))
 

@@ -16,7 +16,7 @@ from effectonce.contracts import Port
 from effectonce.errors import EffectOnceError
 from effectonce.record import Renewal
 
-from .group_commit.exchange import exchange, pause_thread
+from .group_commit.send_batch import pause_thread, send_batch
 from .run_sync import run_sync
 
 log = logging.getLogger("effectonce")
@@ -149,7 +149,7 @@ class Heartbeat:
 
     def _renew(self, port: Port, due: Sequence[LeasedRun], now: float) -> None:
         pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))
-        replies = run_sync(exchange(port, [renewal for renewal, _ in pairs], pause_thread))
+        replies = run_sync(send_batch(port, [renewal for renewal, _ in pairs], pause_thread))
         for (_, run), reply in zip(pairs, replies, strict=True):
             if reply is True:
                 run.lease_requested_at = now

@@ -1,4 +1,4 @@
-"""What becomes of a job whose handler has ended: first its record is settled in the store, then its delivery.
+"""Recording how jobs ended: the outcome of each goes into the store first, and only then is its delivery settled.
 
 Completions go to the store in batches, and those that are not answered are sent again: the store fences them, so that
 repeating one is always right. A message that the handler sends on leaves after its record is complete, and before the
@@ -34,7 +34,7 @@ Publish = Callable[[str, list[Message[Any]]], Awaitable[None]]
 
 
 class Recorder:
-    """Settles the jobs of one queue that have run under leases; see the module."""
+    """Records the outcomes of the jobs of one queue, which have run under leases; see the module."""
 
     def __init__(
         self,

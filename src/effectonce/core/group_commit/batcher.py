@@ -14,7 +14,7 @@ from effectonce.errors import StoreUnavailable
 from effectonce.record import Batchable, Reply
 
 from .batches import Entry, no_sizes, pair_replies, take_batch, unsent_again
-from .exchange import exchange
+from .send_batch import send_batch
 
 SECOND_BATCH: Final = 16
 """This many waiting operations are worth a round trip of their own beside the one that is under way."""
@@ -92,7 +92,7 @@ class StoreBatcher:
             if self._idle and len(self._queue) >= SECOND_BATCH:
                 self._wake()
             try:
-                replies = await exchange(port, [entry.op for entry in entries], asyncio.sleep)
+                replies = await send_batch(port, [entry.op for entry in entries], asyncio.sleep)
             except BaseException:
                 self._queue.extendleft(reversed(unsent_again(entries)))  # sent or not: an operation may be repeated
                 raise

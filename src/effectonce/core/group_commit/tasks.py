@@ -14,7 +14,7 @@ from effectonce.errors import StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Note, Reply
 
 from .batches import Entry, is_grant, no_sizes, pair_replies, take_batch, unsent_again
-from .exchange import copy_error, exchange
+from .send_batch import copy_error, send_batch
 
 #: This many waiting operations are worth a round trip of their own beside the one that is under way.
 SECOND_BATCH = 32
@@ -130,7 +130,7 @@ class AsyncGroup:
                     continue
                 if self._idle and len(self._queue) >= self._second_batch():
                     self._start()
-                replies = await self._exchange(port, [entry.op for entry in entries])
+                replies = await self._send_batch(port, [entry.op for entry in entries])
                 for entry, reply in pair_replies(entries, replies, self._queue):
                     self._deliver(entry, reply)
                 entries = []
@@ -144,10 +144,10 @@ class AsyncGroup:
                     self._deliver(entry, failure)
             raise
 
-    async def _exchange(self, port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
+    async def _send_batch(self, port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
         self._round_trips += 1
         try:
-            return await exchange(port, batch, asyncio.sleep)
+            return await send_batch(port, batch, asyncio.sleep)
         finally:
             self._round_trips -= 1
 

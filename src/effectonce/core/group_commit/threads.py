@@ -44,7 +44,7 @@ from effectonce.errors import SyncAsyncMismatch
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
 from .batches import Entry, is_grant, no_sizes, pair_replies, take_batch, unsent_again
-from .exchange import copy_error, exchange, pause_thread
+from .send_batch import copy_error, pause_thread, send_batch
 
 FOLLOWER_TIMEOUT_S = 0.1  # after this, a follower checks by itself whether a thread leads
 MAX_WOKEN_BY_LEADER = 4  # of the threads that it has answered
@@ -149,7 +149,7 @@ class ThreadGroup:
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
             self._sent = entries = take_batch(queue, self._limit, self.sizes)
-            replies = run_sync(exchange(self._port, [other.op for other in entries], pause_thread))
+            replies = run_sync(send_batch(self._port, [other.op for other in entries], pause_thread))
             for other, reply in pair_replies(entries, replies, queue):
                 if other is not entry:
                     other.to_wake = to_wake
@@ -168,7 +168,7 @@ class ThreadGroup:
         try:
             return run_sync(self._port.run((op,)))[0]
         except Exception as error:
-            (reply,) = run_sync(exchange(self._port, (op,), pause_thread, error))
+            (reply,) = run_sync(send_batch(self._port, (op,), pause_thread, error))
             return reply
 
     def _wait_at_gate(self, entry: ThreadEntry, gate: threading.Lock) -> BaseException | None:

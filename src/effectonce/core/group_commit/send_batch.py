@@ -1,4 +1,4 @@
-"""One batch to the store and its replies back, whatever goes wrong on the way."""
+"""Sending one batch to the store: what is sent again, what is split, and which error each operation gets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from effectonce.record import Batchable, Reply
 MAX_CONTENTION_RETRIES = 5
 
 
-async def exchange(
+async def send_batch(
     port: Port,
     batch: Sequence[Batchable],
     pause: Callable[[float], Awaitable[None]],
     failed: Exception | None = None,
 ) -> Sequence[Reply]:
-    """The replies to ``batch``, one for each operation. It raises nothing: a failure of the whole is a reply of each.
+    """Send ``batch``; return one reply for each operation. A failure of the whole batch is the reply of each.
 
     A lost connection is tried once more, because every operation recognises its repetition. Contention is tried again,
     and then operation by operation, as after any other error, so that one bad operation harms itself only.
@@ -60,7 +60,7 @@ async def exchange(
             break
     replies: list[Reply] = []
     for op in batch:
-        replies += await exchange(port, (op,), pause)
+        replies += await send_batch(port, (op,), pause)
         if isinstance(replies[-1], StoreUnavailable):  # it is down: do not ask it for each of the rest
             replies += [replies[-1]] * (len(batch) - len(replies))
             break
@@ -84,5 +84,5 @@ def copy_error(error: Exception) -> Exception:
 
 
 async def pause_thread(seconds: float) -> None:
-    """The ``pause`` of `exchange` where there is no event loop."""
+    """The ``pause`` of `send_batch` where there is no event loop."""
     time.sleep(seconds)  # noqa: ASYNC251  # it is driven by a thread that may block
