@@ -733,7 +733,7 @@ def test_in_a_pipeline_a_commit_waits_for_the_end_of_what_may_have_failed(
     """Until that has come, about once in a hundred times, a transaction that has failed looks as if it were at work."""
     import psycopg
 
-    honest, waited = PsycopgSession._sync, list[bool]()
+    honest, waited = PsycopgSession._sync_pipeline, list[bool]()
 
     async def sync(session: PsycopgSession) -> None:
         waited.append(True)
@@ -742,6 +742,6 @@ def test_in_a_pipeline_a_commit_waits_for_the_end_of_what_may_have_failed(
     with psycopg.connect(postgres_place.url) as conn, conn.pipeline():
         session = session_on(conn)
         run_coroutine(session.rows("SELECT 1"))
-        monkeypatch.setattr(PsycopgSession, "_sync", sync)
+        monkeypatch.setattr(PsycopgSession, "_sync_pipeline", sync)
         assert not run_coroutine(session._has_failed())
     assert waited

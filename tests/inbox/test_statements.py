@@ -26,7 +26,7 @@ class Session:
 
     def __init__(self, *answers: Any, returning: bool = True) -> None:
         self.answers = list(answers)
-        self.returning = returning
+        self.has_returning = returning
         self.asked: list[tuple[str, tuple[Any, ...]]] = []
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
@@ -417,7 +417,7 @@ def test_a_result_of_a_type_that_cannot_be_hashed_is_stored(path: str) -> None:
 
 
 class BusinessSession(AsyncSession):
-    async def described(self, sql: str, params: Sequence[Any] = ()) -> tuple[Sequence[str], Sequence[Any]]:
+    async def named_rows(self, sql: str, params: Sequence[Any] = ()) -> tuple[Sequence[str], Sequence[Any]]:
         return ["idempotency_key"], await self.rows(sql, params)
 
 

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from effectonce.babelqueue import headers as names
 from effectonce.contracts import Packet
-from effectonce.envelopes.common import DEFAULT_MAX_BODY_BYTES, body_too_large, make_packet, read_json, write_json
+from effectonce.envelopes.bodies import DEFAULT_MAX_BODY_BYTES, body_too_large, make_packet, read_json, write_json
 from effectonce.errors import ConfigurationError, Undecodable, show
 from effectonce.message import BYPASS, REDRIVEN, Message
 

@@ -45,9 +45,9 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     """How a broker differs from the others, as data. Times are in seconds. The suite and the worker read this."""
 
     name: str
-    #: ``queue``: packets come in the order in which they were published, except redelivered ones. ``key``: packets of
-    #: one ordering key come in order, redeliveries included: while one of them is unsettled or delayed, those behind it
-    #: go to no other consumer, and a nacked one comes again before those that were not delivered.
+    #: ``queue``: packets arrive in the order in which they were published, except redelivered ones. ``key``: packets of
+    #: one ordering key arrive in order, redeliveries included: while one of them is unsettled or delayed, those behind
+    #: it go to no other consumer, and a nacked one is redelivered before those that were never delivered.
     ordering: Literal["none", "queue", "key"] = "none"
     #: Where a packet of `Publisher.publish` fails, those behind it with its ordering key are not sent.
     ordered_publish: bool = False
@@ -55,15 +55,19 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     ack_window: float | None = None
     #: `Consumer.extend` moves the end of the ack window.
     extends: bool = False
+    #: `Delivery.attempt` is counted by the broker.
     counts_attempts: bool = False
     #: Every group of consumers gets every message. A group's nacks and dead letters concern that group only.
     groups: bool = False
-    #: The longest time after which an unsettled message may still be delivered; None: without end.
+    #: The longest time after publishing at which a message may still be delivered; None: unlimited.
     redelivery_horizon: float | None = None
     #: For how long the broker drops a second packet with the same id; None: it does not deduplicate.
     dedup_window: float | None = None
+    #: Messages outlive the process.
     durable: bool = True
+    #: Several processes share the queues.
     shared: bool = True
+    #: The longest body in bytes; None: the broker sets no limit that a user would meet.
     max_body: int | None = None
     #: The most packets in one `publish`, and deliveries in one `receive`.
     batch: int = 100
@@ -77,13 +81,13 @@ class Publisher(Protocol):
     """
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
-        """Send every packet; return when the broker has confirmed each as safely as it can (F45: a message counts as
-        sent only when it is confirmed).
+        """Send every packet, and return when the broker has confirmed or refused each (F45: a message counts as sent
+        only when it is confirmed, as safely as the broker can).
 
-        None for a packet that was confirmed, its own exception for one that was refused (F44: a batch may fail in
-        part). Raises where it is not known of any packet whether it arrived: the caller sends them again, with the same
-        ids. A packet with the header `message.REDRIVEN` is sent again on purpose: the broker's own deduplication must
-        not drop it.
+        Returns the outcomes in the order of the packets: None for a confirmed one, its exception for a refused one
+        (F44: a batch may fail in part). Raises where the outcome of every packet is unknown: the caller then sends them
+        all again, with the same ids. A packet with the header `message.REDRIVEN` is sent again on purpose: the broker's
+        own deduplication must not drop it.
         """
         ...
 
@@ -102,27 +106,28 @@ class Consumer(Protocol):
     """
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
-        """Up to ``limit`` deliveries, as soon as there is one; [] after ``wait`` seconds without.
+        """Return up to ``limit`` deliveries as soon as there is one; [] after ``wait`` seconds without.
 
         Also takes over deliveries that dead consumers of the group left unsettled for longer than the ack window.
-        Cancelling it loses nothing: its deliveries come again.
+        Cancelling it loses nothing: its deliveries are redelivered.
         """
         ...
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         """Settle these for good. Acks may be sent together with the next `receive`; `flush` and `close` send the rest.
-        False where the delivery is known to be no longer this consumer's (F54: a stale receipt is not a success)."""
+        Returns one answer for each: False where the delivery is known to be no longer this consumer's (F54: a stale
+        receipt is not a success)."""
         ...
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
-        """Return these to the queue, to be delivered again after ``delay`` seconds, to any consumer. They are never
-        lost in between, and their attempts are counted on. False, and nothing is done, where the delivery is no longer
+        """Return these to the queue, to be redelivered after ``delay`` seconds, to any consumer. They are never lost in
+        between, and the count of their attempts continues. False, and nothing is done, where the delivery is no longer
         this consumer's."""
         ...
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         """Keep these for ``seconds`` from now, or for one ack window where the broker takes no other time. False where
-        it is too late. Does nothing where there is no window."""
+        the delivery is no longer this consumer's. Does nothing where there is no ack window."""
         ...
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
@@ -136,17 +141,17 @@ class Consumer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Flush, and return unsettled deliveries to the queue; they come again at once, where the broker can do that. A
-        broker that cannot be reached is not an error here: it delivers again what was not settled."""
+        """Flush, and return unsettled deliveries to the queue, where they are redelivered at once if the broker can do
+        that. A broker that cannot be reached is not an error here: it redelivers what was not settled."""
         ...
 
 
 @runtime_checkable
 class AckBuffer(Protocol):
-    """An optional power of a `Consumer`: acks that wait, at no cost, until the next `receive` or `flush` sends them."""
+    """An optional ability of a `Consumer`: to keep acks, at no cost, until the next `receive` or `flush` sends them."""
 
     def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
-        """As `Consumer.ack`; what is no longer this consumer's is left out."""
+        """As `Consumer.ack`, without answers: a delivery that is no longer this consumer's is ignored."""
         ...
 
 
@@ -183,8 +188,8 @@ class BrokerBackend(Protocol):
     def publisher(self) -> Publisher: ...
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
-        """Consumers of one ``group`` share the queue's messages; another group gets all of them, where the broker has
-        groups (elsewhere the name only labels the consumer)."""
+        """A new consumer. Consumers of one ``group`` share the queue's messages; every other group gets all of them,
+        where the broker has groups (elsewhere the name only labels the consumer)."""
         ...
 
     def dead_letters(self, queue: str, *, group: str) -> DeadLetters: ...

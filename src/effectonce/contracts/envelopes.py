@@ -14,21 +14,25 @@ class Envelope(Protocol):
     """How a message is written into a packet, and read back."""
 
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
-        """The packet for ``queue``: the same bytes however often it is encoded. `ConfigurationError` where the message
-        cannot be written."""
+        """Write ``message`` into a packet for ``queue``. The same message always gives the same bytes. Raises
+        `ConfigurationError` where the message cannot be written."""
         ...
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
-        """The message in ``packet``, its data read as ``data_type``. `Undecodable`, which says why, for anything else
-        that may have been sent; nothing but that."""
+        """Read the message in ``packet``, with its data as ``data_type``.
+
+        A packet may hold anything that some program has sent. Raises `Undecodable` with the reason for every packet
+        that is not such a message, and never another exception: the worker makes a dead letter of an `Undecodable`.
+        """
         ...
 
 
 @runtime_checkable
 class StableHeaders(Protocol):
-    """An optional power of an `Envelope` whose headers brokers rename or leave out: it knows those that arrive as they
-    were written. Only these can be signed."""
+    """An optional ability of an `Envelope` some of whose headers brokers rename or leave out: to tell the others, which
+    arrive as they were written. Only those can be signed."""
 
     def stable_headers(self, packet: Packet) -> Mapping[str, str]:
-        """The same of a packet that was encoded, and of the packet that a broker then delivers."""
+        """The headers of ``packet`` that no broker changes. The result must be the same for an encoded packet and for
+        the packet that a broker then delivers, or signatures will not match."""
         ...

@@ -1,4 +1,4 @@
-"""The seam to telemetry: events, and what listens to them: hooks, meters and tracers."""
+"""The seam to telemetry: events, and the hooks, meters and tracers that receive them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class Event(Struct, frozen=True):
     detail: str = ""
 
 
+#: Receives every event.
 Hook = Callable[[Event], Any]
+#: Receives the ``seconds`` of events of one kind and scope; see `SelectiveHook`.
 Meter = Callable[[float], Any]
 
 
@@ -91,7 +93,7 @@ class HandlerTracer(Protocol):
     """The tracer of one worker."""
 
     def trace_handler(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, a handler whose last argument is the message, so that it runs in a span."""
+        """Wrap ``function``, a handler whose last argument is the message, so that each call runs in a span."""
         ...
 
     def trace_duplicate(self, queue: str, message: Message[Any], run: Any) -> None:
@@ -99,13 +101,13 @@ class HandlerTracer(Protocol):
         ...
 
     def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        """Record that deliveries were settled: ``acked``, ``delayed`` or ``dead``. That took ``seconds``."""
+        """Record that deliveries were settled, which took ``seconds``. ``how``: ``acked``, ``delayed`` or ``dead``."""
         ...
 
 
 class SelectiveHook(Protocol):
-    """A `Hook` that does not want all events, and costs nothing for the others. It is asked once for each kind and
-    scope."""
+    """A `Hook` that is called for some events only, and costs nothing for the others. It is asked once for each kind
+    and scope."""
 
     def wants(self, kind: str, scope: str) -> bool | Meter:
         """Whether to call the hook with such events. A `Meter` is called with their ``seconds`` alone, and no `Event`

@@ -42,7 +42,7 @@ class OutboxRow(Struct, gc=False):
     trace_id: str | None
     source: str
     time: str | None  # RFC 3339
-    attempts: int
+    attempts: int  # leases so far, this one included
 
 
 class LeaseRequest(Struct, kw_only=True):
@@ -52,7 +52,7 @@ class LeaseRequest(Struct, kw_only=True):
     owner: bytes  # 16 random bytes, new for every lease
     limit: int  # read up to so many fresh rows, and up to so many that are due
     take: int | None = None  # lease up to so many of the rows that were read; None: ``limit``
-    span: int  # how long the lease holds
+    span: int  # how long the lease holds, in microseconds
     ordered: bool  # rows of one ordering key go out in their order, across all relays
     #: Read only fresh rows after this number: an earlier page showed that those before it wait for other relays.
     after: int = 0
@@ -68,11 +68,11 @@ class LeasedRows(Struct):
 
 
 class RowOutcome(Struct, gc=False):
-    """The result of one leased row: the state it goes to."""
+    """What became of one leased row: the state that it goes to."""
 
     seq: int
     state: OutboxState
-    span: int = 0  # only for ``waiting``: how long
+    span: int = 0  # only for ``waiting``: how long, in microseconds
     error: str | None = None
     refund: bool = False  # the row was not tried, so its attempt is not counted
 
@@ -138,19 +138,21 @@ def notify_channel(table: str) -> str:
 
 
 class LeaseCandidate(Struct, gc=False):
-    """A row that could be leased by its own state. ``before``: the nearest unpublished row before it in its line."""
+    """A row whose own state allows a lease. A row that it must not overtake may still block it."""
 
     seq: int
     line: int | None
-    before: int | None = None
+    before: int | None = None  # the nearest unpublished row before it in its line
 
 
 def select_in_turn(candidates: Iterable[LeaseCandidate], limit: int) -> tuple[list[int], dict[int, int]]:
     """Divide the candidates into those whose turn it is (up to ``limit``) and those that another row blocks.
 
     A row's turn has come when every unpublished row before it in its line is a candidate too: then both go out in one
-    lease, in order (F43: order is lost where a later row overtakes). For a blocked row the second value names its
-    blocker, the nearest row before it in its line that is not a candidate.
+    lease, in order (F43: order is lost where a later row overtakes).
+
+    Returns the rows whose turn it is, and for each blocked row its blocker: the nearest row before it in its line that
+    is not a candidate. All rows are named by their ``seq``.
     """
     in_turn: list[int] = []
     blocked: dict[int, int] = {}
@@ -170,9 +172,10 @@ def select_in_turn(candidates: Iterable[LeaseCandidate], limit: int) -> tuple[li
 
 
 def compute_deferrals(blocked: Mapping[int, int], blockers: Mapping[int, tuple[str, int]], now: int) -> dict[int, int]:
-    """Compute until when each blocked row waits. ``blockers`` has the state and due_at of the blocking rows.
+    """Compute until when each blocked row waits, so that no lease reads it again before that.
 
-    A row behind one that is being sent has no deferral: its turn may come at any moment.
+    ``blocked`` names the blocker of each row, as `select_in_turn` returns it; ``blockers`` has the state and due_at of
+    the blockers. A row behind one that is being sent has no deferral: its turn may come at any moment.
     """
     deferred_until: dict[int, int] = {}
     for seq, blocker in blocked.items():
@@ -185,7 +188,8 @@ def compute_deferrals(blocked: Mapping[int, int], blockers: Mapping[int, tuple[s
 
 
 def build_page(rows: Sequence[Sequence[Any]], limit: int) -> OutboxPage:
-    """Build a page of up to ``limit`` rows. One row more than that means that another page follows."""
+    """Build a page of up to ``limit`` rows. The caller reads one row more than that: if it is there, another page
+    follows."""
     entries = [OutboxEntry(*row) for row in rows[:limit]]
     return OutboxPage(entries, f"{entries[-1].due_at}:{entries[-1].seq}" if len(rows) > limit else None)
 

@@ -15,8 +15,8 @@ class OutboxPort(Protocol):
     table: str
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
-        """Read up to ``limit`` rows of each kind, and lease up to ``take`` of them, for ``span`` from now on the
-        database's clock. The attempt is counted. Rows to the queues ``without`` are not read.
+        """Read up to ``limit`` fresh rows and up to ``limit`` that are due, and lease up to ``take`` of them, for
+        ``span`` from now on the database's clock. The attempt is counted. Rows to the queues ``without`` are not read.
 
         Which rows may be leased depends on the rows alone, never on a reader's position (F41: rows do not commit in the
         order of their numbers): those that are pending and not leased, pending with a lease that has ended, or waiting
@@ -55,8 +55,8 @@ class OutboxPort(Protocol):
         ...
 
     async def wait(self, timeout: float) -> bool:
-        """Whether a sender has announced a commit within ``timeout`` seconds; a hint. Only called where the backend's
-        capabilities have ``notifies``."""
+        """Wait until a sender announces a commit, for ``timeout`` seconds at most. Returns whether one did, which is
+        only a hint. Only called where the backend's capabilities have ``notifies``."""
         ...
 
     async def check(self) -> None: ...

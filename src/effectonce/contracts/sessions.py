@@ -38,12 +38,12 @@ class DriverSession(Protocol):
     dialect: Dialect
     #: Whether the connection is of an async driver. The coroutines of a sync session never suspend.
     is_async: bool
-    #: INSERT … RETURNING is there (MySQL has none).
-    returning: bool
+    #: The server has INSERT … RETURNING (MySQL has none).
+    has_returning: bool
 
     def require_transaction(self) -> None:
-        """`NotInTransaction` where a statement would commit by itself; `StoreUnavailable` where the connection is
-        closed. No round trip."""
+        """Raise `NotInTransaction` where a statement would commit by itself, and `StoreUnavailable` where the
+        connection is closed. No round trip."""
         ...
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
@@ -55,15 +55,17 @@ class DriverSession(Protocol):
         """
         ...
 
-    async def described(self, sql: str, params: Sequence[Any] = ()) -> tuple[Sequence[str], Sequence[tuple[Any, ...]]]:
-        """As `rows`, with the names of the columns."""
+    async def named_rows(self, sql: str, params: Sequence[Any] = ()) -> tuple[Sequence[str], Sequence[tuple[Any, ...]]]:
+        """As `rows`, with the names of the columns before them."""
         ...
 
     async def savepoint(self) -> Any:
         """Set a savepoint in the transaction, and return its name or handle."""
         ...
 
-    async def release(self, savepoint: Any) -> None: ...
+    async def release(self, savepoint: Any) -> None:
+        """Remove a savepoint, and keep what was done since."""
+        ...
 
     async def roll_back_to(self, savepoint: Any) -> None:
         """Undo everything since ``savepoint``, in the database and in an ORM's cache of it. The transaction stays
@@ -77,6 +79,7 @@ class Joinable(Protocol):
     complete one."""
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
-        """The statements that settle ``op``, which is ``done``, for a `DriverSession` of that dialect, in order. The
-        last returns a row where the settlement was applied."""
+        """The statements, with their parameters, that settle ``op`` (whose state is ``done``) in the caller's
+        transaction, and the dialect that its `DriverSession` must have. They run in order; the last one returns a row
+        if the settlement was applied."""
         ...

@@ -33,7 +33,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     #: operation goes straight to `Port.run`, from any thread.
     connections: Literal["none", "one", "by_kind"] = "by_kind"
     #: A batch may hold operations of all kinds, at the price of one kind. Threads then share one connection, since each
-    #: further one is another leader to wake. Event loops do not: thousands of claims may wait before a settlement.
+    #: further one would be another thread to wake. Event loops keep the kinds apart: there, thousands of claims may wait
+    #: before a settlement.
     mixed_batches: bool = False
     #: The most operations in one round trip.
     batch: int = 128
@@ -49,7 +50,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     estimated_clock: bool = False
     #: Claims may have a note, as intents and sagas need.
     notes: bool = False
-    #: Records lie in the order of scope and key, so that `Query.after` can begin a list anywhere.
+    #: Records are listed in the order of scope and key, so that `Query.after` can begin a list anywhere.
     ordered: bool = False
 
 
@@ -69,14 +70,15 @@ class Port(Protocol):
         """Apply every operation, each atomically on the store's clock, and answer in the same order.
 
         The batch is sorted by identity, names no identity twice, and holds at most `Capabilities.batch` operations.
-        They are of mixed kinds if there is one connection, or with `Capabilities.mixed_batches`. One round trip, where
-        the store can. An operation that fails alone has its exception as its reply; raising fails the whole batch.
+        They are of mixed kinds if there is one connection, or with `Capabilities.mixed_batches`. It is one round trip
+        where the store can do that. The reply to an operation that fails alone is its exception; to raise one fails the
+        whole batch.
 
         A Claim, in this order, all times from the store's clock:
 
         1. expired counts as absent (``expires_at <= now``; claimed with ``doubt_on_lapse`` and in_doubt never
            expire);
-        2. an unexpired record with a stored fingerprint that is not among the claim's (where it has any):
+        2. an unexpired record with a stored fingerprint that is not among the claim's (where the claim has any):
            ``mismatch``, whatever the state; nothing changes;
         3. claimed by this very owner: ``claimed`` again, same token, attempts, generation and ``lapsed``;
         4. done or failed: ``done`` / ``failed`` with what is stored (``exhausted`` where the error is
@@ -114,8 +116,9 @@ class Port(Protocol):
     async def stats(self) -> Stats: ...
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
-        """Make the next claim run: free, generation + 1, attempts 0, result, error, note and fingerprint gone (it
-        may bring a corrected payload), the owner fenced out by a new token. False where there is no such record."""
+        """Let the next claim run. The record becomes free: generation + 1, attempts 0, without result, error, note and
+        fingerprint (the next claim may bring a corrected payload); a new token fences the owner out. False where there
+        is no such record."""
         ...
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
@@ -169,7 +172,9 @@ class SelfMigrating(Protocol):
     """An optional ability of a backend that creates its own tables when first used: to report that they are missing.
     A command that only reads asks first, so that it creates nothing."""
 
-    def is_new(self) -> bool: ...
+    def is_new(self) -> bool:
+        """Whether the tables are still missing. Creates nothing."""
+        ...
 
 
 class Backend(Protocol):

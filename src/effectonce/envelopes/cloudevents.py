@@ -19,7 +19,7 @@ from effectonce.contracts import Packet
 from effectonce.errors import ConfigurationError, InvalidOption, Undecodable, show
 from effectonce.message import Message
 
-from .common import (
+from .bodies import (
     BYTES_CONTENT,
     BYTES_TYPES,
     DEFAULT_MAX_BODY_BYTES,

@@ -9,7 +9,7 @@ from effectonce.errors import InvalidKey, MissingKey, Undecodable, show
 from effectonce.keys import KeySpec, encode_key, extractor
 from effectonce.message import Message
 
-from .common import DEFAULT_MAX_BODY_BYTES, JSON_CONTENT, body_too_large, is_json, make_packet, read_json, write_data
+from .bodies import DEFAULT_MAX_BODY_BYTES, JSON_CONTENT, body_too_large, is_json, make_packet, read_json, write_data
 
 _HEADER_PATH: Final = "headers."
 

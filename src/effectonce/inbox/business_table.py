@@ -11,7 +11,7 @@ from effectonce.backends.common.sql_files import quoted
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
 from effectonce.core.run_sync import Pending, run_sync
 from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
-from effectonce.sessions import DriverAdapter, is_duplicate_key, is_without_unique_key, session_on
+from effectonce.sessions import DriverAdapter, is_duplicate_key, lacks_unique_key, session_on
 from effectonce.values.identity import Key, encode_key
 
 MAX_INSERT_ROUNDS: Final = 5  # a row may be there for the insert, and deleted before it is read
@@ -91,7 +91,7 @@ class OnTable:
         if session.dialect != "mysql":
             column = _column(self.column, session.dialect)
             return await _row(session, f"{sql} ON CONFLICT ({column}) DO NOTHING RETURNING *", params)
-        if session.returning:
+        if session.has_returning:
             return await _row(session, f"{sql} RETURNING *", params)
         await session.rows(sql, params)
         return await self._find(session, params[0]) or {}
@@ -121,7 +121,7 @@ class OnTable:
         except SchemaMissing as error:
             raise ConfigurationError(f"{self!r}: {error.__cause__}") from error.__cause__
         except Exception as error:
-            if is_without_unique_key(error):
+            if lacks_unique_key(error):
                 raise self._not_unique() from error
             raise
         self._require_same(session, key, inserted.row)
@@ -158,7 +158,7 @@ _UNIQUE_INDEXES: Final = (
 
 
 async def _row(session: DriverAdapter, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
-    names, rows = await session.described(sql, params)
+    names, rows = await session.named_rows(sql, params)
     return dict(zip(names, rows[0], strict=True)) if rows else None
 
 

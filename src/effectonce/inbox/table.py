@@ -259,7 +259,7 @@ class MySQLInboxTable(InboxTable):
         by_id = {key.id: key.key for key in keys}
         insert, params = self._insert(keys, nonce)
         columns = f"id, nonce, fingerprint, {result}"
-        if session.returning:
+        if session.has_returning:
             rows = await session.rows(f"{insert} RETURNING {columns}", params)
         else:
             await session.rows(insert, params)

@@ -1,9 +1,9 @@
-"""The caller's own connection, whatever driver made it, as a `contracts.DriverSession`."""
+"""Sessions: the caller's own connection, whatever driver made it, as a `contracts.DriverSession`."""
 
 from .adapters import is_connection as is_connection
 from .adapters import register_adapter as register_adapter
 from .adapters import session_on as session_on
-from .base import DriverAdapter as DriverAdapter
+from .driver_adapter import DriverAdapter as DriverAdapter
 from .sql_errors import connect_error as connect_error
 from .sql_errors import is_duplicate_key as is_duplicate_key
-from .sql_errors import is_without_unique_key as is_without_unique_key
+from .sql_errors import lacks_unique_key as lacks_unique_key

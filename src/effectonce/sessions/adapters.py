@@ -1,6 +1,6 @@
-"""Which adapter fits a connection: `session_on` looks at the connection's class and loads the one module it needs.
+"""The adapters by the class of connection: `session_on` looks up the one that fits, and imports its module.
 
-No driver is imported for that: a connection exists only where its driver is imported already.
+No driver is imported by that: whoever has a connection has imported its driver already.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from effectonce.errors import ConfigurationError, show
 
-from .base import DriverAdapter
+from .driver_adapter import DriverAdapter
 
-#: By the qualified name of a connection's class: the module in this package, and the adapter in it, of that class and
-#: its subclasses.
+#: By the qualified name of a connection's class: the module in this package, and the adapter in that module. It also
+#: serves the subclasses. Keep `SUPPORTED_CONNECTIONS` in step.
 ADAPTERS: Final = {
     "sqlite3.Connection": ("sqlite", "SQLiteSession"),
     "aiosqlite.core.Connection": ("sqlite", "AsyncSQLiteSession"),
@@ -41,13 +41,13 @@ SUPPORTED_CONNECTIONS: Final = (
 
 AdapterFactory = Callable[[Any], DriverAdapter]
 
-_factories: dict[type, AdapterFactory] = {}  # by the class of a connection
+_factories: dict[type, AdapterFactory] = {}  # by the class of a connection: those that are looked up or registered
 
 
 def session_on(connection: Any) -> DriverAdapter:
-    """Return the session on ``connection``, in the transaction that is open there, which stays its owner's to end.
+    """Return the session on ``connection``. It works in the transaction that is open there, and never ends it.
 
-    `ConfigurationError` for an object of a driver that effectonce does not support. Nothing is sent.
+    Nothing is sent. Raises `ConfigurationError` for an object of a driver that effectonce does not support.
     """
     kind = type(connection)
     factory = _factories.get(kind)
@@ -57,13 +57,13 @@ def session_on(connection: Any) -> DriverAdapter:
 
 
 def is_connection(connection: Any) -> bool:
-    """Whether `session_on` supports it."""
+    """Whether `session_on` accepts ``connection``."""
     kind = type(connection)
     return kind in _factories or any(_qualified_name(base) in ADAPTERS for base in kind.__mro__)
 
 
 def register_adapter(kind: type, factory: AdapterFactory) -> None:
-    """Have `session_on` adapt connections of exactly this class with ``factory``."""
+    """Let `session_on` use ``factory`` for connections of exactly this class, not of its subclasses."""
     _factories[kind] = factory
 
 

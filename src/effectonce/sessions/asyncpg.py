@@ -1,4 +1,4 @@
-"""asyncpg: a connection, or the proxy that its pool gives out."""
+"""The adapter for asyncpg: for a connection, or for the proxy of one that its pool gives out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncpg import InterfaceError, Record  # type: ignore[import-untyped, unused-ignore]
 
-from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction
+from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction
 
 
 class AsyncpgSession(DriverAdapter):

@@ -1,4 +1,4 @@
-"""Django's ``connection`` inside ``transaction.atomic()``."""
+"""The adapter for Django: for ``django.db.connection`` inside ``transaction.atomic()``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
 
 from effectonce.errors import ConfigurationError
 
-from .base import DriverAdapter, NamedRows, connection_closed, known_dialect, not_in_transaction, render
+from .driver_adapter import DriverAdapter, NamedRows, connection_closed, known_dialect, not_in_transaction, render
 
 
 class DjangoSession(DriverAdapter):
@@ -25,7 +25,7 @@ class DjangoSession(DriverAdapter):
         self._driver_connection: Any = None
 
     @property
-    def returning(self) -> bool:  # type: ignore[override]
+    def has_returning(self) -> bool:  # type: ignore[override]
         return self.dialect != "mysql" or bool(self.connection.mysql_is_mariadb)
 
     def require_transaction(self) -> None:
@@ -67,7 +67,7 @@ class DjangoSession(DriverAdapter):
         savepoint.__exit__(_RolledBack, _RolledBack(), None)
 
     async def _in_transaction(self) -> bool:
-        # `durable` in `_begin` asks, and knows about the transactions that Django's own test cases run in.
+        # `_begin` checks this: `durable` refuses an open transaction, but not those of Django's own test cases.
         return False
 
     async def has_ended(self) -> bool:

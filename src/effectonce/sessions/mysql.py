@@ -1,4 +1,4 @@
-"""PyMySQL and aiomysql, on MySQL and MariaDB."""
+"""The adapters for PyMySQL and aiomysql, on MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from effectonce.values.awaitables import maybe_await
 
-from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
+from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
 
 _STATUS_IN_TRANSACTION: Final = 1  # SERVER_STATUS_IN_TRANS, a bit of the status that every answer carries
 _REFRESH_STATUS: Final = "DO 0"  # a statement that does nothing; its answer carries the status
@@ -17,8 +17,9 @@ _HOW_TO_BEGIN = "conn.begin(), or connect with autocommit=False"
 class MySQLSession(DriverAdapter):
     """A connection of PyMySQL.
 
-    An error carries no status, so after a deadlock the driver still believes in a transaction that is gone. Where the
-    connection is in autocommit, the server is therefore asked once before the first statement.
+    The driver knows from the server's last answer whether a transaction is open. An error carries no such status, so
+    after a deadlock the driver still reports a transaction that is gone. Where the connection is in autocommit, one
+    more statement therefore refreshes the status before the first one is sent.
     """
 
     __slots__ = ("_status_is_stale",)
@@ -27,16 +28,15 @@ class MySQLSession(DriverAdapter):
     is_async = False
 
     @property
-    def returning(self) -> bool:  # type: ignore[override]
+    def has_returning(self) -> bool:  # type: ignore[override]
         return is_mariadb(self.connection)
 
     def require_transaction(self) -> None:
-        connection = self.connection
-        if not connection.open:
+        if not self.connection.open:
             raise connection_closed()
-        self._require_open()
+        self._refuse_autocommit()
 
-    def _require_open(self) -> None:
+    def _refuse_autocommit(self) -> None:
         self._status_is_stale = bool(self.connection.get_autocommit())
         if self._status_is_stale and not self._has_transaction():
             raise not_in_transaction(_HOW_TO_BEGIN)
@@ -46,7 +46,7 @@ class MySQLSession(DriverAdapter):
         try:
             if getattr(self, "_status_is_stale", False):
                 await maybe_await(cursor.execute(_REFRESH_STATUS))
-                self._require_open()
+                self._refuse_autocommit()
                 self._status_is_stale = False
             await maybe_await(cursor.execute(*render(sql, params, "%s")))
             names = [column[0] for column in cursor.description or ()]
@@ -77,10 +77,9 @@ class AsyncMySQLSession(MySQLSession):
     is_async = True
 
     def require_transaction(self) -> None:
-        connection = self.connection
-        if connection.closed:
+        if self.connection.closed:
             raise connection_closed()
-        self._require_open()
+        self._refuse_autocommit()
 
     def _has_transaction(self) -> bool:
         return bool(self.connection.get_transaction_status())
@@ -93,5 +92,5 @@ class AsyncMySQLSession(MySQLSession):
 
 
 def is_mariadb(connection: Any) -> bool:
-    """Read off the version in the server's greeting, which the driver keeps."""
+    """Whether the server is MariaDB, by the version in its greeting, which the driver keeps."""
     return "mariadb" in str(connection.server_version).lower()

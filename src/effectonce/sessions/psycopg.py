@@ -1,4 +1,4 @@
-"""psycopg 3: `Connection` and `AsyncConnection`."""
+"""The adapters for psycopg 3: for its `Connection` and its `AsyncConnection`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psycopg.rows import tuple_row
 
 from effectonce.values.awaitables import maybe_await
 
-from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction
+from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction
 
 _IDLE = TransactionStatus.IDLE
 _INERROR = TransactionStatus.INERROR
@@ -19,7 +19,11 @@ _HOW_TO_BEGIN = "`with conn.transaction():`, or connect with autocommit=False"
 
 
 class PsycopgSession(DriverAdapter):
-    """A raw cursor takes ``$1`` as it is; its rows are tuples, whatever factories the connection was opened with."""
+    """A connection of psycopg.
+
+    Statements run on raw cursors, which take ``$1`` as it is and return tuples, whatever factories the connection was
+    opened with.
+    """
 
     __slots__ = ()
     dialect = "postgresql"
@@ -39,14 +43,15 @@ class PsycopgSession(DriverAdapter):
     async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         cursor: Any = self._cursor_class(self.connection, row_factory=tuple_row)
         await maybe_await(cursor.execute(sql, params))
-        if cursor.pgresult is None:  # in a pipeline: fetch the result now
-            await self._sync()
+        if cursor.pgresult is None:  # the connection is in pipeline mode
+            await self._sync_pipeline()
         if not cursor.pgresult.nfields:
             return (), ()
         names = [column.name for column in cursor.description]
         return names, await maybe_await(cursor.fetchall())
 
-    async def _sync(self) -> None:
+    async def _sync_pipeline(self) -> None:
+        """Send what the pipeline holds, and fetch the results."""
         with self.connection.pipeline() as pipeline:
             pipeline.sync()
 
@@ -58,7 +63,7 @@ class PsycopgSession(DriverAdapter):
 
     async def _has_failed(self) -> bool:
         if self.connection.pgconn.pipeline_status:  # the result of a failed statement may still be on its way
-            await self._sync()
+            await self._sync_pipeline()
         return bool(self.connection.pgconn.transaction_status == _INERROR)
 
     async def _begin(self) -> None:
@@ -67,12 +72,12 @@ class PsycopgSession(DriverAdapter):
 
 
 class AsyncPsycopgSession(PsycopgSession):
-    """The same over psycopg's `AsyncConnection`."""
+    """An async connection of psycopg."""
 
     __slots__ = ()
     is_async = True
     _cursor_class = AsyncRawCursor
 
-    async def _sync(self) -> None:
+    async def _sync_pipeline(self) -> None:
         async with self.connection.pipeline() as pipeline:
             await pipeline.sync()

@@ -1,6 +1,8 @@
-"""Errors of a caller's driver as ours, by the database's codes: SQLSTATE, MySQL's number, SQLite's extended code.
+"""Translating errors of the caller's driver, by the database's codes: SQLSTATE, MySQL's number, SQLite's code.
 
-No driver is imported for it. The errors of SQLAlchemy and Django are unwrapped to the driver's own.
+A driver's error has a *meaning* (`SqlErrorMeaning`), and each meaning has an error of ours with its remedy. The errors
+of SQLAlchemy and Django are unwrapped to the driver's own first. No driver is imported here: errors are recognised by
+the names of their classes and modules.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ _MAX_SHOWN: Final = 200  # characters of a database's message in ours
 
 
 def translate(dialect: Dialect, error: Exception, *, lost: bool = False) -> Exception | None:
-    """Return ``error`` as one of ours; None where none of ours fits, or where it is not the driver's.
+    """Return our error for ``error``; None where it comes from no driver, or none of ours fits.
 
-    ``lost``: the driver says that its connection is gone, which explains an error that has no code.
+    ``lost``: the driver knows that its connection is gone, which explains an error that has no code.
     """
     if isinstance(error, EffectOnceError):
         return error
     if not _is_driver_error(error):
         return None
     driver_error = _unwrap(error)
-    if getattr(error, "connection_invalidated", False):  # SQLAlchemy has found out
+    if getattr(error, "connection_invalidated", False):  # set by SQLAlchemy, where its connection is gone
         return connection_lost(driver_error)
     meaning = _MEANINGS[dialect](driver_error)
     if meaning == "connection_lost":
@@ -50,13 +52,15 @@ def translate(dialect: Dialect, error: Exception, *, lost: bool = False) -> Exce
 
 
 def _is_connection_error(error: Exception) -> bool:
-    """Whether drivers use this class of error for their connections, too."""
+    """Whether the error may be about the connection: drivers use these two classes for that, among other things."""
     return type(error).__name__ in ("OperationalError", "InterfaceError")
 
 
 def _not_opened(error: Any) -> bool:
-    """Whether a connection could not be opened, which SQLAlchemy and Django do when they need one. psycopg's error then
-    carries the half-open connection; psycopg2 has no other errors without a code."""
+    """Whether a connection could not be opened. SQLAlchemy and Django open one when they first need it.
+
+    psycopg's error then carries the half-open connection; psycopg2 has no other errors without a code.
+    """
     return getattr(error, "pgconn", None) is not None or type(error).__module__.partition(".")[0] == "psycopg2"
 
 
@@ -72,15 +76,15 @@ def connection_lost(error: BaseException) -> ConnectionLost:
 
 
 def is_duplicate_key(error: Exception) -> bool:
-    """Whether MySQL has refused a row for its unique key."""
+    """Whether MySQL has refused a row because another one has its unique key."""
     return _mysql_meaning(_unwrap(error)) == "duplicate_key"
 
 
-def is_without_unique_key(error: Exception) -> bool:
-    """Whether an ON CONFLICT names a column that has no unique key of its own."""
+def lacks_unique_key(error: Exception) -> bool:
+    """Whether PostgreSQL or SQLite has refused an ON CONFLICT, since its column has no unique key of its own."""
     driver_error = _unwrap(error)
-    is_refused = _postgres_meaning(driver_error) == "no_unique_key"
-    return is_refused or "ON CONFLICT clause does not match" in str(driver_error)
+    refused_by_postgres = _postgres_meaning(driver_error) == "no_unique_key"
+    return refused_by_postgres or "ON CONFLICT clause does not match" in str(driver_error)
 
 
 def _is_driver_error(error: Exception) -> bool:

@@ -1,7 +1,8 @@
-"""SQLAlchemy 2: `Session` and `Connection`, and their async twins, over PostgreSQL, MySQL and SQLite.
+"""The adapters for SQLAlchemy 2: for `Session` and `Connection`, and their async forms.
 
-Everything is written for the sync objects; the async ones call it through ``run_sync``. Statements go to the driver as
-they are (``exec_driver_sql``), on the connection of the session's transaction.
+All functions are written for the sync objects; an async object calls them through its ``run_sync``. Their argument
+``target`` is a session or a connection. Statements go to the driver unchanged (``exec_driver_sql``), on the connection
+of the session's transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 from effectonce.errors import ConfigurationError
 
-from .base import (
+from .driver_adapter import (
     DriverAdapter,
     NamedRows,
     connection_closed,
@@ -40,12 +41,12 @@ class SQLAlchemySession(DriverAdapter):
         self.dialect = known_dialect(self._sqlalchemy_dialect.name, "SQLAlchemy object")
 
     @property
-    def returning(self) -> bool:  # type: ignore[override]
+    def has_returning(self) -> bool:  # type: ignore[override]
         return self.dialect != "mysql" or bool(self._sqlalchemy_dialect.is_mariadb)
 
     def require_transaction(self) -> None:
-        """Refuse a closed object. Whether the driver is in autocommit is asked by `_connection`, with the first
-        statement."""
+        """Refuse a closed object. `_connection` refuses autocommit, with the first statement: before that, a session
+        has no connection to check."""
         if getattr(self.connection, "closed", False):
             raise connection_closed()
 
@@ -102,7 +103,7 @@ class AsyncSQLAlchemySession(SQLAlchemySession):
 
 
 def _dialect_of(target: Any) -> Any:
-    """SQLAlchemy's dialect object: a connection's own, or that of the one database a session is bound to."""
+    """SQLAlchemy's dialect object: that of a connection, or of the one database that a session is bound to."""
     if not hasattr(target, "get_bind"):
         return target.dialect
     session = target() if hasattr(target, "registry") else target
@@ -125,7 +126,7 @@ def _bound_connection(target: Any) -> Any:
 
 
 def _connection(target: Any) -> Any:
-    """The connection of a session's transaction, which begins here as with its first statement."""
+    """The connection of the session's transaction. The transaction begins here, where it has not."""
     if hasattr(target, "get_bind"):
         connection = target.connection()
     else:
@@ -161,7 +162,7 @@ def _is_autocommit(connection: Any) -> bool:
         raw = _sqlite_connection(connection)
         try:
             return not raw.in_transaction and is_autocommit(raw)
-        except sqlite3.ProgrammingError:  # aiosqlite's may be asked this much on other threads
+        except sqlite3.ProgrammingError:  # aiosqlite's connection: on this thread only this attribute may be read
             return raw.isolation_level is None
     raw = connection.connection.dbapi_connection
     get_autocommit = getattr(raw, "get_autocommit", None)
@@ -170,4 +171,4 @@ def _is_autocommit(connection: Any) -> bool:
 
 def _sqlite_connection(connection: Any) -> Any:
     raw = connection.connection.driver_connection
-    return getattr(raw, "_conn", raw)  # aiosqlite's has the real one inside
+    return getattr(raw, "_conn", raw)  # aiosqlite's connection wraps one of sqlite3

@@ -1,6 +1,6 @@
-"""`sqlite3` of the standard library, and `aiosqlite`, which runs it on a thread.
+"""The adapters for `sqlite3` of the standard library, and for `aiosqlite`, which runs it on a thread.
 
-Everything is written for the sync connection; `_run` calls it on the thread that may use that connection.
+All functions are written for the sync connection; `_run` calls them on the thread that may use that connection.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from .base import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
+from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class SQLiteSession(DriverAdapter):
         return await self._run(execute, sql, params)
 
     async def savepoint(self) -> Any:
-        # Outside of a transaction a savepoint would begin one, and its release would commit it. So begin as the module
+        # Outside of a transaction a savepoint would begin one, and its release would commit it. So begin one as sqlite3
         # itself does before an INSERT.
         if not self.connection.in_transaction:
             await self.rows(f"BEGIN {self.connection.isolation_level or ''}")
@@ -57,7 +57,7 @@ class SQLiteSession(DriverAdapter):
 
 
 class AsyncSQLiteSession(SQLiteSession):
-    """A connection of aiosqlite. A statement is one hop to its thread; through its own cursors it would be four."""
+    """A connection of aiosqlite. A statement is one call on its thread; through aiosqlite's cursors it would be 4."""
 
     __slots__ = ("_check_first",)
     is_async = True
@@ -65,7 +65,7 @@ class AsyncSQLiteSession(SQLiteSession):
 
     def require_transaction(self) -> None:
         try:
-            # Whether it is in autocommit may be read on its own thread only: `_run` checks before its first call.
+            # Whether it is in autocommit may be read on its own thread only: `_run` checks that before its first call.
             self._check_first = not self.connection._conn.in_transaction
         except (ValueError, sqlite3.ProgrammingError) as error:
             raise connection_closed(error) from error
@@ -79,8 +79,11 @@ class AsyncSQLiteSession(SQLiteSession):
 
 
 def autocommit_mode(connection: sqlite3.Connection) -> bool | Literal[-1]:
-    """The attribute `autocommit` of Python 3.12. True: a transaction is there only after BEGIN; False: one is always
-    open; -1, and before 3.12: ``isolation_level`` decides."""
+    """The connection's attribute ``autocommit``, which Python has since 3.12.
+
+    True: a transaction is open only after BEGIN. False: one is always open. -1, also before 3.12: sqlite3 begins one by
+    ``isolation_level``.
+    """
     mode: bool | Literal[-1] = getattr(connection, "autocommit", -1)
     return mode
 
@@ -113,7 +116,7 @@ def with_transaction_check(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def execute(connection: sqlite3.Connection, sql: str, params: Sequence[Any]) -> NamedRows:
-    # Not `connection.cursor()`, which would use the connection's row factory.
+    # `connection.cursor()` would use the connection's row factory.
     cursor = sqlite3.Cursor(connection)
     try:
         cursor.execute(*render(sql, params, "?"))
@@ -123,8 +126,11 @@ def execute(connection: sqlite3.Connection, sql: str, params: Sequence[Any]) -> 
 
 
 def end_transaction(connection: sqlite3.Connection, statement: Literal["COMMIT", "ROLLBACK"]) -> None:
-    """Commit or roll back. Where `autocommit` is False, only the methods begin the next transaction; where it is True,
-    they do nothing, so the statement is executed."""
+    """Commit or roll back.
+
+    With ``autocommit=False`` the connection's methods do it, since they also begin the next transaction. With
+    ``autocommit=True`` the methods do nothing, so the statement itself is executed.
+    """
     if autocommit_mode(connection) is not False:
         if connection.in_transaction:
             execute(connection, statement, ())

@@ -22,7 +22,7 @@ from effectonce.inbox.table import inbox_table
 from effectonce.outbox.outbox import NewOutboxRow
 from effectonce.record import Settlement
 from effectonce.sessions import register_adapter
-from effectonce.sessions.base import DriverAdapter, NamedRows
+from effectonce.sessions.driver_adapter import DriverAdapter, NamedRows
 
 from .simulation import Process, Simulation
 from .transport import JOIN, Transport

@@ -21,7 +21,7 @@ from effectonce.contracts import BrokerCapabilities, Delivery, Packet
 from effectonce.errors import BrokerUnavailable
 from effectonce.values.urls import Address
 
-from .client import KafkaCluster, dead_letter_topic, parse_cluster, require_names, require_topic_name
+from .cluster import KafkaCluster, dead_letter_topic, parse_cluster, require_names, require_topic_name
 from .dead_letters import KafkaDeadLetters, dead_letter_record
 from .group_member import GroupMember
 from .offset_tracker import OffsetTracker

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from effectonce.contracts import DeadLetter
 from effectonce.errors import BrokerUnavailable
 
-from .client import KafkaCluster, dead_letter_topic, translate, wait_for_topic
+from .cluster import KafkaCluster, dead_letter_topic, translate, wait_for_topic
 from .producer import ConfirmedProducer
 from .records import ORDERING_KEY, KafkaRecord, packet_of
 

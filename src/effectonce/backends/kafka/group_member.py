@@ -17,7 +17,7 @@ from typing import Any, Final
 from effectonce.contracts import Delivery
 from effectonce.errors import BrokerUnavailable, ConfigurationError
 
-from .client import KafkaCluster, translate, wait_for_topic
+from .cluster import KafkaCluster, translate, wait_for_topic
 from .offset_tracker import Commit, OffsetTracker
 
 #: How long one poll lasts: `close` waits for it.

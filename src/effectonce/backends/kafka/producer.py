@@ -12,7 +12,7 @@ from typing import Any
 from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.errors import BrokerUnavailable
 
-from .client import REFUSED_CODES, TOPIC_PROPAGATION_S, KafkaCluster, translate
+from .cluster import REFUSED_CODES, TOPIC_PROPAGATION_S, KafkaCluster, translate
 from .records import KafkaRecord
 
 

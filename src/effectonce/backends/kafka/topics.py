@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from effectonce.errors import ConfigurationError
 
-from .client import KafkaCluster, dead_letter_topic, translate, wait_for_topic
+from .cluster import KafkaCluster, dead_letter_topic, translate, wait_for_topic
 
 #: Dead letters stay until they are removed; "delete" is there so that removed ones can be truncated.
 DEAD_LETTER_CONFIG: Final = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}

@@ -2,8 +2,8 @@
 
 A **socket** (`socket`, sync or async) moves bytes and replies, framed by hiredis. A **connection** runs scripts and
 commands over sockets: `RedisNodeConnection` on one server, `cluster.RedisClusterConnection` on many, and
-`client.RedisClientConnection` through a client that the caller already has. The code is the same for sync and async;
-over a sync socket nothing ever suspends.
+`client_connection.RedisClientConnection` through a client that the caller already has. The code is the same for sync
+and async; over a sync socket nothing ever suspends.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from effectonce.contracts import Capabilities, Port
 from effectonce.errors import InvalidOption
 from effectonce.values.urls import Address
 
-from .client import RedisClientConnection, endpoint_of, is_async, is_cluster
+from .client_connection import RedisClientConnection, endpoint_of, is_async, is_cluster
 from .cluster import Node, RedisClusterConnection, parse_nodes
 from .connection import RedisConnection, RedisNodeConnection
 from .endpoint import RedisEndpoint, endpoint_at

@@ -36,7 +36,7 @@ from effectonce.values.urls import Address
 
 from .connection import SQLiteConnection, run_script
 from .file import SQLiteFile, parse_prefix
-from .threaded import ThreadedConnection
+from .threaded_connection import ThreadedConnection
 
 T = TypeVar("T")
 

@@ -58,7 +58,7 @@ from .connection import (
 from .file import SQLiteFile, parse_prefix
 from .outbox import SQLiteOutbox
 from .record_reader import MAX_COUNT, RecordReader
-from .threaded import ThreadedConnection
+from .threaded_connection import ThreadedConnection
 
 SCHEMA_VERSION: Final = 1
 MAX_CLAIM_ROUNDS: Final = 100  # how often a record may change under one claim before that is Contention

@@ -1,4 +1,8 @@
-"""`DriverAdapter`, the base of all adapters: placeholders, savepoints, the ends of a transaction, translated errors."""
+"""`DriverAdapter`, the base class of all adapters.
+
+It has what drivers have in common: placeholders, savepoints, beginning and ending a transaction, translated errors. A
+subclass says how its driver sends a statement, and how it knows that a transaction is open.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +47,8 @@ _savepoint_numbers = itertools.count(1)
 class DriverAdapter(ABC):
     """One driver's connection as a `contracts.DriverSession`.
 
-    It adds what is needed where effectonce opened the connection itself: to begin, commit and roll back, and to find
-    out whether a handler has ended the transaction behind our back.
+    Some inbox handlers run on a connection that effectonce opened itself. For these it can also begin, commit and roll
+    back, and find out whether the handler has ended the transaction itself.
     """
 
     __slots__ = ("connection",)
@@ -52,8 +56,9 @@ class DriverAdapter(ABC):
     dialect: Dialect
     is_async: bool
     #: The server has INSERT … RETURNING.
-    returning: bool = True
-    #: The driver executes a statement even if its awaiting was cancelled, and the connection stays usable.
+    has_returning: bool = True
+    #: If the task that awaits a statement is cancelled, the driver executes it all the same, and the connection stays
+    #: usable.
     outlives_cancel: bool = False
 
     def __init__(self, connection: Any) -> None:
@@ -67,9 +72,9 @@ class DriverAdapter(ABC):
         """Run one statement. Returns the names of its columns and its rows as plain tuples."""
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
-        return (await self.described(sql, params))[1]
+        return (await self.named_rows(sql, params))[1]
 
-    async def described(self, sql: str, params: Sequence[Any] = ()) -> NamedRows:
+    async def named_rows(self, sql: str, params: Sequence[Any] = ()) -> NamedRows:
         try:
             return await self._send(sql, params)
         except Exception as error:
@@ -84,12 +89,12 @@ class DriverAdapter(ABC):
         return translate(self.dialect, error, lost=self._is_lost())
 
     def _is_lost(self) -> bool:
-        """Whether the driver knows that its connection is gone. Asked after an error that has no code of its own."""
+        """Whether the driver knows that its connection is gone. Called after an error that has no code of its own."""
         return False
 
     async def fail_transaction(self) -> None:
-        """Make sure that this transaction can only be rolled back: a statement whose awaiting was cancelled may have
-        been executed all the same. Nothing to do where the driver closes the connection on cancellation."""
+        """Make sure that this transaction can only be rolled back, since a statement that was cancelled may have been
+        executed all the same. Drivers of other databases close the connection on cancellation, or need no such step."""
         if self.dialect == "postgresql":
             with suppress(Exception):
                 await self.rows(_RAISE_IN_TRANSACTION)
@@ -104,7 +109,7 @@ class DriverAdapter(ABC):
 
     async def roll_back_to(self, savepoint: Any) -> None:
         await self.rows(f"ROLLBACK TO SAVEPOINT {savepoint}")
-        await self.rows(f"RELEASE SAVEPOINT {savepoint}")
+        await self.release(savepoint)
 
     # -- on a connection that effectonce opened itself
 
@@ -114,16 +119,16 @@ class DriverAdapter(ABC):
             raise foreign_transaction()
         await self._begin()
 
-    # The mark is a savepoint by which a transaction is recognised: always the database's own, not an ORM's.
-
     async def mark(self) -> None:
+        """Set a savepoint by which `is_marked` recognises this transaction. It is always the database's own, not an
+        ORM's."""
         await self.rows(f"SAVEPOINT {_MARK_SAVEPOINT}")
 
     async def is_marked(self, *, release: bool) -> bool:
         """Whether the transaction is still the one that was marked.
 
-        Asking changes it: with ``release`` the mark is removed, without it everything since the mark is undone. On
-        PostgreSQL a transaction without the mark fails by the question.
+        The check itself changes the transaction. With ``release`` it removes the mark; without, it undoes everything
+        since the mark. On PostgreSQL a transaction without the mark fails, and can only be rolled back.
         """
         try:
             await self.rows(f"{'RELEASE' if release else 'ROLLBACK TO'} SAVEPOINT {_MARK_SAVEPOINT}")
@@ -145,8 +150,8 @@ class DriverAdapter(ABC):
     async def _begin(self) -> None: ...
 
     async def commit(self) -> None:
-        """Commit. A conflict, a lock timeout or a lost connection is raised as our error; what an ORM flushes only
-        now, and finds wrong, is raised as the ORM's."""
+        """Commit. A conflict, a lock timeout or a lost connection is raised as our error. Any other error is raised as
+        it is: an ORM may flush only now, and find the handler's data wrong."""
         try:
             if self.dialect == "postgresql" and await self._has_failed():
                 raise hidden_failure()
@@ -173,8 +178,8 @@ class DriverAdapter(ABC):
         await maybe_await(self.connection.close())
 
     def database_failure(self, error: BaseException) -> Exception | None:
-        """The conflict or the lost connection that ``error``, raised by a handler, stands for; None where it is the
-        handler's own error. Other errors of the driver say something about the handler, so they stay its own."""
+        """The conflict or the lost connection behind ``error``, which a handler raised; None where the error is the
+        handler's own. So are all other errors of the driver: they are about what the handler did."""
         if not isinstance(error, Exception):
             return None
         translated = translate(self.dialect, error, lost=self._is_lost())
@@ -194,10 +199,10 @@ def known_dialect(name: str, connection: str) -> Dialect:
     return dialect
 
 
-def not_in_transaction(how: str) -> NotInTransaction:
+def not_in_transaction(how_to_begin: str) -> NotInTransaction:
     return NotInTransaction(
         "this connection commits each statement by itself, so the record would be committed without the effect; "
-        f"begin a transaction first: {how}"
+        f"begin a transaction first: {how_to_begin}"
     )
 
 
@@ -222,7 +227,8 @@ def connection_closed(error: BaseException | None = None) -> StoreUnavailable:
 
 @lru_cache(maxsize=512)
 def _rendered(sql: str, placeholder: Literal["?", "%s"]) -> tuple[str, tuple[int, ...] | None]:
-    """The text with the driver's placeholders, and the order of the parameters; None: as they are."""
+    """The text with the driver's placeholders, and the indexes of the parameters in the order in which the text uses
+    them; None where that is their own order."""
     order = tuple(int(number) - 1 for number in _PLACEHOLDER.findall(sql))
     if placeholder == "%s":
         sql = sql.replace("%", "%%")
@@ -230,7 +236,8 @@ def _rendered(sql: str, placeholder: Literal["?", "%s"]) -> tuple[str, tuple[int
 
 
 def render(sql: str, params: Sequence[Any], placeholder: Literal["?", "%s"]) -> tuple[str, Sequence[Any]]:
-    """A statement with ``$1``, ``$2``, … for a driver whose placeholders have no numbers."""
+    """Rewrite a statement with ``$1``, ``$2``, … for a driver whose placeholders have no numbers. Returns the text, and
+    the parameters in its order."""
     if not params:
         return sql, params
     text, order = _rendered(sql, placeholder)
