@@ -23,7 +23,7 @@ from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue import headers as bq_headers
 from effectonce.babelqueue.dead_letters import dead_letter_record, original_body
 from effectonce.babelqueue.envelope import read_known_members
-from effectonce.backends.kafka.records import record_of
+from effectonce.backends.kafka.records import make_record
 from effectonce.backends.servicebus import messages as servicebus_messages
 from effectonce.backends.sqs import messages as sqs_messages
 from effectonce.contracts import Packet
@@ -288,9 +288,9 @@ def test_kafka_gets_headers_and_a_timestamp(monkeypatch: pytest.MonkeyPatch) -> 
         rule = manifest["kafka"]["property_projection"]
         packet = BQ.encode(read(folder, rule["envelope_file"]))
         created = json.loads(packet.body)["meta"]["created_at"]
-        assert record_of(packet).timestamp == 0, "that is long ago"
+        assert make_record(packet).timestamp == 0, "that is long ago"
         monkeypatch.setattr(time, "time", lambda: created / 1000 + 60)  # noqa: B023
-        record = record_of(packet)
+        record = make_record(packet)
         assert {name: value.decode() for name, value in record.headers}.items() >= rule["headers"].items()
         assert record.timestamp == created
         monkeypatch.undo()
@@ -300,7 +300,7 @@ def test_sqs_gets_typed_attributes() -> None:
     for folder, manifest in manifests():
         rule = manifest["sqs"]["attribute_projection"]["message_attributes"]
         packet = BQ.encode(read(folder, manifest["sqs"]["attribute_projection"]["envelope_file"]))
-        sent = sqs_messages.entry_of(packet)["MessageAttributes"]
+        sent = sqs_messages.make_entry(packet)["MessageAttributes"]
         assert {name: sent.get(name) for name in rule} == rule
 
 
@@ -308,7 +308,7 @@ def test_service_bus_gets_fields_and_typed_properties() -> None:
     """But for the time of creation, which is text: its SDK writes no number of more than 32 bits."""
     for folder, manifest in manifests():
         rule = manifest["asb"]["property_projection"]
-        message = servicebus_messages.message_of(BQ.encode(read(folder, rule["envelope_file"])))
+        message = servicebus_messages.make_message(BQ.encode(read(folder, rule["envelope_file"])))
         assert {name: getattr(message, name) for name in rule["message"]} == rule["message"]
         wanted = {
             **rule["application_properties"],

@@ -38,7 +38,7 @@ _frame_decoder = msgspec.json.Decoder(_Frame)
 _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def element_of(packet: Packet) -> bytes:
+def make_element(packet: Packet) -> bytes:
     """The element that carries ``packet``: an envelope of BabelQueue as it is, any other body in a frame."""
     headers = other_headers(packet.headers) if is_babelqueue(packet.headers) else dict(packet.headers)
     id, ordering_key = identity_of(packet.body)
@@ -71,7 +71,7 @@ def _unframe(element: bytes) -> tuple[bytes, dict[str, str]]:
     return element, {}
 
 
-def packet_of(element: bytes) -> Packet:
+def read_packet(element: bytes) -> Packet:
     body, headers = _unframe(element)
     id, ordering_key = identity_of(body)
     id, ordering_key = headers.pop(ID, id), headers.pop(ORDERING_KEY, ordering_key)
@@ -89,7 +89,7 @@ def count_attempt(element: bytes) -> bytes:
     return _frame_body(to_json(members), headers)
 
 
-def dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) -> bytes:
+def make_dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) -> bytes:
     """The element of a dead letter, as BabelQueue has it. Headers, id and ordering key are under ``effectonce``."""
     try:
         cause = msgspec.json.decode(headers.get(CAUSE, "{}"), type=dict[str, Any])
@@ -109,7 +109,7 @@ def dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) 
     return dead_letter_record(packet.body, block)
 
 
-def dead_letter_of(element: bytes, queue: str) -> DeadLetter:
+def read_dead_letter(element: bytes, queue: str) -> DeadLetter:
     """The dead letter in an element, which may be one that another SDK has written."""
     record, frame_headers = _unframe(element)
     body, block = original_body(record)

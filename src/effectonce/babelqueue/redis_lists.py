@@ -25,7 +25,14 @@ from effectonce.contracts import BrokerCapabilities, Consumer, DeadLetter, DeadL
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
-from .list_elements import count_attempt, dead_letter_element, dead_letter_of, element_id, element_of, packet_of
+from .list_elements import (
+    count_attempt,
+    element_id,
+    make_dead_letter_element,
+    make_element,
+    read_dead_letter,
+    read_packet,
+)
 
 TAKE = Script("list_take", package="effectonce.babelqueue")
 SETTLE = Script("list_settle", package="effectonce.babelqueue")
@@ -89,7 +96,7 @@ class BabelQueueListPublisher:
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         require_name(queue)
         if packets:
-            await self._connection.call("RPUSH", queue, *map(element_of, packets))
+            await self._connection.call("RPUSH", queue, *map(make_element, packets))
         return [None] * len(packets)
 
     async def close(self) -> None:
@@ -120,7 +127,7 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         async with self._exchange:
             taken = await self._connection.batch(TAKE, keys, [str(self._window), limit, os.urandom(16)])
         return [
-            Delivery(packet=packet_of(element), queue=self._queue, handle=ListReservation(token, ends_at, element))
+            Delivery(packet=read_packet(element), queue=self._queue, handle=ListReservation(token, ends_at, element))
             for token, element in taken
         ]
 
@@ -137,7 +144,7 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         return await self._unsettled.settle(deliveries, send)
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        elements = [dead_letter_element(delivery.packet, headers, self._queue)]
+        elements = [make_dead_letter_element(delivery.packet, headers, self._queue)]
         target = dead_letter_list(self._queue)
         (answer,) = await self._unsettled.settle(
             [delivery], lambda held: self._run_settle("push", 0, target, held, elements)
@@ -195,7 +202,7 @@ class BabelQueueListDeadLetters:
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         start = await self._find_next(cursor) if cursor else 0
         elements = await self._connection.call("LRANGE", self._list, start, start + limit)
-        page = [dead_letter_of(element, self._queue) for element in elements[:limit]]
+        page = [read_dead_letter(element, self._queue) for element in elements[:limit]]
         return page, f"{start + limit}:{page[-1].id}" if len(elements) > limit else None
 
     async def _find_next(self, cursor: str) -> int:

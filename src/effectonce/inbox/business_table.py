@@ -7,7 +7,7 @@ from typing import Any, Final, overload
 
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import quoted
+from effectonce.backends.common.sql_files import quote_name
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
 from effectonce.core.run_sync import Pending, run_sync
 from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
@@ -31,7 +31,7 @@ class OnTable:
         self.table = table
         self.column = column
         self._is_unique = False  # seen in MySQL's catalogue
-        quoted(table, "sqlite")
+        quote_name(table, "sqlite")
         _column(column, "sqlite")
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class OnTable:
         columns = {self.column: key if type(key) is int else text, **values}
         names = ", ".join([_column(name, session.dialect) for name in columns])
         placeholders = ", ".join([f"${at}" for at in range(1, len(columns) + 1)])
-        sql = f"INSERT INTO {quoted(self.table, session.dialect)} ({names}) VALUES ({placeholders})"
+        sql = f"INSERT INTO {quote_name(self.table, session.dialect)} ({names}) VALUES ({placeholders})"
         session.require_transaction()
         inserting = self._insert_translated(session, text, self._insert(session, sql, list(columns.values())))
         return Pending(inserting, "on_table(...).insert(...)") if session.is_async else run_sync(inserting)
@@ -98,7 +98,7 @@ class OnTable:
 
     async def _find(self, session: DriverAdapter, key: Any) -> dict[str, Any] | None:
         column = _column(self.column, session.dialect)
-        select = f"SELECT * FROM {quoted(self.table, session.dialect)} WHERE {column} = $1"
+        select = f"SELECT * FROM {quote_name(self.table, session.dialect)} WHERE {column} = $1"
         if session.dialect != "mysql":
             return await _row(session, select, (key,))
         # A plain SELECT may not see what was committed meanwhile. MySQL compares a number with texts as numbers: 7
@@ -165,4 +165,4 @@ async def _row(session: DriverAdapter, sql: str, params: Sequence[Any]) -> dict[
 def _column(name: str, dialect: str) -> str:
     if isinstance(name, str) and "." in name:
         raise InvalidOption(f"a column is named without its table, not {show(name)!r}")
-    return quoted(name, dialect, "column")
+    return quote_name(name, dialect, "column")

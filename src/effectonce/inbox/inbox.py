@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
 
-from effectonce.backends.common.sql_files import bare, inbox_schema, quoted
+from effectonce.backends.common.sql_files import inbox_schema, quote_name, strip_comments
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.privacy import Privacy
@@ -72,7 +72,7 @@ class Inbox:
         max_result: int = MAX_RESULT_BYTES,
     ) -> None:
         check_scope(scope)
-        quoted(table, "sqlite")
+        quote_name(table, "sqlite")
         if len(table.rpartition(".")[2]) > MAX_TABLE_NAME:
             raise InvalidOption(
                 f"table={table!r} is too long for the names of its indexes: use up to {MAX_TABLE_NAME} characters"
@@ -311,7 +311,7 @@ class Inbox:
     async def _migrate(self, session: DriverAdapter) -> None:
         if session.dialect == "postgresql":  # of two at once, both would find no table, and one fail to create it
             await session.rows("SELECT pg_advisory_xact_lock(hashtext('effectonce migrate'))")
-        for statement in bare(self.schema_sql(session.dialect)).split(";"):
+        for statement in strip_comments(self.schema_sql(session.dialect)).split(";"):
             if statement.strip():
                 await session.rows(statement)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, quoted
+from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, quote_name
 from effectonce.contracts import Dialect, DriverSession
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
 from effectonce.values.fingerprint import FINGERPRINT_SIZE, first_fingerprint, split_fingerprints
@@ -70,7 +70,7 @@ class InboxTable(ABC):
 
     def __init__(self, dialect: Dialect, name: str) -> None:
         self.name = name
-        self._quoted_name = quoted(name, dialect)
+        self._quoted_name = quote_name(name, dialect)
         self._sql = inbox_statements(dialect, name)
 
     @abstractmethod

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, overload
 
 import msgspec
 
-from effectonce.backends.common.sql_files import CLOCKS, outbox_schema, outbox_words, quoted
+from effectonce.backends.common.sql_files import CLOCKS, outbox_schema, outbox_words, quote_name
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
@@ -258,7 +258,7 @@ def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
         values = [_value(dialect, column, f"${start + n}") for n, column in enumerate(NewOutboxRow._fields)]
         rows.append(f"({', '.join(values)}, {CLOCKS[dialect]})")
     columns = ", ".join((*NewOutboxRow._fields, "created_at"))
-    insert = f"INSERT INTO {quoted(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
+    insert = f"INSERT INTO {quote_name(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
     if notify and dialect == "postgresql":
         return f"WITH sent AS ({insert}) SELECT pg_notify('{notify_channel(table)}', '')"
     return insert

@@ -5,7 +5,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effectonce.backends.kafka.offset_tracker import MAX_DELAYED, MAX_NOTE_CHARS, OffsetTracker, read_note, write_note
+from effectonce.backends.kafka.offset_tracker import (
+    MAX_DELAYED,
+    MAX_NOTE_CHARS,
+    Commit,
+    OffsetTracker,
+    read_note,
+    write_note,
+)
 from effectonce.contracts import Delivery
 
 
@@ -69,7 +76,7 @@ def test_f53_only_what_is_settled_without_a_gap_is_committed() -> None:
     assert offset == 3
     ack(tracker, [held[3], held[4]])
     assert tracker.due_commits() == [(0, 5, "")]
-    tracker.set_committed([(0, 5, "")])
+    tracker.set_committed([Commit(0, 5, "")])
     assert tracker.due_commits() == []
 
 

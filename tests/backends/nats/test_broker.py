@@ -8,7 +8,7 @@ import nats
 import pytest
 
 from effectonce.backends.nats.broker import NatsBackend
-from effectonce.backends.nats.packets import OWN_HEADER, headers_of, packet_of
+from effectonce.backends.nats.packets import OWN_HEADER, make_headers, read_packet
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.testing.suites import Site, broker_cases, broker_suite
@@ -288,13 +288,15 @@ class TestPackets:
     )
     async def test_f61_headers_that_the_server_would_act_upon_travel_hidden(self, name: str) -> None:
         packet = Packet(body=b"x", id="1", headers={name: "all", "plain": "kept"})
-        written = headers_of(packet)
+        written = make_headers(packet)
         assert set(written) == {"plain", OWN_HEADER, "Nats-Msg-Id"}
-        assert packet_of(written, b"x") == packet
+        assert read_packet(written, b"x") == packet
 
     @pytest.mark.parametrize("text", ["", "no json", "[]", '{"id": 1}', '{"headers": []}', '{"headers": {"a": 1}}'])
     def test_what_others_write_there_is_not_believed(self, text: str) -> None:
-        assert packet_of({OWN_HEADER: text, "Nats-Msg-Id": "7", "Nats-Stream": "s"}, b"x") == Packet(body=b"x", id="7")
+        assert read_packet({OWN_HEADER: text, "Nats-Msg-Id": "7", "Nats-Stream": "s"}, b"x") == Packet(
+            body=b"x", id="7"
+        )
 
     async def test_a_foreign_message_without_an_id(self, under_test: QueueUnderTest, other: Any) -> None:
         consumer = await under_test.consumer()

@@ -36,7 +36,7 @@ from effectonce.backends.servicebus import client as servicebus_client
 from effectonce.backends.servicebus import queues as servicebus_queues
 from effectonce.backends.servicebus.broker import ServiceBusBackend
 from effectonce.backends.servicebus.client import ServiceBusNamespace, translate
-from effectonce.backends.servicebus.messages import MAX_DESCRIPTION_CHARS, description_of, message_of, packet_of
+from effectonce.backends.servicebus.messages import MAX_DESCRIPTION_CHARS, make_message, read_packet, write_description
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.message import REDRIVEN
@@ -187,30 +187,30 @@ packets = st.builds(
 
 @given(packets, st.integers(0, 3), st.integers(0, 3))
 def test_a_packet_survives_the_journey(packet: Packet, deliveries: int, before: int) -> None:
-    message = message_of(packet, attempts=before)
+    message = make_message(packet, attempts=before)
     assert 0 < len(message.message_id) <= 128
-    assert packet_of(received(message, deliveries=deliveries)) == (packet, before + deliveries + 1)
+    assert read_packet(received(message, deliveries=deliveries)) == (packet, before + deliveries + 1)
 
 
 def test_the_id_is_the_message_id_but_for_copies_and_redriven_messages() -> None:
     packet = Packet(body=b"x", id="id")
-    assert message_of(packet).message_id == "id"
+    assert make_message(packet).message_id == "id"
     for other in (
-        message_of(packet, attempts=1),
-        message_of(Packet(body=b"x", id="id", headers={REDRIVEN: "run"})),
-        message_of(Packet(body=b"x", id="id", headers={"eo-dead": "{}"})),
+        make_message(packet, attempts=1),
+        make_message(Packet(body=b"x", id="id", headers={REDRIVEN: "run"})),
+        make_message(Packet(body=b"x", id="id", headers={"eo-dead": "{}"})),
     ):
         assert other.message_id != "id"
-        assert packet_of(received(other))[0].id == "id"
+        assert read_packet(received(other))[0].id == "id"
 
 
 def test_a_message_of_babelqueue_has_its_fields_and_numbers() -> None:
     headers = {"bq-job": "urn:x", "bq-trace-id": "t", "bq-schema-version": "1", "bq-created-at": "1749132727000"}
-    message = message_of(BabelQueuePacket(body=b"{}", headers=headers, id="id"))
+    message = make_message(BabelQueuePacket(body=b"{}", headers=headers, id="id"))
     assert (message.subject, message.correlation_id, message.content_type) == ("urn:x", "t", "application/json")
     assert message.application_properties is not None
     assert message.application_properties["bq-schema-version"] == 1
-    assert packet_of(received(message))[0].headers == headers
+    assert read_packet(received(message))[0].headers == headers
 
 
 def test_a_copy_of_another_senders_message_keeps_its_fields_and_numbers() -> None:
@@ -220,29 +220,29 @@ def test_a_copy_of_another_senders_message_keeps_its_fields_and_numbers() -> Non
         correlation_id="t",
         application_properties={"bq-schema-version": 1, "nothing": None},  # type: ignore[dict-item]
     )
-    packet = packet_of(received(message))[0]
+    packet = read_packet(received(message))[0]
     assert packet.headers == {"bq-schema-version": "1"}
-    copy = message_of(packet, attempts=1)
+    copy = make_message(packet, attempts=1)
     assert (copy.subject, copy.correlation_id, copy.content_type) == ("urn:x", "t", None)
     assert copy.application_properties["bq-schema-version"] == 1
 
 
 def test_a_dead_letter_says_why_in_our_words_or_in_those_of_the_service() -> None:
     why = {"eo-dead": "x" * 9000, "n": "3"}
-    description = description_of(why)
+    description = write_description(why)
     assert len(description) <= MAX_DESCRIPTION_CHARS
     ours = received(
-        message_of(Packet(body=b"x")), DeadLetterReason="effectonce", DeadLetterErrorDescription=description
+        make_message(Packet(body=b"x")), DeadLetterReason="effectonce", DeadLetterErrorDescription=description
     )
-    headers = packet_of(ours)[0].headers
+    headers = read_packet(ours)[0].headers
     assert headers["n"] == "3"
     assert why["eo-dead"].startswith(headers["eo-dead"])
     theirs = received(
-        message_of(Packet(body=b"x")), DeadLetterReason="TTLExpiredException", DeadLetterErrorDescription="too old"
+        make_message(Packet(body=b"x")), DeadLetterReason="TTLExpiredException", DeadLetterErrorDescription="too old"
     )
-    assert json.loads(packet_of(theirs)[0].headers["eo-dead"]) == {"why": "TTLExpiredException", "text": "too old"}
-    broken = received(message_of(Packet(body=b"x")), DeadLetterReason="effectonce", DeadLetterErrorDescription="{")
-    assert "eo-dead" in packet_of(broken)[0].headers
+    assert json.loads(read_packet(theirs)[0].headers["eo-dead"]) == {"why": "TTLExpiredException", "text": "too old"}
+    broken = received(make_message(Packet(body=b"x")), DeadLetterReason="effectonce", DeadLetterErrorDescription="{")
+    assert "eo-dead" in read_packet(broken)[0].headers
 
 
 # -- queues, against a stand-in for the SDK's administration client
@@ -358,9 +358,9 @@ async def test_sessions_are_asked_for_and_found(administer: Callable[[Administra
 
 
 def test_a_session_is_an_ordering_key_and_the_others_share_a_few() -> None:
-    keyed = message_of(Packet(body=b"1", id="a", ordering_key="order-7"), sessions=True)
+    keyed = make_message(Packet(body=b"1", id="a", ordering_key="order-7"), sessions=True)
     assert keyed.session_id == "order-7"
-    others = {message_of(Packet(body=b"1", id=str(n)), sessions=True).session_id for n in range(100)}
+    others = {make_message(Packet(body=b"1", id=str(n)), sessions=True).session_id for n in range(100)}
     assert len(others) == 8
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from effectonce.backends.sqs.broker import SQSBackend
 from effectonce.backends.sqs.client import parse_account, translate
-from effectonce.backends.sqs.messages import entry_of, packet_of, size_of
+from effectonce.backends.sqs.messages import make_entry, message_size, read_packet
 from effectonce.contracts import Consumer, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.message import REDRIVEN
@@ -269,27 +269,27 @@ packets = st.builds(
 
 @given(packets)
 def test_a_packet_survives_the_journey(packet: Packet) -> None:
-    entry = entry_of(packet)
+    entry = make_entry(packet)
     assert entry["MessageBody"]
     assert len(entry["MessageAttributes"]) <= 10
     assert all(attribute["StringValue"] for attribute in entry["MessageAttributes"].values())
-    assert packet_of({"Body": entry["MessageBody"], "MessageAttributes": entry["MessageAttributes"]}) == packet
+    assert read_packet({"Body": entry["MessageBody"], "MessageAttributes": entry["MessageAttributes"]}) == packet
 
 
 def test_headers_that_fit_are_attributes_that_others_can_read() -> None:
     headers = {"bq-job": "urn:x", "bq-schema-version": "1", "bad name": "y"}
-    entry = entry_of(Packet(body=b"{}", headers=headers, numbers=frozenset(["bq-schema-version"])))
+    entry = make_entry(Packet(body=b"{}", headers=headers, numbers=frozenset(["bq-schema-version"])))
     assert entry["MessageBody"] == "{}"
     assert entry["MessageAttributes"]["bq-job"] == {"DataType": "String", "StringValue": "urn:x"}
     assert entry["MessageAttributes"]["bq-schema-version"] == {"DataType": "Number", "StringValue": "1"}
     assert "bad name" not in entry["MessageAttributes"]
-    assert size_of(entry) > 40
+    assert message_size(entry) > 40
 
 
 @pytest.mark.parametrize("own", ["no json", "[]", '{"id": 7}', '{"headers": {"a": 1}}', '{"key": null, "id": []}'])
 def test_f67_an_attribute_of_another_program_is_not_read_as_ours(own: str) -> None:
     attributes = {"eo": {"DataType": "String", "StringValue": own}, "b": {"DataType": "Binary", "BinaryValue": b"\0"}}
-    packet = packet_of({"Body": "text", "MessageAttributes": attributes})
+    packet = read_packet({"Body": "text", "MessageAttributes": attributes})
     assert packet == Packet(body=b"text", headers={"b": base64.b64encode(b"\0").decode()})
 
 

@@ -8,11 +8,12 @@ from effectonce.errors import MissingDriver
 
 
 def require_driver(product: str, extra: str, *modules: str) -> None:
-    """`MissingDriver` where one of ``modules`` is not installed, which ``effectonce[extra]`` brings. Imports none."""
+    """Raise `MissingDriver` where one of ``modules``, which ``effectonce[extra]`` installs, cannot be found. Imports
+    none of them."""
     for module in modules:
         try:
             installed = find_spec(module) is not None
-        except ImportError:  # of the package that it is in
+        except ImportError:  # the package that the module is in cannot be found
             installed = False
         if not installed:
             raise MissingDriver(f"{product} needs {module}; install it with: pip install 'effectonce[{extra}]'")

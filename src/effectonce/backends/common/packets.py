@@ -1,4 +1,4 @@
-"""What adapters share when they publish packets and read them back."""
+"""What brokers' adapters share when they write packets into messages and read them back."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from effectonce.message import REDRIVEN
 def is_redriven(headers: Mapping[str, str]) -> bool:
     """Whether a packet with these headers is a dead letter that is published again.
 
-    A broker that deduplicates by id has seen this id before: it would confirm the packet and drop it. Such a packet
-    must be published under another id.
+    A broker that deduplicates by id has seen this id before: it would confirm the packet and drop it. So publish such a
+    packet under another id.
     """
     return any(name == REDRIVEN or name.startswith("eo-dead") for name in headers)
 
 
 def deduplication_id(packet: Packet, allowed: re.Pattern[str]) -> str:
-    """The id that a broker deduplicates ``packet`` by. It is random for a packet without an id, and for a redriven one,
-    which is published again on purpose."""
+    """The id by which a broker deduplicates ``packet``. It is random where the packet has none, and for a redriven
+    packet, which is published again on purpose."""
     return random_id() if not packet.id or is_redriven(packet.headers) else fit_id(packet.id, allowed)
 
 
 def fit_id(text: str, allowed: re.Pattern[str]) -> str:
-    """``text`` as an id that a broker takes: itself, or a hash of it."""
+    """``text``, or a hash of it where the broker does not allow it as an id."""
     return text if allowed.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -39,8 +39,8 @@ def random_id() -> str:
 
 
 def read_own_field(text: str | None) -> dict[str, Any]:
-    """The parts of a packet that an adapter wrote as JSON into a field of its own, where the broker's message has no
-    place for them: ``id``, ``key`` (the ordering key) and ``headers``. Empty where another program wrote the field.
+    """Read the parts of a packet for which the broker's message has no place: ``id``, ``key`` (the ordering key) and
+    ``headers``. The adapter wrote them as JSON into a field of its own. {} where another program wrote that field.
     """
     try:
         own = json.loads(text or "{}")
@@ -55,9 +55,9 @@ def read_own_field(text: str | None) -> dict[str, Any]:
 
 
 def raise_if_all_unavailable(outcomes: Sequence[Exception | None]) -> None:
-    """Raise the first outcome where none of a call's packets is known to have arrived or to be refused.
+    """Raise the first outcome where the outcome of every packet is unknown.
 
-    See `contracts.Publisher.publish`: an error that concerns the whole call is raised, not returned for each packet.
+    `contracts.Publisher.publish` asks for that: an error of the whole call is raised, not returned for each packet.
     """
     if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
         raise next(filter(None, outcomes))

@@ -1,4 +1,4 @@
-"""One connection for one user of it: opened when first asked for, and again after it was lost."""
+"""A connection to a broker that is opened when it is first used, and again after it was lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ConnectionT = TypeVar("ConnectionT", bound=OpenConnection)
 
 @asynccontextmanager
 async def closing(connection: ClosableT) -> AsyncIterator[ClosableT]:
-    """Use ``connection`` once, and close it."""
+    """Close ``connection`` at the end of the ``async with`` block."""
     try:
         yield connection
     finally:
@@ -39,9 +39,9 @@ async def closing(connection: ClosableT) -> AsyncIterator[ClosableT]:
 
 
 class ReconnectingConnection(Generic[ConnectionT]):
-    """The connection that ``open`` makes, and the next one after that was lost.
+    """Keeps the connection that ``open`` returns, and opens another one where that is lost.
 
-    Several tasks may ask for it at once; one of them opens it, and the others wait for that.
+    Several tasks may call `get` at once: one of them opens the connection, and the others wait for it.
     """
 
     def __init__(self, open: Callable[[], Awaitable[ConnectionT]]) -> None:
@@ -51,7 +51,8 @@ class ReconnectingConnection(Generic[ConnectionT]):
         self._failures = 0
 
     async def get(self) -> ConnectionT:
-        """The open connection. Where opening fails, the error's ``retry_after`` grows from one failure to the next."""
+        """Return the open connection. Where opening fails, ``retry_after`` of the `BrokerUnavailable` grows from one
+        failure to the next."""
         current = self._current
         if current is not None and current.lost is None:
             return current
@@ -69,10 +70,10 @@ class ReconnectingConnection(Generic[ConnectionT]):
     def _next_backoff(self) -> float:
         longest = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
-        return longest * random.uniform(0.5, 1.0)  # at random, so that a fleet does not come back as one
+        return longest * random.uniform(0.5, 1.0)  # random, so that processes do not all reconnect at the same moment
 
     async def close(self) -> None:
-        """Close the connection where there is one; `get` opens another."""
+        """Close the connection if one is open. `get` opens another."""
         current, self._current = self._current, None
         if current is not None:
             await current.close()

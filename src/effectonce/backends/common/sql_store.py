@@ -1,4 +1,4 @@
-"""What the stores in SQL databases share: rows as records, operations as settlements, the version of their tables."""
+"""What the stores in SQL databases share: reading a row as a record, and checking the version of the tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ RECORD_COLUMNS: Final = Record.__struct_fields__
 
 
 def record_from(row: Sequence[Any]) -> Record:
-    """The record of a row that begins with `RECORD_COLUMNS`; columns behind those are for the store itself.
+    """Make a record of a row that begins with `RECORD_COLUMNS`. Columns behind those are for the store itself.
 
-    A store may leave an old value where it does not count: the lease of a record that is not claimed any more, and an
-    empty fingerprint for none.
+    A store may leave old values in columns that no longer count: the end of the lease where the record is not claimed
+    any more. It may also store an empty fingerprint for none.
     """
     values = dict(zip(RECORD_COLUMNS, row, strict=False))
     values["doubt_on_lapse"] = bool(values["doubt_on_lapse"])
@@ -27,7 +27,8 @@ def record_from(row: Sequence[Any]) -> Record:
 
 
 def as_settlement(op: Settlement | Note | Renewal) -> Settlement:
-    """``op`` as the settlement that it is to a store's statement: a note and a renewal leave the record claimed."""
+    """Turn a note or a renewal into a settlement with the state ``claimed``, so that one statement serves all three. A
+    renewal's lease is sent beside it."""
     if isinstance(op, Settlement):
         return op
     retention = op.retention if isinstance(op, Renewal) else 0
@@ -38,9 +39,9 @@ def as_settlement(op: Settlement | Note | Renewal) -> Settlement:
 def require_schema_version(address: object, stored: int | None, oldest: int | None, ours: int) -> None:
     """Refuse the tables at ``address`` where this release, whose statements are of version ``ours``, cannot use them.
 
-    A migration adds in one release and removes in the next, so that both run on the same tables meanwhile (F38: two
-    releases of a program meet while it is deployed). It stores its version, and as ``oldest`` the lowest version whose
-    statements still work; None: its own.
+    Two releases run on the same tables while a program is deployed (F38). So a migration only adds, and the migration
+    of the next release removes. Each stores its version as ``stored``, and as ``oldest`` the lowest version whose
+    statements still work (None: only its own).
     """
     if stored is None:
         raise SchemaMissing(f"the tables at {address} have no schema version; run: effectonce migrate '{address}'")

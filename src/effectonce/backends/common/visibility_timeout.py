@@ -1,8 +1,10 @@
-"""Consuming from a broker where an unsettled delivery belongs to a consumer for a while, by the clock.
+"""Consuming from a broker with a visibility timeout: an unsettled delivery belongs to its consumer for that long.
 
 Such a broker may take a late settlement for that of the next owner, or confirm it and do nothing (F54: a stale
 settlement that looks like a good one). So the consumer watches the visibility timeout itself, counted from before the
-call that brought the message, and sends nothing for a delivery whose timeout is over.
+call that returned the message, and sends nothing for a delivery whose timeout is over.
+
+`UnsettledDeliveries` does that bookkeeping; `PollingConsumer` is a consumer for brokers that are polled.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ POLL_INTERVAL_S: Final = 0.1
 
 
 class HeldDelivery(Struct, eq=False):
-    """A delivery that this consumer has and has not settled; the `Delivery.handle` of an adapter."""
+    """A delivery that this consumer has received and not settled yet; an adapter's `Delivery.handle`."""
 
-    key: Any  # what the broker knows this delivery by: receipt, tag, stream id
+    key: Any  # by which the broker knows this delivery: receipt, tag, stream id
     ends_at: float  # when the visibility timeout ends, on the clock of its `UnsettledDeliveries`
 
 
@@ -40,8 +42,8 @@ HeldT = TypeVar("HeldT", bound=HeldDelivery)
 class UnsettledDeliveries(Generic[HeldT]):
     """The deliveries that one consumer has not settled, each until its visibility timeout ends.
 
-    A delivery that comes again under the same key replaces the older one, which is then no longer held. ``now`` is the
-    clock that `HeldDelivery.ends_at` is read from.
+    Where a message is delivered again under the same key, the new delivery replaces the older one, which is then no
+    longer held. ``now`` is the clock of `HeldDelivery.ends_at`, in the same unit.
     """
 
     def __init__(self, prefetch: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -57,16 +59,16 @@ class UnsettledDeliveries(Generic[HeldT]):
         self._held[held.key] = held
 
     def holds(self, held: HeldT) -> bool:
-        """Whether ``held`` is unsettled, be its timeout over or not."""
+        """Whether ``held`` is unsettled, even if its timeout is over."""
         return self._held.get(held.key) is held
 
     def owns(self, held: HeldT) -> bool:
-        """Whether ``held`` is unsettled and its timeout is not over: the broker has given it to no other consumer."""
+        """Whether ``held`` is unsettled and its timeout is not over: no other consumer can have it yet."""
         return self.holds(held) and self._now() < held.ends_at
 
     def release(self, held: HeldT) -> bool:
         """Forget ``held``, which is settled or lost. False where it was not held."""
-        if self._held.get(held.key) is not held:
+        if not self.holds(held):
             return False
         del self._held[held.key]
         self._released.set()
@@ -80,14 +82,15 @@ class UnsettledDeliveries(Generic[HeldT]):
         return released
 
     def restore(self, deliveries: Iterable[HeldT]) -> None:
-        """Hold released deliveries again, since the broker could not be asked to settle them."""
+        """Hold released deliveries again, since their settlement could not be sent."""
         self._held.update((held.key, held) for held in deliveries)
 
     async def settle(
         self, deliveries: Sequence[Delivery], send: Callable[[list[HeldT]], Awaitable[Sequence[bool]]]
     ) -> list[bool]:
-        """Release ``deliveries``, and `send` the settlement of those that were held. Returns which ones were held and,
-        as ``send`` answers, still ours. Where sending fails they are held again: the caller may try again."""
+        """Release ``deliveries``, and settle those that were held by ``send``, which returns for each whether it was
+        still ours. Returns the same for all ``deliveries``. Where ``send`` fails they are held again: the caller may
+        try again."""
         released = [self.release(delivery.handle) for delivery in deliveries]
         held = [delivery.handle for delivery, was_held in zip(deliveries, released, strict=True) if was_held]
         try:
@@ -98,7 +101,7 @@ class UnsettledDeliveries(Generic[HeldT]):
         return [was_held and next(applied) for was_held in released]
 
     def room(self) -> int:
-        """How many more deliveries the prefetch allows. One whose timeout is over no longer counts."""
+        """How many more deliveries the prefetch allows. Those whose timeout is over are forgotten here."""
         if len(self._held) >= self._prefetch:
             now = self._now()
             for held in list(self._held.values()):
@@ -117,9 +120,9 @@ class UnsettledDeliveries(Generic[HeldT]):
 
 
 async def give_back_unsettled(give_back: Callable[[], Awaitable[object]]) -> None:
-    """Run ``give_back``, the last thing that a closing consumer does, and once more where the connection was broken.
+    """Run ``give_back``, with which a closing consumer returns its deliveries; once more where the connection broke.
 
-    A broker that cannot be reached then is not an error: it delivers again what was not settled.
+    A broker that cannot be reached then is not an error: it redelivers what was not settled.
     """
     for _ in range(2):
         try:
@@ -127,26 +130,27 @@ async def give_back_unsettled(give_back: Callable[[], Awaitable[object]]) -> Non
             return
         except BrokerUnavailable as error:
             failure = error
-    log.info("a consumer could not return its unsettled deliveries; they come again when they time out: %s", failure)
+    log.info("a consumer could not return its unsettled deliveries; they are redelivered on timeout: %s", failure)
 
 
 class PollingConsumer(ABC, Generic[HeldT]):
-    """A `contracts.Consumer` of a broker that is polled. One poll is under way at a time, in a task of its own.
+    """A `contracts.Consumer` of a broker that is polled. A subclass polls and settles.
 
-    ``longest_poll`` is in seconds.
+    At most one poll is under way, in a task of its own. Where a `receive` is cancelled, its poll continues, and the
+    next `receive` returns its deliveries. ``longest_poll`` is in seconds.
     """
 
     def __init__(self, prefetch: int, window: float, longest_poll: float) -> None:
         self._window = window
-        # A message is ours from some moment within the poll: the shorter the poll, the more is left of its timeout.
+        # The timeout is counted from the start of the poll: the shorter the poll, the more is left of the timeout.
         self._longest_poll = min(longest_poll, window / 4)
         self._unsettled: UnsettledDeliveries[HeldT] = UnsettledDeliveries(prefetch)
-        self._arrived: deque[Delivery] = deque()
+        self._arrived: deque[Delivery] = deque()  # polled, and not yet returned by `receive`
         self._poll: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
-        """Up to ``limit`` new deliveries, each with a `HeldDelivery`, after ``wait`` seconds at the latest."""
+        """Return up to ``limit`` new deliveries, each with a `HeldDelivery`, after ``wait`` seconds at the latest."""
 
     @abstractmethod
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]: ...
@@ -160,7 +164,8 @@ class PollingConsumer(ABC, Generic[HeldT]):
             if self._arrived and (deliveries := await self._take_arrived(limit)):
                 return deliveries
             left = max(deadline - time.monotonic(), 0.0)
-            poll, inherited = self._poll, self._poll is not None
+            poll = self._poll
+            inherited = poll is not None  # from a receive that was cancelled: it may end after our deadline
             if poll is None:
                 room = min(limit, self._unsettled.room())
                 if room <= 0:
@@ -169,16 +174,17 @@ class PollingConsumer(ABC, Generic[HeldT]):
                     await self._unsettled.wait_for_room(left)
                     continue
                 poll = self._poll = asyncio.create_task(self._poll_until_arrival(room, left))
-            # If this is cancelled, the poll continues, and the next receive returns what it brings.
+            # `asyncio.wait` does not cancel the poll where this receive is cancelled.
             done, _ = await asyncio.wait((poll,), timeout=left if inherited else None)
             if not done:
                 return []
             self._poll = None
-            poll.result()
+            poll.result()  # raises its error
             if not self._arrived and not inherited:
                 return []
 
     async def _poll_until_arrival(self, limit: int, wait: float) -> None:
+        """Poll again and again until a message has arrived, for ``wait`` seconds at most."""
         deadline = time.monotonic() + wait
         while True:
             started_at = time.monotonic()
@@ -197,17 +203,17 @@ class PollingConsumer(ABC, Generic[HeldT]):
         soon = time.monotonic() + self._window / 2
         if all(delivery.handle.ends_at > soon for delivery in taken):
             return taken
-        # They have waited since a receive was cancelled: none is handed out with little time left.
+        # They arrived when a receive was cancelled, and have waited since. Extend them: a handler needs time to run.
         extended = await self.extend(taken, self._window)
         return [delivery for delivery, is_ours in zip(taken, extended, strict=True) if is_ours]
 
     def _forget_deliveries(self) -> None:
-        """Drop all deliveries, since none of them can be settled any more: they come again when they time out."""
+        """Drop all deliveries, since none of them can be settled any more: they are redelivered when they time out."""
         self._arrived.clear()
         self._unsettled.release_all()
 
     async def _stop_polling(self) -> list[HeldT]:
-        """Receive no more. Returns the deliveries that are still ours, which the caller gives back."""
+        """End the poll. Returns the deliveries that are still ours: the caller shall give them back to the broker."""
         poll, self._poll = self._poll, None
         if poll is not None:
             poll.cancel()

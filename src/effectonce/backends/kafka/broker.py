@@ -1,11 +1,10 @@
 """Kafka: a queue is a topic, a group a consumer group, an ordering key the key of a record.
 
-Only offsets that are settled without a gap are committed (F53: a commit past an unsettled message); see
-`offset_tracker` for the others. A rebalance makes the deliveries of revoked partitions stale, and another consumer gets
-them.
+A commit never goes past an unsettled message (F53), although messages may be settled in any order: see
+`offset_tracker`. After a rebalance the deliveries of revoked partitions are stale, and another consumer gets them.
 
-Kafka removes records by age, and cannot remove a single one. So dead letters are a topic of their own for each queue
-and group, compacted: a dead letter has a key, and removing it writes a tombstone under that key.
+Kafka removes records by age, and cannot remove a single one. So each queue and group has a compacted topic for its dead
+letters: a dead letter has a key, and to remove it is to write a tombstone under that key.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .dead_letters import KafkaDeadLetters, dead_letter_record
 from .group_member import GroupMember
 from .offset_tracker import OffsetTracker
 from .producer import ConfirmedProducer
-from .records import record_of
+from .records import make_record
 from .topics import check_topics, declare_topics
 
 MAX_BATCH: Final = 500
@@ -38,8 +37,8 @@ class KafkaBackend:
     Options: ``bootstrap`` (more brokers, as ``host2:9092,host3:9092``), ``security`` (``plaintext``, ``ssl``,
     ``sasl_plaintext``, ``sasl_ssl``), ``mechanism`` (``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``), ``ca_file``,
     ``timeout`` (30 s), ``session_timeout`` (45 s: after so long without a heartbeat a consumer's partitions go to
-    others), ``max_body`` (1 MB); and for the topics that `declare` creates ``partitions`` and ``replication`` (as the
-    broker is set), and ``retention`` (7d, or ``unlimited``), the longest time after which a message may still come.
+    others), ``max_body`` (1 MB); and for the topics that `declare` creates ``partitions`` and ``replication`` (by
+    default as the broker is set), and ``retention`` (7d, or ``unlimited``), how long a message can be delivered.
     """
 
     def __init__(self, address: Address) -> None:
@@ -79,7 +78,7 @@ class KafkaPublisher(ConfirmedProducer):
     """See `contracts.Publisher`."""
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
-        return await self.send(require_topic_name(queue), list(map(record_of, packets)))
+        return await self.send(require_topic_name(queue), list(map(make_record, packets)))
 
 
 class KafkaConsumer:
@@ -104,7 +103,7 @@ class KafkaConsumer:
         return self._settle(deliveries, lambda tracker, delivery: tracker.nack(delivery, due))
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        """See `contracts.Consumer`. Deliveries are ours for as long as their partition, without being extended."""
+        """See `contracts.Consumer`. There is nothing to extend: deliveries are ours for as long as their partition."""
         return self._settle(deliveries, OffsetTracker.owns)
 
     def _settle(self, deliveries: Sequence[Delivery], work: Callable[[OffsetTracker, Delivery], bool]) -> list[bool]:

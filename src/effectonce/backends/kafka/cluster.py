@@ -1,8 +1,8 @@
-"""Kafka's clients: settings from an address, and errors translated to ours.
+"""A Kafka cluster: the settings of its clients, read from a URL, and the translation of its errors to ours.
 
 The driver is confluent-kafka and not aiokafka: its client sends, retries and stays in the group in threads of its own,
-outside Python, so that a handler that holds the interpreter for seconds delays no heartbeat. Its calls block, so all of
-them are made in threads of ours.
+outside Python, so that a handler that holds the interpreter for seconds delays no heartbeat. Its calls block, so each
+of them runs on a thread of ours.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 class KafkaCluster(Struct, frozen=True, kw_only=True):
     """A cluster, the settings of its clients, and those of its topics. Times are in seconds."""
 
-    shown: str
-    config: dict[str, Any]
+    shown: str  # the URL without its password
+    config: dict[str, Any]  # of librdkafka, for every client
     timeout: float
     session_timeout: float
-    max_body: int
-    retention: float | None
-    partitions: int
-    replication: int
+    max_body: int  # in bytes
+    retention: float | None  # None: unlimited
+    partitions: int  # -1: as the broker is set
+    replication: int  # -1: as the broker is set
 
     def __repr__(self) -> str:
         return self.shown  # the settings hold the password
@@ -55,22 +55,22 @@ class KafkaCluster(Struct, frozen=True, kw_only=True):
     __str__ = __repr__
 
     def make_client(self, kind: Callable[..., T], on_error: Callable[[Any], None], config: dict[str, Any]) -> T:
-        """A client of the class ``kind``. ``on_error`` gets errors that belong to no call of ours."""
+        """Make a client of the class ``kind``. It reports errors that belong to no call of ours to ``on_error``."""
         return kind({**self.config, **config, "error_cb": on_error}, logger=log)
 
 
 def parse_cluster(address: Address) -> KafkaCluster:
-    """The cluster of ``kafka://user:password@host:9092?…``; `KafkaBackend` lists the options."""
+    """Read the cluster from ``kafka://user:password@host:9092?…``. `KafkaBackend` lists the options."""
     require_driver("Kafka", "kafka", "confluent_kafka")
     if not address.host or address.path not in ("", "/"):
         raise InvalidOption(f"kafka:// has a host and options, as in kafka://localhost:9092; got {address}")
-    more = address.take("bootstrap", str, "")
-    servers = [address.netloc if address.port else f"{address.netloc}:9092", *filter(None, more.split(","))]
-    login = address.user is not None
+    more_servers = address.take("bootstrap", str, "").split(",")
+    servers = [address.netloc if address.port else f"{address.netloc}:9092", *filter(None, more_servers)]
+    has_login = address.user is not None
     security = address.take("security", _one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"), "")
     mechanism = address.take("mechanism", _one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
-    security = security or ("sasl_ssl" if login else "plaintext")
-    if login != security.startswith("sasl"):
+    security = security or ("sasl_ssl" if has_login else "plaintext")
+    if has_login != security.startswith("sasl"):
         raise InvalidOption(f"{address}: a user needs security=sasl_ssl (or sasl_plaintext), and those need a user")
     timeout = address.seconds("timeout", 30.0)
     config: dict[str, Any] = {
@@ -80,9 +80,9 @@ def parse_cluster(address: Address) -> KafkaCluster:
         "socket.timeout.ms": max(round(timeout * 1000), 1000),
         "socket.keepalive.enable": True,
         "reconnect.backoff.max.ms": 2000,
-        "log_level": 2,  # below that, each failed attempt to connect is a line; errors that matter are raised
+        "log_level": 2,  # critical only: else each failed attempt to connect is logged; errors that matter are raised
     }
-    if login:
+    if has_login:
         config |= {"sasl.mechanism": mechanism, "sasl.username": address.user, "sasl.password": address.password or ""}
     if ca := address.take("ca_file", str, ""):
         config["ssl.ca.location"] = ca
@@ -115,23 +115,23 @@ def _parse_retention(text: str) -> float | None:
 
 
 def require_topic_name(name: str, what: str = "queue") -> str:
-    """``name``, where it can be (a part of) the name of a topic. Raises `InvalidOption` where not."""
+    """Return ``name`` if it can be a topic's name, or a part of one; else raise `InvalidOption`."""
     if _TOPIC_NAME.fullmatch(require_name(name, what)) is None:
         raise InvalidOption(f"{show(name)!r} cannot be a {what} on Kafka; use letters, digits and _ . - only")
     return name
 
 
 def require_names(queue: str, group: str) -> tuple[str, str]:
-    """The names of a queue and a group, where they can be parts of the names of topics."""
+    """Check the names of a queue and a group by `require_topic_name`, and return them."""
     return require_topic_name(queue), require_topic_name(group, "group")
 
 
 def dead_letter_topic(queue: str, group: str) -> str:
-    """The topic of a group's dead letters: each group reads a queue, and dead-letters, by itself."""
+    """The topic of a group's dead letters: groups read a queue independently, so each has its own."""
     return f"{queue}.dead.{group}"
 
 
-# -- errors
+# -- errors, by the names of librdkafka's error codes
 
 REFUSED_CODES = {
     "_AUTHENTICATION",
@@ -159,7 +159,7 @@ INVALID_CODES = {
 
 
 def translate(error: Any, cluster: KafkaCluster, topic: str = "") -> EffectOnceError:
-    """Our error for a `KafkaError`, or for the `KafkaException` around one."""
+    """Return our error for a `KafkaError`, or for the `KafkaException` that wraps one."""
     if isinstance(error, Exception) and error.args:
         error = error.args[0]
     name, text = error.name(), show(error.str(), 200)
@@ -180,7 +180,7 @@ def translate(error: Any, cluster: KafkaCluster, topic: str = "") -> EffectOnceE
 
 
 def wait_for_topic(client: Any, cluster: KafkaCluster, topic: str, refusal: Callable[[], Exception | None]) -> None:
-    """Return when the cluster knows ``topic``. ``refusal`` is the error that ``on_error`` has got meanwhile."""
+    """Wait until the cluster knows ``topic``. ``refusal`` returns the error that ``on_error`` got meanwhile, if any."""
     from confluent_kafka import KafkaException
 
     started_at = time.monotonic()
@@ -188,7 +188,7 @@ def wait_for_topic(client: Any, cluster: KafkaCluster, topic: str, refusal: Call
         try:
             metadata = client.list_topics(topic, timeout=min(METADATA_TIMEOUT_S, cluster.timeout)).topics[topic]
         except KafkaException as error:
-            client.poll(METADATA_PAUSE_S)  # calls on_error with what is wrong
+            client.poll(METADATA_PAUSE_S)  # calls on_error with the cause
             if error_meanwhile := refusal():
                 raise error_meanwhile from None
             if time.monotonic() - started_at >= cluster.timeout:
@@ -202,7 +202,8 @@ def wait_for_topic(client: Any, cluster: KafkaCluster, topic: str, refusal: Call
 
 
 def _topic_timeout(code: str, cluster: KafkaCluster) -> float:
-    """How long an error about a topic may last: a leader may be in election, and a new topic unknown to a broker."""
+    """How long to wait for an error about a topic to end: an election of a leader may be under way, or a new topic may
+    still be unknown to a broker."""
     if code in REFUSED_CODES:
         return 0.0
     if code in MISSING_CODES:

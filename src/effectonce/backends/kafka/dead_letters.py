@@ -1,7 +1,7 @@
 """The dead letters of a queue and a group on Kafka: a compacted topic with one partition.
 
-A dead letter's key is its place in the queue, so a message that is dead-lettered twice is there once. Removing it
-writes a tombstone; what lies before the first dead letter that is left is deleted.
+A dead letter's key is the partition and the offset that it had in the queue, so a message that is dead-lettered twice
+is there once. Removing it writes a tombstone; then all that lies before the first remaining dead letter is deleted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from effectonce.errors import BrokerUnavailable
 
 from .cluster import KafkaCluster, dead_letter_topic, translate, wait_for_topic
 from .producer import ConfirmedProducer
-from .records import ORDERING_KEY, KafkaRecord, packet_of
+from .records import ORDERING_KEY, KafkaRecord, read_packet
 
 T = TypeVar("T")
 
 
 def dead_letter_record(message: Any, headers: Mapping[str, str]) -> KafkaRecord:
-    """The record of a dead letter: the exact bytes of ``message``, with ``headers`` added."""
+    """Make the record of a dead letter: the exact bytes of ``message``, with ``headers`` added."""
     added = {name: text.encode() for name, text in headers.items()}
     kept = [(name, value) for name, value in message.headers() or () if value is not None and name not in added]
     if message.key() is not None:
@@ -44,8 +44,8 @@ class KafkaDeadLetters:
         self._producer = ConfirmedProducer(cluster, idempotent=False)
         self._client: Any = None
         self._failure: Exception | None = None
-        self._offsets: dict[str, int] = {}  # by id, in the order of the topic
-        self._next_offset = 0
+        self._offsets: dict[str, int] = {}  # the index: by id, in the order of the topic
+        self._next_offset = 0  # up to which the topic was read
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         return await self._run(lambda: self._browse(limit, int(cursor) if cursor else -1))
@@ -72,7 +72,7 @@ class KafkaDeadLetters:
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run_translated, work)
 
-    # -- run in the thread
+    # -- called on the thread
 
     def _run_translated(self, work: Callable[[], T]) -> T:
         from confluent_kafka import KafkaException
@@ -95,7 +95,7 @@ class KafkaDeadLetters:
         dead_letters = [
             DeadLetter(
                 id=message.key().decode(),
-                packet=packet_of(None, message.value(), message.headers()),
+                packet=read_packet(None, message.value(), message.headers()),
                 queue=self._queue,
             )
             for message in self._read(page[0], page[-1] + 1)
@@ -104,7 +104,7 @@ class KafkaDeadLetters:
         return dead_letters, str(page[-1]) if len(offsets) > len(page) else None
 
     def _update_index(self) -> dict[str, int]:
-        """Read what is new in the topic, and return the offsets of all dead letters by id."""
+        """Read the new records of the topic, and return the offsets of all dead letters by id."""
         for message in self._read(self._next_offset, None):
             id = (message.key() or b"").decode("utf-8", "backslashreplace")
             self._offsets.pop(id, None)
@@ -114,7 +114,7 @@ class KafkaDeadLetters:
         return self._offsets
 
     def _read(self, start: int, end: int | None) -> Iterator[Any]:
-        """Every record from the offset ``start``: to before ``end``, or to the end of the topic."""
+        """Read the records from the offset ``start`` up to the one before ``end``; None: to the end of the topic."""
         from confluent_kafka import KafkaError, TopicPartition
 
         client = self._client = self._client or self._open_client()
@@ -156,7 +156,7 @@ class KafkaDeadLetters:
             self._failure = failure
 
     def _truncate(self) -> None:
-        """Delete what lies before the first dead letter that is left: removed ones and their tombstones."""
+        """Delete all that lies before the first remaining dead letter: removed ones and their tombstones."""
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import AdminClient
 

@@ -1,8 +1,10 @@
-"""The thread behind a Kafka consumer: it reads into an `OffsetTracker` and commits what is settled.
+"""A member of a Kafka consumer group: a thread that reads into an `OffsetTracker` and commits what is settled.
 
-It polls for as long as the consumer is open, whatever handlers do, so the partitions stay ours: there is no ack window.
-While there is no room for more messages it pauses the partitions and goes on polling. Only this thread calls the
-client, and never while it holds the lock: a call may wait for a callback that waits for the lock.
+The thread polls for as long as the consumer is open, even while all handlers are busy, so the partitions stay ours:
+there is no ack window. While there is no room for more messages it pauses the partitions, and continues to poll.
+
+Two rules keep it free of deadlocks. Only this thread calls the client. It never holds the lock while it calls: a call
+may run a callback of ours, and the callbacks take the lock.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError
 from .cluster import KafkaCluster, translate, wait_for_topic
 from .offset_tracker import Commit, OffsetTracker
 
-#: How long one poll lasts: `close` waits for it.
+#: How long one poll lasts. `close` waits for the poll under way.
 POLL_S: Final = 0.05
-#: After so many polls without room the partitions are paused; not at once, since that drops what was prefetched.
+#: After so many polls without room the partitions are paused. Not at once: pausing drops what the client prefetched.
 POLLS_BEFORE_PAUSE: Final = 10
 #: Commits are at least this far apart, except for `flush`.
 COMMIT_INTERVAL_S: Final = 0.1
 
 
 class ThreadEvent:
-    """An event that is set in a thread and awaited on an event loop. Waiting clears it."""
+    """An event that is set on a thread and awaited on an event loop. A wait that sees it clears it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -40,7 +42,7 @@ class ThreadEvent:
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, timeout: float | None) -> bool:
-        """Whether it was set within ``timeout`` seconds."""
+        """Wait until it is set, for ``timeout`` seconds at most. Returns whether it was."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._event.wait()
@@ -50,7 +52,7 @@ class ThreadEvent:
 
 
 class GroupMember:
-    """One membership in the group, until `close` or an error ends it. Then make another."""
+    """One membership in the group. Once `close` or an error has ended it (``alive`` is False), make another."""
 
     def __init__(self, cluster: KafkaCluster, queue: str, group: str, prefetch: int) -> None:
         self._cluster = cluster
@@ -58,7 +60,7 @@ class GroupMember:
         self._group = group
         self._tracker = OffsetTracker(queue, prefetch)
         self._lock = threading.Lock()
-        self._work_changed = threading.Event()
+        self._wake_thread = threading.Event()
         self._connected = False
         self._stopping = False
         self._failure: Exception | None = None
@@ -66,7 +68,7 @@ class GroupMember:
         self._pending_commits: list[Commit] = []  # sent, and not yet confirmed
         self._next_commit_at = 0.0
         loop = asyncio.get_running_loop()
-        self._changed, self._committed = ThreadEvent(loop), ThreadEvent(loop)
+        self._wake_receive, self._wake_flush = ThreadEvent(loop), ThreadEvent(loop)
         self.alive = True
         self._thread = threading.Thread(target=self._run, name=f"effectonce-kafka-{queue}", daemon=True)
         self._thread.start()
@@ -83,7 +85,7 @@ class GroupMember:
                 failure, connecting = self._failure, not self._connected and self.alive
                 if not deliveries and not connecting:
                     self._failure = None
-            self._work_changed.set()
+            self._wake_thread.set()
             if deliveries:
                 return deliveries
             if failure is not None and not connecting:
@@ -91,33 +93,33 @@ class GroupMember:
             if not connecting and now >= deadline:
                 return []
             until = deadline if due is None else min(due, deadline)
-            await self._changed.wait(None if connecting else max(until - now, 0.0))
+            await self._wake_receive.wait(None if connecting else max(until - now, 0.0))
 
     def settle(self, deliveries: Sequence[Delivery], work: Callable[[OffsetTracker, Delivery], bool]) -> list[bool]:
         """Call ``work`` with the tracker and each delivery, and return the results."""
         with self._lock:
             answers = [work(self._tracker, delivery) for delivery in deliveries]
-        self._changed.set()  # a nacked message is due, or the prefetch has room
+        self._wake_receive.set()  # a nacked message is due, or the prefetch has room
         return answers
 
     async def flush(self) -> None:
-        """Return when all that is settled is committed."""
+        """Wait until all that is settled is committed."""
         deadline = time.monotonic() + self._cluster.timeout
         while True:
             with self._lock:
                 if not self._connected or not (self._pending_commits or self._tracker.due_commits()):
                     return
                 self._next_commit_at = 0.0
-            self._work_changed.set()
-            if not await self._committed.wait(0.5) and time.monotonic() >= deadline:
-                raise BrokerUnavailable(f"{self._cluster} has not confirmed the acks; these messages may come again")
+            self._wake_thread.set()
+            if not await self._wake_flush.wait(0.5) and time.monotonic() >= deadline:
+                raise BrokerUnavailable(f"{self._cluster} has not confirmed the acks; messages may be redelivered")
 
     async def close(self) -> None:
         self._stopping = True
-        self._work_changed.set()
+        self._wake_thread.set()
         await asyncio.to_thread(self._thread.join)
 
-    # -- run in the thread
+    # -- called on the thread
 
     def _run(self) -> None:
         from confluent_kafka import Consumer, KafkaException
@@ -134,7 +136,7 @@ class GroupMember:
             )
             with self._lock:
                 self._connected, self._failure = True, None
-            self._changed.set()
+            self._wake_receive.set()
             while not self._stopping:
                 self._poll(client)
         except KafkaException as error:
@@ -149,8 +151,8 @@ class GroupMember:
                 self._stopping = True
                 client.close()
             self.alive = False
-            self._changed.set()
-            self._committed.set()
+            self._wake_receive.set()
+            self._wake_flush.set()
 
     def _config(self) -> dict[str, Any]:
         session = max(round(self._cluster.session_timeout * 1000), 1)
@@ -178,8 +180,8 @@ class GroupMember:
             first = client.poll(POLL_S)
             messages = [first, *(client.consume(room - 1, 0) if room > 1 else ())] if first is not None else []
         else:
-            self._work_changed.wait(POLL_S)
-            self._work_changed.clear()
+            self._wake_thread.wait(POLL_S)
+            self._wake_thread.clear()
             self._polls_without_room += 1
             if self._polls_without_room >= POLLS_BEFORE_PAUSE:
                 client.pause(client.assignment())  # including those assigned meanwhile
@@ -191,17 +193,17 @@ class GroupMember:
         if messages:
             with self._lock:
                 self._tracker.add(message for message in messages if message.error() is None)
-            self._changed.set()
+            self._wake_receive.set()
 
     def _handle_error(self, error: Any) -> None:
-        """Keep an error of the client's connections or group. Most of them the client repairs itself."""
+        """Handle an error of the client's connections or of the group. The client recovers from most of them itself."""
         failure = translate(error, self._cluster, self._queue)
         if isinstance(failure, ConfigurationError) or error.fatal():
             self._stopping = True
         elif error.name() != "_ALL_BROKERS_DOWN" or isinstance(self._failure, ConfigurationError):
-            return  # the client repairs it, or the cause is known already
+            return  # the client recovers, or the cause is known already
         self._failure = failure
-        self._changed.set()
+        self._wake_receive.set()
 
     # -- partitions
 
@@ -210,7 +212,7 @@ class GroupMember:
 
         assigned = client.committed(partitions, timeout=self._cluster.timeout)
         for partition in assigned:
-            if partition.error is not None:  # without its offset it would start again from the oldest message
+            if partition.error is not None:  # without the committed offset, reading would start at the oldest message
                 raise KafkaException(partition.error)
         with self._lock:
             for partition in assigned:
@@ -218,19 +220,19 @@ class GroupMember:
         client.incremental_assign(assigned)
 
     def _handle_revocation(self, client: Any, partitions: Sequence[Any]) -> None:
-        """Commit for the last time: the partitions are ours until this returns."""
+        """Commit a last time. The partitions are ours until this returns."""
         with self._lock:
             last_commits = self._tracker.revoke(revoked.partition for revoked in partitions)
         if last_commits and not self._stopping:
-            with suppress(Exception):  # then the messages come again
+            with suppress(Exception):  # then the messages are redelivered
                 client.commit(offsets=self._make_offsets(last_commits), asynchronous=False)
-        self._changed.set()
+        self._wake_receive.set()
 
     def _handle_loss(self, client: Any, partitions: Sequence[Any]) -> None:
-        """Forget partitions that are another's already: nothing may be committed."""
+        """Forget partitions that another consumer has already: nothing may be committed."""
         with self._lock:
             self._tracker.revoke(lost.partition for lost in partitions)
-        self._changed.set()
+        self._wake_receive.set()
 
     # -- commits
 
@@ -246,17 +248,17 @@ class GroupMember:
         if self._pending_commits:
             try:
                 client.commit(offsets=self._make_offsets(self._pending_commits), asynchronous=True)
-            except KafkaException:  # the group is rebalancing: tried again
+            except KafkaException:  # the group is rebalancing; the next poll tries again
                 self._pending_commits = []
 
     def _make_offsets(self, commits: Iterable[Commit]) -> list[Any]:
         from confluent_kafka import TopicPartition
 
-        return [TopicPartition(self._queue, partition, offset, note) for partition, offset, note in commits]
+        return [TopicPartition(self._queue, commit.partition, commit.offset, commit.note) for commit in commits]
 
     def _handle_commit(self, error: Any, partitions: Sequence[Any]) -> None:
         refused = {committed.partition for committed in partitions if error is not None or committed.error is not None}
         with self._lock:
-            self._tracker.set_committed(commit for commit in self._pending_commits if commit[0] not in refused)
+            self._tracker.set_committed(commit for commit in self._pending_commits if commit.partition not in refused)
             self._pending_commits = []
-        self._committed.set()
+        self._wake_flush.set()

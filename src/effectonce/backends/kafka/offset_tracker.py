@@ -1,12 +1,13 @@
-"""The messages of a Kafka consumer that are not settled: which one is delivered next, and which offset to commit.
+"""The unsettled messages of a Kafka consumer: which one to deliver next, and which offset to commit.
 
-Kafka keeps one offset per partition and group: all before it is done. So that is the first unsettled offset, and
-messages that are settled beyond it would come again after a rebalance. To avoid that, the commit carries a note in its
-metadata (``eo1 end open open …``): how far the partition was read, and which of these offsets are open. The next owner
-reads it and skips the settled ones. A note that is missing, foreign or too long costs redeliveries, never a message.
+Kafka keeps one offset per partition and group, and takes all messages before it as done. So the first unsettled offset
+is committed, and messages that are settled beyond it would be redelivered after a rebalance. To avoid that, the commit
+carries a note in its metadata: how far the partition was read, and which of the offsets up to there are unsettled. The
+next owner of the partition reads the note and skips the settled ones. A note that is missing, too long, or written by
+another program costs redeliveries, never a message.
 
-A nacked message stays here: its offset stays open, and it is delivered again when its delay is over. Messages with the
-same key wait behind it. If this process dies, they are all read again from Kafka, at once: the delay is lost, the
+A nacked message stays here: its offset stays unsettled, and it is delivered again when its delay is over. Messages with
+the same key wait behind it. If this process dies, they are all read from Kafka again, at once: the delay is lost, the
 message is not.
 """
 
@@ -15,27 +16,37 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import count, takewhile
-from typing import Any, Final
+from collections.abc import Iterable
+from itertools import accumulate, count, takewhile
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
 from effectonce.contracts import Delivery
 
-from .records import packet_of
+from .records import read_packet
 
-#: Reading stops while so many messages are delayed (nacked, or behind a nacked one).
+#: Reading stops while so many messages are delayed: nacked, or behind a nacked one.
 MAX_DELAYED: Final = 1000
 #: How many messages are read ahead of `take`, at least.
 MIN_READ_AHEAD: Final = 500
 #: The longest note in a commit; the broker's limit (``offset.metadata.max.bytes``) is 4096.
 MAX_NOTE_CHARS: Final = 4000
+NOTE_VERSION: Final = "eo1"
+#: How long a note is without its distances. Its first number has at most 19 digits.
+NOTE_HEAD_CHARS: Final = len(NOTE_VERSION) + 21
 
-#: (partition, offset, note): what is committed for one partition.
-Commit = tuple[int, int, str]
 #: What a message must stay in order with: its partition and its key, or its offset where it has no key.
 OrderingGroup = tuple[int, bytes | int]
+
+
+class Commit(NamedTuple):
+    """What is committed for one partition: the first unsettled offset, and a note about those beyond it."""
+
+    partition: int
+    offset: int
+    note: str
 
 
 class AssignedPartition:
@@ -44,60 +55,62 @@ class AssignedPartition:
     def __init__(self, partition: int, offset: int, note: str | None) -> None:
         self.partition = partition
         self.revoked = False
-        #: Unsettled offsets, in order, each with its delivery where it is delivered.
-        self.open: dict[int, Delivery | None] = {}
-        #: The offset behind the last message that was read; -1: none was.
-        self.end = -1
-        self.committed: tuple[int, str] = (offset, note or "")
-        self._noted_end, self._noted_open = read_note(offset, note)
+        #: The unsettled offsets, in order: the delivery of each; None: it is not delivered now.
+        self.unsettled: dict[int, Delivery | None] = {}
+        #: The offset behind the last message that was read; None: none was.
+        self.read_end: int | None = None
+        self.committed = Commit(partition, offset, note or "")
+        self._noted_end, self._noted_unsettled = read_note(offset, note)
 
-    def open_offset(self, offset: int) -> bool:
+    def record_read(self, offset: int) -> bool:
         """Record that a message was read. False where a former owner of the partition has settled it."""
-        self.end = offset + 1
-        if offset < self._noted_end and offset not in self._noted_open:
+        self.read_end = offset + 1
+        if offset < self._noted_end and offset not in self._noted_unsettled:
             return False
-        self.open[offset] = None
+        self.unsettled[offset] = None
         return True
 
-    def progress(self) -> tuple[int, str] | None:
-        """What to commit: the offset before which all is settled, and the note about what lies beyond it. None: nothing
-        was read."""
-        if self.end < 0:
+    def due_commit(self) -> Commit | None:
+        """The commit that would record the partition's progress; None: there is nothing new to record."""
+        if self.read_end is None:
             return None
-        first = next(iter(self.open), self.end)
-        return first, write_note(first, self.end, self.open)
+        first = next(iter(self.unsettled), self.read_end)
+        commit = Commit(self.partition, first, write_note(first, self.read_end, self.unsettled))
+        return commit if commit != self.committed else None
 
 
-def write_note(first: int, end: int, open_offsets: Iterable[int]) -> str:
-    """The note that all from ``first`` to before ``end`` is settled, except ``open_offsets``, which begin with
-    ``first``. Open offsets are written as distances; '' where nothing beyond ``first`` is settled."""
+def write_note(first: int, end: int, unsettled: Iterable[int]) -> str:
+    """Write that all offsets from ``first`` to before ``end`` are settled, except the ``unsettled`` ones.
+
+    ``first`` is the first of ``unsettled``, or equal to ``end``. The note is ``eo1``, the number of offsets that it is
+    about, and the distance of each unsettled offset but the first from the one before it: ``eo1 6 2 3`` at the offset
+    10 says that 10, 12 and 15 are unsettled, and 11, 13 and 14 settled. '' where nothing beyond ``first`` is settled.
+    """
     previous = first
     distances: list[str] = []
-    length = len("eo1 ") + 20  # the end has at most 19 digits
-    for offset in open_offsets:
+    length = NOTE_HEAD_CHARS
+    for offset in unsettled:
         if offset == first:
             continue
         distance = str(offset - previous)
         length += len(distance) + 1
         if length > MAX_NOTE_CHARS:
-            end = offset  # the note ends here; what lies beyond may come again
+            end = offset  # the note ends here; settled messages beyond it may be redelivered
             break
         distances.append(distance)
         previous = offset
     settled = end - first - 1 - len(distances)
-    return f"eo1 {end - first} {' '.join(distances)}".rstrip() if settled > 0 else ""
+    return " ".join((NOTE_VERSION, str(end - first), *distances)) if settled > 0 else ""
 
 
 def read_note(first: int, note: str | None) -> tuple[int, frozenset[int]]:
-    """The offset at which the note ends, and the open offsets before it; (``first``, none) without a note of ours."""
+    """Read the offset before which the note ends, and the unsettled offsets up to there. ``first`` and none where
+    `write_note` did not write the note."""
     version, *numbers = (note or "").split(" ")
-    if version != "eo1" or first < 0 or not numbers or not all(number.isdecimal() for number in numbers):
+    if version != NOTE_VERSION or first < 0 or not numbers or not all(number.isdecimal() for number in numbers):
         return first, frozenset()
-    end, *distances = map(int, numbers)
-    open_offsets = [first]
-    for distance in distances:
-        open_offsets.append(open_offsets[-1] + distance)
-    return first + end, frozenset(open_offsets)
+    length, *distances = map(int, numbers)
+    return first + length, frozenset(accumulate(distances, initial=first))
 
 
 class _ReadMessage(Struct, eq=False):
@@ -111,8 +124,8 @@ class _ReadMessage(Struct, eq=False):
 
 
 class OffsetTracker:
-    """The messages of one consumer, from when they are read until they are settled. Not thread-safe: its owner has the
-    lock."""
+    """The messages of one consumer, from when they are read until they are settled. Not thread-safe: `GroupMember`
+    holds its lock around every call."""
 
     def __init__(self, queue: str, prefetch: int) -> None:
         self._queue = queue
@@ -120,9 +133,9 @@ class OffsetTracker:
         self._partitions: dict[int, AssignedPartition] = {}
         self._ready: deque[_ReadMessage] = deque()
         self._delayed: dict[OrderingGroup, list[_ReadMessage]] = {}  # each list in order
-        self._due: list[tuple[float, int, OrderingGroup]] = []  # a heap: when the first of a group is due
-        self._tie_breaker = count()
-        self._delivered = 0
+        self._due: list[tuple[float, int, OrderingGroup]] = []  # a heap: when the first message of a group is due
+        self._tie_breaker = count()  # groups are not comparable, so the heap must never have to compare two
+        self._delivered = 0  # how many deliveries are unsettled
 
     # -- assignment
 
@@ -130,14 +143,14 @@ class OffsetTracker:
         self._partitions[partition] = AssignedPartition(partition, offset, note)
 
     def revoke(self, partitions: Iterable[int]) -> list[Commit]:
-        """Forget partitions that another consumer gets: what was delivered from them is stale (F53: a commit after a
+        """Forget partitions that another consumer gets: deliveries from them are stale now (F53: a commit after a
         rebalance). Returns the commits that are due for them."""
         revoked = [self._partitions[partition] for partition in partitions if partition in self._partitions]
-        last_commits = list(self._due_commits(revoked))
+        last_commits = _due_commits(revoked)
         for assigned in revoked:
             del self._partitions[assigned.partition]
             assigned.revoked = True
-            self._delivered -= sum(delivery is not None for delivery in assigned.open.values())
+            self._delivered -= sum(delivery is not None for delivery in assigned.unsettled.values())
         self._ready = deque(read for read in self._ready if not read.partition.revoked)
         for group, messages in list(self._delayed.items()):
             if messages[0].partition.revoked:  # a group is within one partition
@@ -162,11 +175,12 @@ class OffsetTracker:
             assigned = self._partitions.get(partition)
             if assigned is None:
                 continue  # revoked while the batch was read
-            if offset < assigned.end:  # the log was truncated and written anew: what was read of it is gone
+            if assigned.read_end is not None and offset < assigned.read_end:
+                # The log was truncated and written anew: the messages that were read from it are gone.
                 self.revoke([partition])
                 self.assign(partition, -1, None)
                 assigned = self._partitions[partition]
-            if assigned.open_offset(offset):
+            if assigned.record_read(offset):
                 group = (partition, offset if key is None else key)
                 self._ready.append(_ReadMessage(assigned, message, offset, group))
 
@@ -178,18 +192,18 @@ class OffsetTracker:
         while self._ready and len(taken) < limit:
             read = self._ready.popleft()
             if read.group in self._delayed:  # it waits behind a nacked one
-                insort(self._delayed[read.group], read, key=_offset)
+                insort(self._delayed[read.group], read, key=attrgetter("offset"))
                 continue
             message = read.message
-            packet = packet_of(message.key(), message.value(), message.headers())
+            packet = read_packet(message.key(), message.value(), message.headers())
             delivery = Delivery(packet=packet, queue=self._queue, handle=read)
-            read.partition.open[read.offset] = delivery
+            read.partition.unsettled[read.offset] = delivery
             taken.append(delivery)
         self._delivered += len(taken)
         return taken
 
     def next_due(self) -> float | None:
-        """When `take` can return more without anything being added or settled; None: never."""
+        """The time from which `take` returns more, even if nothing is added or settled until then; None: never."""
         return self._due[0][0] if self._due and self._delivered < self._prefetch else None
 
     def _move_due_to_front(self, now: float) -> None:
@@ -214,13 +228,13 @@ class OffsetTracker:
 
     def owns(self, delivery: Delivery) -> bool:
         read: _ReadMessage = delivery.handle
-        return not read.partition.revoked and read.partition.open.get(read.offset) is delivery
+        return not read.partition.revoked and read.partition.unsettled.get(read.offset) is delivery
 
     def ack(self, delivery: Delivery) -> bool:
         if not self.owns(delivery):
             return False
         read: _ReadMessage = delivery.handle
-        del read.partition.open[read.offset]
+        del read.partition.unsettled[read.offset]
         self._delivered -= 1
         return True
 
@@ -228,10 +242,10 @@ class OffsetTracker:
         if not self.owns(delivery):
             return False
         read: _ReadMessage = delivery.handle
-        read.partition.open[read.offset] = None
+        read.partition.unsettled[read.offset] = None
         self._delivered -= 1
         redelivery = _ReadMessage(read.partition, read.message, read.offset, read.group, due)
-        insort(self._delayed.setdefault(read.group, []), redelivery, key=_offset)
+        insort(self._delayed.setdefault(read.group, []), redelivery, key=attrgetter("offset"))
         self._schedule(read.group, due)
         return True
 
@@ -239,20 +253,14 @@ class OffsetTracker:
 
     def due_commits(self) -> list[Commit]:
         """A commit for each partition whose progress is not committed."""
-        return list(self._due_commits(self._partitions.values()))
-
-    @staticmethod
-    def _due_commits(partitions: Iterable[AssignedPartition]) -> Iterator[Commit]:
-        for assigned in partitions:
-            progress = assigned.progress()
-            if progress is not None and progress != assigned.committed:
-                yield assigned.partition, *progress
+        return _due_commits(self._partitions.values())
 
     def set_committed(self, commits: Iterable[Commit]) -> None:
-        for partition, offset, note in commits:
-            if partition in self._partitions:
-                self._partitions[partition].committed = (offset, note)
+        """Record that the cluster has confirmed ``commits``."""
+        for commit in commits:
+            if commit.partition in self._partitions:
+                self._partitions[commit.partition].committed = commit
 
 
-def _offset(read: _ReadMessage) -> int:
-    return read.offset
+def _due_commits(partitions: Iterable[AssignedPartition]) -> list[Commit]:
+    return [commit for assigned in partitions if (commit := assigned.due_commit()) is not None]

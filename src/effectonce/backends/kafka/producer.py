@@ -1,4 +1,4 @@
-"""A Kafka producer whose deliveries are confirmed."""
+"""A Kafka producer that waits for the cluster's confirmation of each record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from .records import KafkaRecord
 
 
 def _new_thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "effectonce-kafka-send")  # it starts when it is first used
+    """An executor of one thread, which starts when it is first used."""
+    return ThreadPoolExecutor(1, "effectonce-kafka-send")
 
 
 class ConfirmedProducer:
-    """A producer that waits until all in-sync replicas have a record. Several tasks may send: they take turns.
+    """A producer that waits until all in-sync replicas have a record. Several tasks may send; they take turns.
 
-    ``idempotent``: the client's own resends are not stored twice, nor out of order. That takes half a second to start;
-    records with a key of their own in a compacted topic do not need it.
+    ``idempotent``: when the client itself sends a record again, it is not stored twice, nor out of order. That takes
+    half a second to start; records with a key of their own in a compacted topic do not need it.
     """
 
     def __init__(self, cluster: KafkaCluster, *, idempotent: bool = True) -> None:
@@ -41,7 +42,7 @@ class ConfirmedProducer:
         return await loop.run_in_executor(self._thread, self._send, topic, records)
 
     async def close(self) -> None:
-        """Drop what is not sent, and end the thread. A closed producer opens again when it is used."""
+        """Drop what is not sent, and end the thread. A closed producer opens again when it is next used."""
         thread, self._thread = self._thread, _new_thread()
         await asyncio.get_running_loop().run_in_executor(thread, self._drop)
         thread.shutdown(wait=False)
@@ -56,7 +57,7 @@ class ConfirmedProducer:
             "message.timeout.ms": max(round(self._cluster.timeout * 1000), 1),
             "topic.metadata.propagation.max.ms": round(min(TOPIC_PROPAGATION_S, self._cluster.timeout) * 1000),
             "message.max.bytes": max(self._cluster.max_body + 65_536, 1000),
-            # As Java's clients do it, so that all producers choose the same partition for a key.
+            # The partitioner of Java's clients, so that all producers choose the same partition for a key.
             "partitioner": "murmur2_random",
         }
         return self._cluster.make_client(Producer, self._handle_error, config)
@@ -95,7 +96,7 @@ class ConfirmedProducer:
         while producer.flush(0.1) and self._refusal is None and time.monotonic() < deadline:
             pass
         if self._refusal is not None or any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            self._drop()  # what it still has must not arrive later, beside its resend
+            self._drop()  # records that it still holds must not arrive later, beside the caller's resend
             if self._refusal is not None and None not in outcomes:
                 raise self._refusal
             raise_if_all_unavailable(outcomes)

@@ -1,4 +1,4 @@
-"""A packet as a record of Kafka, and back."""
+"""Writing a packet into a Kafka record, and reading it back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from effectonce.contracts import Packet
 
-#: A record keeps the time at which its message was made where that is at most so long ago.
+#: A record gets the time at which its message was made as its timestamp, if that is at most so long ago.
 MAX_TIMESTAMP_AGE_S: Final = 3600.0
 #: Headers of ours that packets do not show.
 ID: Final = "eo-id"
@@ -24,8 +24,8 @@ class KafkaRecord(NamedTuple):
     timestamp: int = 0
 
 
-def record_of(packet: Packet) -> KafkaRecord:
-    """The record that carries ``packet``."""
+def make_record(packet: Packet) -> KafkaRecord:
+    """Make the record that carries ``packet``."""
     packet = packet.for_broker("kafka")
     headers = [(name, value.encode()) for name, value in packet.headers.items()]
     if packet.id:
@@ -35,13 +35,14 @@ def record_of(packet: Packet) -> KafkaRecord:
 
 
 def _recent_timestamp(milliseconds: str | int) -> int:
-    """``milliseconds``, or 0 where that is long ago: Kafka's retention counts from a record's timestamp."""
+    """``milliseconds``, or 0 (now) where that is long ago: retention counts from the timestamp, so Kafka would delete
+    an old record soon."""
     milliseconds = int(milliseconds)
     return milliseconds if abs(time.time() * 1000 - milliseconds) < MAX_TIMESTAMP_AGE_S * 1000 else 0
 
 
-def packet_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None) -> Packet:
-    """The packet in a record, which another producer may have written: bytes that are not UTF-8 are escaped."""
+def read_packet(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None) -> Packet:
+    """Read the packet in a record. Another producer may have written it, so bytes that are not UTF-8 are escaped."""
     texts = {name: _escape(text) for name, text in headers or () if text is not None}
     id = texts.pop(ID, "")
     ordering_key = texts.pop(ORDERING_KEY, None) if key is None else _escape(key)

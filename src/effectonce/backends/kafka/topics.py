@@ -1,4 +1,4 @@
-"""The topics of a queue: created where they are missing, and checked for settings that lose messages."""
+"""The topics of a queue and its dead letters: creating them, and checking them for settings that lose messages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ DEAD_LETTER_CONFIG: Final = {"cleanup.policy": "compact,delete", "retention.ms":
 
 
 def declare_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
+    """Create the topics that are missing, and wait until all brokers know them."""
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     retention = "-1" if cluster.retention is None else str(round(cluster.retention * 1000))
@@ -23,11 +24,12 @@ def declare_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
     ]
     admin = KafkaAdmin(cluster)
     admin.call("create_topics", topics, ignored_code="TOPIC_ALREADY_EXISTS")
-    for topic in topics:  # the other brokers learn of it a little later than the one that created it
+    for topic in topics:  # the other brokers learn of a topic a little later than the one that created it
         wait_for_topic(admin.client, cluster, topic.topic, admin.refusal)
 
 
 def check_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
+    """Raise `ConfigurationError` where the topics would lose messages, or keep them for longer than the URL says."""
     admin, dead_letters = KafkaAdmin(cluster), dead_letter_topic(queue, group)
     config = admin.config(queue)
     if "compact" in config["cleanup.policy"]:
@@ -76,7 +78,7 @@ class KafkaAdmin:
         self.client = cluster.make_client(AdminClient, lambda error: self._errors.append(translate(error, cluster)), {})
 
     def refusal(self) -> Exception | None:
-        """An error that will not go away by itself, where there was one."""
+        """The first error that will not go away by itself; None: there was none."""
         return next((error for error in self._errors if isinstance(error, ConfigurationError)), None)
 
     def config(self, topic: str) -> dict[str, str]:
@@ -87,7 +89,7 @@ class KafkaAdmin:
         return {name: entry.value for name, entry in entries.items()}
 
     def replicas(self, topic: str) -> int:
-        """How many copies there are of the partition with the fewest."""
+        """How many replicas the partition with the fewest has."""
         from confluent_kafka import KafkaException
 
         try:
@@ -97,8 +99,8 @@ class KafkaAdmin:
         return min((len(partition.replicas) for partition in metadata.partitions.values()), default=0)
 
     def call(self, operation: str, subjects: Sequence[Any], *, ignored_code: str = "") -> list[Any]:
-        """Call the client's method ``operation`` for topics, and return the results. An error ``ignored_code`` is
-        ignored."""
+        """Call the client's method ``operation`` for ``subjects``, and return the results. An error with the code
+        ``ignored_code`` is ignored."""
         from confluent_kafka import KafkaException
 
         results = []
@@ -109,6 +111,6 @@ class KafkaAdmin:
             except KafkaException as error:
                 if error.args[0].name() == ignored_code:
                     continue
-                self.client.poll(0)  # calls on_error with what is wrong
+                self.client.poll(0)  # calls on_error with the cause
                 raise self.refusal() or translate(error, self._cluster, getattr(subject, "name", subject)) from error
         return results

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final, get_args
 from zlib import crc32
 
-from effectonce.backends.common.sql_files import fill, inbox_statements, outbox_words, statements
+from effectonce.backends.common.sql_files import fill, inbox_statements, outbox_words, read_statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -163,7 +163,7 @@ class MySQLOutbox:
 @cache
 def outbox_statements(table: str, prefix: str) -> dict[str, str]:
     """The statements by name, with everything filled in that is not a value."""
-    named = statements(
+    named = read_statements(
         "backends/mysql/outbox.sql",
         cleaned=f"'cleaned {crc32(table.encode()):08x}'",  # the column takes 32 characters
         meta=f"`{prefix}_meta`",

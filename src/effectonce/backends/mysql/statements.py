@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Final
 
-from effectonce.backends.common.sql_files import statements
+from effectonce.backends.common.sql_files import read_statements
 from effectonce.record import EXHAUSTED
 
 from .literals import blob
@@ -27,7 +27,7 @@ def table_names(prefix: str) -> dict[str, str]:
 @cache
 def load_statements(prefix: str) -> dict[str, str]:
     """The statements by name."""
-    return statements(
+    return read_statements(
         "backends/mysql/records.sql",
         records_name=f"{prefix}_records",
         meta_name=f"{prefix}_meta",

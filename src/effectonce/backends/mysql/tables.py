@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from effectonce.backends.common.sql_files import bare, inbox_schema, outbox_schema, script
+from effectonce.backends.common.sql_files import inbox_schema, outbox_schema, read_script, strip_comments
 from effectonce.backends.common.sql_store import require_schema_version
 from effectonce.values.urls import Address
 
@@ -15,7 +15,7 @@ SCHEMA_VERSION: Final = 1
 
 
 def schema_sql(prefix: str) -> str:
-    records = script("backends/mysql/records_schema.sql", **table_names(prefix))
+    records = read_script("backends/mysql/records_schema.sql", **table_names(prefix))
     return "\n".join([records, inbox_schema("mysql", f"{prefix}_inbox"), outbox_schema("mysql", f"{prefix}_outbox")])
 
 
@@ -57,5 +57,7 @@ class MySQLTables:
         """Create the tables. Every statement may run twice, also at the same time, so no lock is needed (and none would
         reach across a cluster)."""
         # Without notes: the async driver would log "table exists" as warnings.
-        await self.connection.execute(f"SET sql_notes = 0; {bare(schema_sql(self._prefix))}; SET sql_notes = 1")
+        await self.connection.execute(
+            f"SET sql_notes = 0; {strip_comments(schema_sql(self._prefix))}; SET sql_notes = 1"
+        )
         await self.verify()

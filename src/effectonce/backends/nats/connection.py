@@ -1,8 +1,7 @@
-"""NATS through nats-py: one connection that does not reconnect by itself, requests with their replies, and every error
-translated.
+"""One connection to NATS through nats-py: requests and their replies, with every error translated.
 
-nats-py would reconnect by itself and buffer what is published meanwhile: the caller would not know what was sent. Here
-a lost connection is an error, and the next caller opens another.
+nats-py can reconnect by itself, and then buffers what is published meanwhile, so that the caller does not know what was
+sent. That is switched off here: a lost connection is an error, and the next caller opens another.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PING_INTERVAL_S: Final = 20
 
 
 def load_driver() -> Any:
-    """Import nats-py, which is needed at the first use of NATS only."""
+    """Import nats-py. This is called when NATS is first used."""
     import nats.aio.client
     import nats.errors
 
@@ -30,7 +29,7 @@ def load_driver() -> Any:
 
 
 class JetStreamRefusal(ConfigurationError):
-    """JetStream replied with an error: ``err_code`` is its own code, ``status`` the one that HTTP has for it."""
+    """JetStream replied with an error. ``err_code`` is JetStream's own code, ``status`` is like one of HTTP."""
 
     def __init__(self, message: str, status: int = 0, err_code: int = 0) -> None:
         super().__init__(message)
@@ -46,8 +45,8 @@ class NatsEndpoint:
 
     def __init__(self, address: Address) -> None:
         no_nodes: list[str] = []
-        here = f"{address.host or 'localhost'}:{address.port or 4222}"
-        self.nodes = [here, *address.take("nodes", lambda text: text.split(","), no_nodes)]
+        first_node = f"{address.host or 'localhost'}:{address.port or 4222}"
+        self.nodes = [first_node, *address.take("nodes", lambda text: text.split(","), no_nodes)]
         self.timeout = address.seconds("timeout", 5.0)
         self.login: dict[str, Any] = {}
         if address.password is not None:
@@ -78,7 +77,7 @@ class NatsConnection:
 
     @classmethod
     async def open(cls, endpoint: NatsEndpoint, name: str) -> NatsConnection:
-        """Connect and log in. `BrokerUnavailable`, or `ConfigurationError` where trying again would not help."""
+        """Connect and log in. Raises `BrokerUnavailable`; `ConfigurationError` where trying again would not help."""
         connection = cls(endpoint)
         try:
             await connection.connect(name)
@@ -92,7 +91,7 @@ class NatsConnection:
         endpoint, nats = self.endpoint, load_driver()
         failure: Exception | None = None
         for node in random.sample(endpoint.nodes, len(endpoint.nodes)):
-            self.client = nats.aio.client.Client()  # a client that failed keeps trying the server that it failed at
+            self.client = nats.aio.client.Client()  # a new one, since a failed client keeps trying its first server
             try:
                 async with asyncio.timeout(endpoint.timeout):
                     await self.client.connect(
@@ -121,11 +120,11 @@ class NatsConnection:
         await self.subscribe(f"{self._inbox}.*", self._handle_reply)
 
     async def _handle_error(self, error: Exception) -> None:
-        """Called by nats-py with errors that belong to no call."""
+        """nats-py calls this with errors that belong to no call of ours."""
         if not self._inbox:
-            raise error  # else nats-py would try the same server again, for minutes
+            raise error  # while connecting: else nats-py would try the same server again, for minutes
         if "permissions violation" in str(error).lower():
-            # The error does not name the request that it refuses, and that will never get a reply.
+            # The refused request will never get a reply, and the error does not name it: so fail all of them.
             self._fail(ConfigurationError(f"{self.endpoint.shown} does not let this user do that: {show(error, 300)}"))
 
     async def _handle_close(self) -> None:
@@ -135,13 +134,13 @@ class NatsConnection:
         return BrokerUnavailable(f"the connection to {self.endpoint.shown} broke")
 
     def _fail(self, error: Exception) -> Exception:
-        """End the connection with ``error``; where it has ended before, return why."""
+        """End the connection with ``error``, unless it has ended before. Returns the error that ended it."""
         if self.lost is None:
             self.lost = error
             for future in self._replies.values():
                 if not future.done():
                     future.set_exception(self.lost)
-                    future.exception()  # retrieved: its caller may have been cancelled
+                    future.exception()  # mark it as retrieved: its caller may have been cancelled
             if self.on_lost is not None:
                 self.on_lost()
         return self.lost
@@ -157,7 +156,7 @@ class NatsConnection:
     async def request(
         self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> asyncio.Future[Any]:
-        """Send a request. The future gets the message that replies to it; await it by `gather_replies`."""
+        """Send a request. Returns a future of the reply; await it through `gather_replies`, which has a timeout."""
         if self.lost is not None:
             raise self.lost
         self._last_request += 1
@@ -172,7 +171,7 @@ class NatsConnection:
         return future
 
     async def gather_replies(self, *futures: asyncio.Future[Any]) -> list[Any]:
-        """All replies, in order. `BrokerUnavailable` where one does not come within the timeout."""
+        """Wait for all replies, and return them in order. `BrokerUnavailable` where one is late."""
         try:
             async with asyncio.timeout(self.endpoint.timeout):
                 return [await future for future in futures]
@@ -195,7 +194,7 @@ class NatsConnection:
         """Call JetStream's API. `JetStreamRefusal` where it replies with an error."""
         request = await self.request(f"{JETSTREAM_API}.{path}", b"" if body is None else msgspec.json.encode(body))
         (message,) = await self.gather_replies(request)
-        if status_of(message) == 503:
+        if read_status(message) == 503:
             raise JetStreamRefusal(
                 f"{self.endpoint.shown} has no JetStream; start the server with -js, or give it to this account",
                 503,
@@ -206,10 +205,10 @@ class NatsConnection:
         return reply
 
     def translate_error(self, error: Mapping[str, Any]) -> Exception:
-        """Our error for the error in a reply of JetStream."""
+        """Return our error for the error in a reply of JetStream."""
         status = int(error.get("code", 0))
         text = f"{self.endpoint.shown} refused: {show(error.get('description', ''), 300)}"
-        if status >= 500:  # no leader, no resources: a matter of time or of room
+        if status >= 500:  # no leader, or no resources: that may pass
             return BrokerUnavailable(text)
         return JetStreamRefusal(text, status, int(error.get("err_code", 0)))
 
@@ -234,7 +233,7 @@ class NatsConnection:
         self._fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
 
 
-def status_of(message: Any) -> int:
-    """The status that the server has sent instead of a message; 0 for a message."""
+def read_status(message: Any) -> int:
+    """Read the status that the server has sent in place of a message; 0 where this is a message."""
     status = (message.headers or {}).get("Status", "") if not message.data else ""
     return int(status) if status.isdigit() else 0

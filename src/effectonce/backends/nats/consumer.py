@@ -1,9 +1,9 @@
-"""One consumer of a JetStream queue, in a group whose durable consumer the server keeps.
+"""One consumer of a JetStream queue. The server has one durable consumer for the whole group.
 
-A delivery stays with its group for the ack window, even where the connection is lost; then it is delivered again. The
+A delivery belongs to its consumer for the ack window, even if the connection is lost; then it is redelivered. The
 server takes a late ack for that of the next owner (F57: a stale ack settles another's delivery). So the consumer
 watches the window itself, and sends nothing for a delivery whose window is over. An ack may still cross with a
-redelivery: the worker acks only messages that are recorded as done, and for those it does not matter whose ack it was.
+redelivery. That is harmless: the worker acks only messages that are recorded as done, whoever has them now.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,8 +22,8 @@ from effectonce.backends.common.visibility_timeout import HeldDelivery, Unsettle
 from effectonce.contracts import Delivery
 from effectonce.errors import BrokerUnavailable, show
 
-from .connection import JETSTREAM_API, NatsConnection, load_driver, status_of
-from .packets import headers_of, packet_of
+from .connection import JETSTREAM_API, NatsConnection, load_driver, read_status
+from .packets import make_headers, read_packet
 from .publisher import publish_messages
 from .streams import MissingStream, StreamDeclarations, encode_name, missing_stream
 
@@ -31,8 +31,8 @@ MIN_PULL_S: Final = 0.02
 
 
 class NatsConsumer:
-    """See `contracts.Consumer`. `extend` keeps a delivery for the ack window from now, whatever ``seconds`` is: the
-    server knows no other time. A delivery's key is the subject on which it is settled."""
+    """See `contracts.Consumer`. `extend` starts the ack window again, whatever ``seconds`` is: the server knows no
+    other time. A delivery's key is the subject on which it is settled."""
 
     def __init__(self, streams: StreamDeclarations, queue: str, group: str, prefetch: int) -> None:
         self._streams = streams
@@ -40,16 +40,16 @@ class NatsConsumer:
         self._group = group
         self._connection = ReconnectingConnection(lambda: NatsConnection.open(streams.endpoint, f"effectonce {group}"))
         self._pull_subject = f"{JETSTREAM_API}.CONSUMER.MSG.NEXT.{streams.stream_name(queue)}.{encode_name(group)}"
-        # A margin, so that an ack does not cross with the redelivery: a delivery counts as ours for this long only.
+        # A delivery counts as ours for a little less than the window, so that an ack does not cross with a redelivery.
         self._owned_for = streams.window - min(1.0, streams.window / 10)
-        self._arrived: deque[Delivery] = deque()
+        self._arrived: deque[Delivery] = deque()  # not yet returned by `receive`
         self._unsettled: UnsettledDeliveries[HeldDelivery] = UnsettledDeliveries(max(1, prefetch))
-        self._subscribed: NatsConnection | None = None  # the connection that has our inbox
+        self._subscribed: NatsConnection | None = None  # the connection on which we subscribed to our inbox
         self._subscription: Any = None
-        self._inbox = ""
-        self._pulls = 0
-        self._pulled = 0  # how many messages of the last pull may still come
-        self._pull_overdue_at = 0.0  # when the server should long have ended the last pull
+        self._inbox = ""  # the server sends messages to {inbox}.{number of the pull}
+        self._pull_number = 0
+        self._pull_remaining = 0  # how many messages of the last pull may still arrive
+        self._pull_overdue_at = 0.0  # when the server should have ended the last pull, with a margin
         self._failure: Exception | None = None
         self._wake_up = asyncio.Event()
 
@@ -67,20 +67,23 @@ class NatsConsumer:
             if self._failure is not None:
                 error, self._failure = self._failure, None
                 raise error
-            if self._pulled and now > self._pull_overdue_at:
-                await connection.close()  # the server ends every pull with a status: this connection is dead
+            if self._pull_remaining and now > self._pull_overdue_at:
+                await connection.close()  # the server ends every pull with a status, so this connection is dead
                 continue
             if now >= deadline:
                 return []
             room = min(limit, self._unsettled.room())
-            if not self._pulled and room > 0:
+            if not self._pull_remaining and room > 0:
                 await self._pull(connection, room, max(deadline - now, MIN_PULL_S))
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(deadline, self._pull_overdue_at) if self._pulled else deadline):
+                async with asyncio.timeout_at(
+                    min(deadline, self._pull_overdue_at) if self._pull_remaining else deadline
+                ):
                     await self._wake_up.wait()
 
     async def _subscribe(self) -> NatsConnection:
-        """The connection, with a subscription to our inbox. Raises once why the last one was lost."""
+        """Return the connection, with a subscription to our inbox. Where the last one was lost, raise its error first,
+        once."""
         if self._subscribed is not None:
             if self._subscribed.lost is None:
                 return self._subscribed
@@ -89,35 +92,36 @@ class NatsConsumer:
                 raise BrokerUnavailable(f"deliveries of {self._queue} stopped: {error}")
             raise error
         connection = await self._connection.get()
-        self._inbox, self._pulled, self._failure = connection.client.new_inbox(), 0, None
+        self._inbox, self._pull_remaining, self._failure = connection.client.new_inbox(), 0, None
         self._subscription = await connection.subscribe(f"{self._inbox}.*", self._handle_message)
         connection.on_lost = self._wake_up.set
         self._subscribed = connection
         return connection
 
     async def _pull(self, connection: NatsConnection, count: int, seconds: float) -> None:
-        self._pulls += 1
-        self._pulled = count
+        """Ask the server for up to ``count`` messages within ``seconds``. They arrive in `_handle_message`."""
+        self._pull_number += 1
+        self._pull_remaining = count
         self._pull_overdue_at = asyncio.get_running_loop().time() + seconds + connection.endpoint.timeout
         request = {"batch": count, "expires": round(seconds * 1e9)}
-        await connection.publish(self._pull_subject, msgspec.json.encode(request), f"{self._inbox}.{self._pulls}")
+        await connection.publish(self._pull_subject, msgspec.json.encode(request), f"{self._inbox}.{self._pull_number}")
 
     async def _handle_message(self, message: Any) -> None:
         if message.reply.startswith("$JS.ACK."):
-            self._pulled = max(0, self._pulled - 1)
+            self._pull_remaining = max(0, self._pull_remaining - 1)
             held = HeldDelivery(message.reply, time.monotonic() + self._owned_for)
             self._unsettled.add(held)
-            packet = packet_of(message.headers, message.data)
-            attempt, _ = _parse_ack_subject(message.reply)
+            packet = read_packet(message.headers, message.data)
+            attempt = _parse_ack_subject(message.reply).delivery_count
             self._arrived.append(Delivery(packet=packet, queue=self._queue, attempt=attempt, handle=held))
-        elif (status := status_of(message)) != 100:
+        elif (status := read_status(message)) != 100:
             self._handle_status(status, message)
         self._wake_up.set()
 
     def _handle_status(self, status: int, message: Any) -> None:
-        """The server has ended a pull: nothing came in time (404, 408), or it cannot serve it."""
-        if message.subject == f"{self._inbox}.{self._pulls}":
-            self._pulled = 0
+        """Handle a status with which the server ends a pull: no message in time (404, 408), or it cannot serve it."""
+        if message.subject == f"{self._inbox}.{self._pull_number}":
+            self._pull_remaining = 0
         if status in (404, 408):
             return
         description = (message.headers or {}).get("Description", status)
@@ -133,7 +137,7 @@ class NatsConsumer:
         deliveries: list[Delivery] = []
         while self._arrived and len(deliveries) < limit:
             delivery = self._arrived.popleft()
-            if self._unsettled.owns(delivery.handle):  # else it waited here for too long
+            if self._unsettled.owns(delivery.handle):  # else its window ended while it waited here
                 deliveries.append(delivery)
         return deliveries
 
@@ -178,9 +182,9 @@ class NatsConsumer:
         stream = streams.dead_letter_stream(self._queue, self._group)
         subject = streams.dead_letter_subject(self._queue, self._group)
         packet = msgspec.structs.replace(delivery.packet, headers={**delivery.packet.headers, **headers})
-        # Its place in the queue is its id there, so that dead-lettering it twice does not double it.
-        message_id = f"{streams.stream_name(self._queue)}.{_parse_ack_subject(held.key)[1]}"
-        messages = [(headers_of(packet, message_id), packet.body)]
+        # Its sequence number in the queue makes its id there, so that dead-lettering it twice does not double it.
+        message_id = f"{streams.stream_name(self._queue)}.{_parse_ack_subject(held.key).stream_sequence}"
+        messages = [(make_headers(packet, message_id), packet.body)]
         (outcome,) = await publish_messages(connection, stream, subject, messages)
         if isinstance(outcome, MissingStream):
             await streams.declare_dead_letters(connection, self._queue, self._group)
@@ -204,20 +208,26 @@ class NatsConsumer:
             connection.on_lost = None
             try:
                 await self._subscription.unsubscribe()
-                await connection.flush()  # what was on its way to us has arrived now
+                await connection.flush()  # all that was on its way to us has arrived now
                 await asyncio.sleep(0)
                 for held in filter(self._unsettled.owns, self._unsettled):
                     await connection.publish(held.key, b"-NAK")
                 await connection.flush()
             except (BrokerUnavailable, load_driver().errors.Error):
-                pass  # the server delivers again what was not given back, when its window ends
+                pass  # the server redelivers what was not given back when its window ends
         self._arrived.clear()
         self._unsettled.release_all()
         await self._connection.close()
 
 
-def _parse_ack_subject(subject: str) -> tuple[int, int]:
-    """How often a message was delivered, and its sequence number, from the subject on which it is settled."""
+class _AckSubject(NamedTuple):
+    """What the subject says on which a message is settled."""
+
+    delivery_count: int
+    stream_sequence: int
+
+
+def _parse_ack_subject(subject: str) -> _AckSubject:
     words = subject.split(".")
-    at = 4 if len(words) == 9 else 6  # where the server has domains, two words more come first
-    return int(words[at]), int(words[at + 1])
+    start = 4 if len(words) == 9 else 6  # where the server has domains, two more words come first
+    return _AckSubject(int(words[start]), int(words[start + 1]))

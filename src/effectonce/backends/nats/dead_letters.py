@@ -1,4 +1,4 @@
-"""The dead letters of a queue on JetStream: a stream of their own."""
+"""The dead letters of a queue on JetStream, which have a stream of their own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from effectonce.contracts import DeadLetter
 from effectonce.errors import ConfigurationError
 
 from .connection import JetStreamRefusal, NatsConnection
-from .packets import packet_of
+from .packets import read_packet
 from .streams import ALREADY_DELETED, NO_MESSAGE_FOUND, StreamDeclarations, missing_stream
 
 
 class NatsDeadLetters:
-    """See `contracts.DeadLetters`. A dead letter's id is its sequence number; browsing hides nothing from others."""
+    """See `contracts.DeadLetters`. A dead letter's id is its sequence number. Browsing hides none from other
+    readers."""
 
     def __init__(self, streams: StreamDeclarations, queue: str, group: str) -> None:
         self._streams = streams
@@ -37,7 +38,7 @@ class NatsDeadLetters:
                 return page, None
             after = int(message["seq"])
             headers = _parse_headers(b64decode(message.get("hdrs", "")))
-            packet = packet_of(headers, b64decode(message.get("data", "")))
+            packet = read_packet(headers, b64decode(message.get("data", "")))
             page.append(DeadLetter(id=str(after), packet=packet, queue=self._queue))
         return page[:limit], page[limit - 1].id
 

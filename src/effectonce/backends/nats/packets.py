@@ -1,8 +1,8 @@
-"""A packet as a message of NATS.
+"""Writing a packet into a NATS message, and reading it back.
 
-Headers on NATS are lines of text: no line breaks, no spaces around a value, and some names that the server acts upon.
-Headers that do not fit travel as JSON in one header, ``Eo-Packet``, with the ordering key, and with the id where
-``Nats-Msg-Id`` does not hold it.
+Headers on NATS are lines of text: they have no line breaks, no spaces around a value, and the server acts upon some of
+their names. Headers that do not fit travel as JSON in one header, ``Eo-Packet``, with the ordering key, and with the id
+where ``Nats-Msg-Id`` does not hold it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PLAIN_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 _PLAIN_ID: Final = re.compile(r"([!-~]([ -~]{0,198}[!-~])?)?")  # up to 200 characters; "": there is no id
 
 
-def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
-    """The headers of the message that carries ``packet``.
+def make_headers(packet: Packet, message_id: str | None = None) -> dict[str, str]:
+    """Make the headers of the message that carries ``packet``.
 
-    The server deduplicates by ``message_id``: None: the packet's id; "": it does not deduplicate this one.
+    The server deduplicates by ``message_id``. None: use the packet's id. "": do not deduplicate this message.
     """
     packet = packet.for_broker("nats")
     headers: dict[str, str] = {}
@@ -51,8 +51,8 @@ def headers_of(packet: Packet, message_id: str | None = None) -> dict[str, str]:
     return headers
 
 
-def packet_of(message_headers: Mapping[str, str] | None, body: bytes) -> Packet:
-    """The packet in a message, which another client may have sent."""
+def read_packet(message_headers: Mapping[str, str] | None, body: bytes) -> Packet:
+    """Read the packet in a message, which another client may have sent."""
     raw = message_headers or {}
     headers = {
         name: value for name, value in raw.items() if name != OWN_HEADER and not name.lower().startswith("nats-")

@@ -1,8 +1,8 @@
-"""Publishing to JetStream: a batch goes out at once, and the stream's replies are awaited together.
+"""Publishing to JetStream: a batch is sent at once, and the stream's replies are awaited together.
 
 The server drops a second packet with an id that it has seen within the dedup window (``Nats-Msg-Id``). That is right
-only while the first still waits: a redriven dead letter was seen, too. So where the server replies "duplicate" and the
-first is no longer in the stream, the packet is published again, without an id.
+only while the first packet still waits in the stream: the server has seen the id of a redriven dead letter, too. So
+where the server replies "duplicate" and the first is no longer in the stream, the packet is sent again without an id.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from effectonce.backends.common.reconnecting_connection import ReconnectingConne
 from effectonce.contracts import Packet
 from effectonce.errors import ConfigurationError, show
 
-from .connection import JetStreamRefusal, NatsConnection, status_of
-from .packets import headers_of
+from .connection import JetStreamRefusal, NatsConnection, read_status
+from .packets import make_headers
 from .streams import NO_MESSAGE_FOUND, MissingStream, StreamDeclarations, missing_stream, require_subject
 
 
@@ -37,7 +37,7 @@ class NatsPublisher:
         outcomes: list[Exception | Duplicate | None] = [None] * len(packets)
 
         async def send(indexes: Sequence[int], message_id: str | None) -> None:
-            messages = [(headers_of(packets[index], message_id), packets[index].body) for index in indexes]
+            messages = [(make_headers(packets[index], message_id), packets[index].body) for index in indexes]
             published = await publish_messages(connection, stream, subject, messages)
             for index, outcome in zip(indexes, published, strict=True):
                 outcomes[index] = outcome
@@ -59,7 +59,7 @@ class NatsPublisher:
 
     @staticmethod
     async def _still_waits(connection: NatsConnection, stream: str, duplicate: Duplicate) -> bool:
-        """Whether the first packet with this id is still in the stream."""
+        """Whether the first packet with this id is still in the stream: not handled yet."""
         try:
             await connection.call_jetstream(f"STREAM.MSG.GET.{stream}", {"seq": duplicate.first_sequence})
         except JetStreamRefusal as error:
@@ -73,7 +73,7 @@ class NatsPublisher:
 
 
 class Duplicate(Struct, frozen=True):
-    """The server dropped a message, since it has seen its id before, on the message with this sequence number."""
+    """The server dropped a message, since an earlier one, with this sequence number, has the same id."""
 
     first_sequence: int
 
@@ -81,7 +81,8 @@ class Duplicate(Struct, frozen=True):
 async def publish_messages(
     connection: NatsConnection, stream: str, subject: str, messages: Sequence[tuple[dict[str, str], bytes]]
 ) -> list[Exception | Duplicate | None]:
-    """Publish all messages, each as headers and body, and return how ``stream`` has replied to each."""
+    """Publish all messages, each a pair of headers and body. Returns the outcome of each: None where ``stream`` took
+    it."""
     outcomes: list[Exception | Duplicate | None] = [None] * len(messages)
     requests: dict[int, asyncio.Future[Any]] = {}
     max_payload = connection.client.max_payload
@@ -95,7 +96,7 @@ async def publish_messages(
         else:
             requests[index] = await connection.request(subject, body, {**headers, "Nats-Expected-Stream": stream})
     for index, reply in zip(requests, await connection.gather_replies(*requests.values()), strict=True):
-        if status_of(reply) == 503:
+        if read_status(reply) == 503:
             outcomes[index] = missing_stream(connection.endpoint, subject)
         else:
             outcomes[index] = _parse_publish_reply(connection, subject, reply.data)

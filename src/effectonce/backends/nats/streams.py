@@ -1,9 +1,9 @@
-"""The streams behind one queue: itself, and its dead letters.
+"""The streams of a queue: its own, and that of its dead letters. How they are named, declared and checked.
 
 A queue is a work-queue stream: an acked message is removed, and an unacked one stays, whether or not a consumer exists
 yet. Such a stream has one group of consumers. With ``retention=limits`` the stream keeps every message for ``max_age``,
-and each group gets all of them; whether some group still needs a message is unknown then, so the server deduplicates
-nothing.
+and each group gets all of them. Then the server does not know whether some group still needs a message, so it must not
+deduplicate.
 
 The server writes a message to its file before it replies, and flushes the file later: a confirmed message survives the
 death of the server, and a power cut only with replicas or ``sync_interval: always``.
@@ -47,14 +47,15 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
 
     @property
     def deduplicates(self) -> bool:
-        """Whether the server deduplicates by id: only where a message that it has seen still waits, or is done."""
+        """Whether the server deduplicates by id. It may only where a message that it has seen still waits, or is
+        done."""
         return self.retention == "workqueue" and not self.shared_stream
 
     def stream_name(self, queue: str) -> str:
         return self.shared_stream or encode_name(queue)
 
     def dead_letter_stream(self, queue: str, group: str) -> str:
-        """Every group has dead letters of its own, where there can be several groups."""
+        """The name of the dead-letter stream. Where there can be several groups, each has its own."""
         return encode_name(f"{queue}.dead.{group}" if self.retention == "limits" else f"{queue}.dead")
 
     def dead_letter_subject(self, queue: str, group: str) -> str:
@@ -72,7 +73,7 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
         if self.retention == "limits":
             config["max_age"] = round(self.max_age * NS_PER_S)
         if self.shared_stream:
-            await self._stream_config(connection, name, queue)
+            await self._get_stream_config(connection, name, queue)
         else:
             self._require_retention(await self._declare_stream(connection, config))
         if group is None:
@@ -103,10 +104,11 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
         )
 
     async def _declare_stream(self, connection: NatsConnection, config: dict[str, Any]) -> dict[str, Any]:
-        """The stream's settings; it is created where it is missing. A full stream refuses messages, and drops none."""
+        """Create the stream where it is missing, and return its settings. A full stream refuses messages rather than
+        dropping old ones."""
         name = config["name"]
         try:
-            return await self._stream_config(connection, name, name)
+            return await self._get_stream_config(connection, name, name)
         except MissingStream:
             full_config = {**config, "storage": "file", "discard": "new", "num_replicas": self.replicas}
             return dict((await connection.call_jetstream(f"STREAM.CREATE.{name}", full_config))["config"])
@@ -119,9 +121,10 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
             )
 
     async def check(self, connection: NatsConnection, queue: str, group: str) -> None:
+        """Raise `ConfigurationError` where the queue's stream or consumer would lose messages."""
         name = self.stream_name(queue)
-        config = await self._stream_config(connection, name, queue)
-        await self._stream_config(connection, self.dead_letter_stream(queue, group), queue)
+        config = await self._get_stream_config(connection, name, queue)
+        await self._get_stream_config(connection, self.dead_letter_stream(queue, group), queue)
         if not self.shared_stream:
             self._require_retention(config)
         limited = config.get("discard") != "new" and max(config.get("max_msgs", -1), config.get("max_bytes", -1)) > 0
@@ -145,7 +148,7 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
                 f"max_deliver {consumer.get('max_deliver')}: it would lose messages; it needs explicit and -1"
             )
 
-    async def _stream_config(self, connection: NatsConnection, name: str, queue: str) -> dict[str, Any]:
+    async def _get_stream_config(self, connection: NatsConnection, name: str, queue: str) -> dict[str, Any]:
         try:
             return dict((await connection.call_jetstream(f"STREAM.INFO.{name}"))["config"])
         except JetStreamRefusal as error:
@@ -162,13 +165,13 @@ def missing_stream(endpoint: NatsEndpoint, queue: str) -> MissingStream:
 
 
 def require_subject(queue: str) -> str:
-    """``queue``, where it can be a subject. Raises `InvalidOption` where not."""
+    """Return ``queue`` if it can be a subject; else raise `InvalidOption`."""
     if "" in require_name(queue).split("."):
         raise InvalidOption(f"{show(queue)!r} cannot be a queue on NATS; its dots must stand between two words")
     return queue
 
 
 def encode_name(name: str) -> str:
-    """``name`` as streams and consumers can be named: different names stay different."""
+    """Turn ``name`` into a name that a stream or a consumer can have. Different names stay different."""
     plain = re.sub(r"[^A-Za-z0-9_-]", lambda match: f"={ord(match[0]):02X}", name)
     return plain if len(plain) <= 200 else f"{plain[:160]}=={hashlib.sha256(name.encode()).hexdigest()[:32]}"

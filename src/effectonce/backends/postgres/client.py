@@ -92,7 +92,7 @@ class PostgresClient:
 
         return await self._with_connection(work, schema=schema)
 
-    async def script(self, sql: str, timeout: float) -> None:
+    async def execute_script(self, sql: str, timeout: float) -> None:
         """Several statements in one message; they are one transaction."""
 
         async def work(connection: PostgresConnection, deadline: float) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Final
 
-from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, outbox_words, statements
+from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, outbox_words, read_statements
 from effectonce.contracts.outbox import (
     BLOCKED_ROW_RECHECK_US,
     COUNT_LIMIT,
@@ -123,7 +123,7 @@ class PostgresOutbox:
 def _outbox_statements(table: str, prefix: str) -> dict[str, Statement]:
     words = outbox_words("postgresql", table)
     meta = f'"{prefix}_meta"'
-    outbox = statements("backends/postgres/outbox.sql", meta=meta, now=CLOCKS["postgresql"], **words)
+    outbox = read_statements("backends/postgres/outbox.sql", meta=meta, now=CLOCKS["postgresql"], **words)
     inbox = inbox_statements("postgresql", f"{prefix}_inbox")
     purges = {name: inbox[name] for name in ("purge", "purge_attempts")}
     return {name: Statement(sql) for name, sql in {**outbox, **purges}.items() if name not in PARTS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from effectonce.backends.common.sql_files import CLOCKS, statements
+from effectonce.backends.common.sql_files import CLOCKS, read_statements
 from effectonce.record import EXHAUSTED
 
 from .client import Statement
@@ -23,7 +23,7 @@ def prepared_statements(prefix: str) -> dict[str, Statement]:
 @cache
 def load_statements(prefix: str) -> dict[str, str]:
     """The statements and their parts by name."""
-    return statements("backends/postgres/records.sql", **schema_words(prefix))
+    return read_statements("backends/postgres/records.sql", **schema_words(prefix))
 
 
 def schema_words(prefix: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from effectonce.backends.common.sql_files import inbox_schema, outbox_schema, script, table_prefix
+from effectonce.backends.common.sql_files import inbox_schema, outbox_schema, read_script, table_prefix
 from effectonce.backends.common.sql_store import record_from
 from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
 from effectonce.errors import InvalidOption
@@ -371,7 +371,7 @@ class PostgresPort:
     async def migrate(self) -> None:
         """One transaction under a lock of its own: of two processes, the second finds the tables there."""
         lock = f"hashtextextended('effectonce migrate {self._prefix}_settled', 0)"
-        await self._client.script(
+        await self._client.execute_script(
             "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; "
             "SET LOCAL client_min_messages = error; "
             f"SELECT pg_advisory_xact_lock({lock}); {schema_sql(self._prefix)}; COMMIT",
@@ -384,6 +384,6 @@ class PostgresPort:
 
 
 def schema_sql(prefix: str) -> str:
-    records = script("backends/postgres/records_schema.sql", **schema_words(prefix))
+    records = read_script("backends/postgres/records_schema.sql", **schema_words(prefix))
     inbox = inbox_schema("postgresql", f"{prefix}_inbox")
     return "\n".join([records, inbox, outbox_schema("postgresql", f"{prefix}_outbox")])

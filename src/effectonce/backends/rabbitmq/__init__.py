@@ -1,1 +1,1 @@
-"""RabbitMQ: an AMQP 0-9-1 client, and the broker on top of it."""
+"""RabbitMQ: the broker, and the AMQP 0-9-1 client under it."""

@@ -1,4 +1,4 @@
-"""RabbitMQ: quorum queues, confirms, single acks on the channel that delivered."""
+"""RabbitMQ: quorum queues, publisher confirms, and acks on the channel that delivered the message."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RabbitMQBackend:
             if must_exist:
                 for name in (require_name(queue), dead_letter_queue(queue)):
                     await self._queues.count_messages(channel, name)
-            # For a queue that exists, declaring compares the settings and changes nothing.
+            # To declare a queue that exists only compares its settings.
             await self._queues.declare(channel, require_name(queue))
 
     async def close(self) -> None:

@@ -23,8 +23,9 @@ def _ignore(*_: Any) -> None:
 class RabbitMQChannel:
     """One channel on a connection. A command that the server refuses ends the channel; the connection stays open.
 
-    What the server sends unasked goes to ``on_delivery(tag, header, body)``, ``on_return(routing_key, header, body)``
-    and ``on_confirm(tag, multiple, confirmed)``. ``on_lost(error)`` is called once, when the channel ends.
+    The owner sets callbacks for what the server sends by itself: ``on_delivery(tag, header, body)``,
+    ``on_return(routing_key, header, body)`` and ``on_confirm(tag, multiple, confirmed)``. ``on_lost(error)`` is called
+    once, when the channel ends. ``header`` is the payload of a content header frame, with the message's properties.
     """
 
     def __init__(self, connection: RabbitMQConnection, number: int) -> None:
@@ -36,16 +37,18 @@ class RabbitMQChannel:
         self.on_return: Callable[[str, bytes, bytes], None] = _ignore
         self.on_confirm: Callable[[int, bool, bool], None] = _ignore
         self.on_lost: Callable[[Exception], None] = _ignore
-        self._replies: deque[asyncio.Future[Any]] = deque()  # of the commands that are not answered, in their order
-        self._content: Any = None  # whose content is arriving: a delivery's tag, or the frame of a get or a return
+        self._replies: deque[asyncio.Future[Any]] = deque()  # one for each unanswered command, in the order of sending
+        # The content that is arriving belongs to this: the tag of a delivery, or the frame of a Basic.GetOk or
+        # Basic.Return. The server sends the header frame and the body frames behind it.
+        self._content: Any = None
         self._header = b""
         self._body_parts: list[bytes] = []
         self._missing_bytes = 0
 
     async def call(self, *commands: Any) -> list[Any]:
-        """Send ``commands``, and return their replies. A `Basic.GetOk` comes with its content: (frame, header, body).
+        """Send ``commands``, and return their replies. That of a successful `Basic.Get` is (frame, header, body).
 
-        Raises why the channel ended, where it has, or ends before all replies are there.
+        If the channel has ended, or ends before all replies are there, the error that ended it is raised.
         """
         if self.lost is not None:
             raise self.lost
@@ -59,15 +62,15 @@ class RabbitMQChannel:
         except TimeoutError:
             raise self.connection.fail_unanswered() from None
         except asyncio.CancelledError:
-            # A reply is on its way that no caller waits for: the next command would get it as its own.
+            # A reply is on its way, and the next command would take it for its own: so the connection ends.
             self.connection.fail(BrokerUnavailable("the call was cancelled before the server had answered"))
             raise
 
     def ack(self, tags: Iterable[int]) -> None:
-        self.connection.write(b"".join(frames.ack(self.number, tag) for tag in tags))
+        self.connection.write(b"".join(frames.encode_ack(self.number, tag) for tag in tags))
 
     def requeue(self, tags: Iterable[int]) -> None:
-        self.connection.write(b"".join(frames.nack(self.number, tag) for tag in tags))
+        self.connection.write(b"".join(frames.encode_requeue(self.number, tag) for tag in tags))
 
     # -- frames from the server, called by the connection
 
@@ -76,7 +79,7 @@ class RabbitMQChannel:
 
     def set_header(self, header: bytes) -> None:
         self._header = header
-        self._missing_bytes = int.from_bytes(header[4:12], "big")
+        self._missing_bytes = int.from_bytes(header[4:12], "big")  # behind class and weight: the size of the body
         if not self._missing_bytes:
             self._finish_content(b"")
 
@@ -107,7 +110,7 @@ class RabbitMQChannel:
             self.connection.remove_channel(self.number)
             self.fail(self._refusal(frame.reply_code, show(frame.reply_text, 400)))
         elif name == "Basic.Cancel":
-            # What was delivered stays unsettled for as long as the channel is open.
+            # Its deliveries would stay unsettled for as long as the channel is open: so close it.
             self.connection.send(self.number, self.commands.Channel.Close(200, "the consumer was cancelled", 0, 0))
             shown = self.connection.endpoint.shown
             self.fail(BrokerUnavailable(f"{shown} cancelled the consumer; was its queue deleted or moved?"))
@@ -143,7 +146,7 @@ class RabbitMQChannel:
         for reply in self._replies:
             if not reply.done():
                 reply.set_exception(error)
-                reply.exception()  # retrieved: of several that are awaited together only the first is raised
+                reply.exception()  # mark it as retrieved: of several replies, only the error of the first is raised
         self._replies.clear()
         self.on_lost(error)
 

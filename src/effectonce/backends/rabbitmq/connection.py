@@ -1,8 +1,8 @@
-"""AMQP 0-9-1 on a socket of our own: pamqp for the frames that are rare, and every refusal translated here.
+"""A connection to RabbitMQ: AMQP 0-9-1 on an asyncio transport of our own.
 
-A `RabbitMQConnection` moves frames and sends heartbeats; a `RabbitMQChannel` on it calls, publishes and takes
-deliveries. The frames of a message are parsed and written in `frames`: a client library's path for each of them costs
-more than the server's own work.
+A `RabbitMQConnection` reads and writes frames and sends heartbeats; a `RabbitMQChannel` on it calls commands, publishes
+and receives deliveries. pamqp encodes and decodes the rare frames. Those that each message costs are written by
+`frames` and parsed in `data_received`: through a client library they cost more than the server's own work.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .channel import RabbitMQChannel
 from .endpoint import RabbitMQEndpoint, RabbitMQRefusal, load_driver
 from .frames import CONTENT_BODY, CONTENT_HEADER, FRAME_END, FRAME_HEADER, HEARTBEAT, METHOD
 
-DELIVER: Final = b"\x00\x3c\x00\x3c"  # class and method of basic.deliver
-CONFIRM: Final = b"\x00\x3c\x00\x50"  # class and method of basic.ack
+DELIVER: Final = b"\x00\x3c\x00\x3c"  # basic.deliver: the class 60 and the method 60
+CONFIRM: Final = b"\x00\x3c\x00\x50"  # basic.ack, by which the server confirms: the class 60 and the method 80
 FRAME_MAX: Final = 131_072
 CLOSE_TIMEOUT_S: Final = 2.0
-#: The connection is lost after so many of our own heartbeats without a byte from the server.
+#: The connection counts as lost after so many of our own heartbeats without a byte from the server.
 MAX_SILENT_BEATS: Final = 4
 
 
@@ -51,7 +51,7 @@ class RabbitMQConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, endpoint: RabbitMQEndpoint, name: str) -> RabbitMQConnection:
-        """Connect and log in. `BrokerUnavailable`, or `RabbitMQRefusal` where trying again would not help."""
+        """Connect and log in. Raises `BrokerUnavailable`; `RabbitMQRefusal` where trying again would not help."""
         self = cls(endpoint, name)
         try:
             async with asyncio.timeout(endpoint.timeout):
@@ -98,7 +98,7 @@ class RabbitMQConnection(asyncio.Protocol):
                 if kind == METHOD:
                     method = buffer[at + 7 : at + 11]
                     if method == DELIVER and channel is not None:
-                        tag_at = at + 12 + buffer[at + 11]
+                        tag_at = at + 12 + buffer[at + 11]  # behind the consumer tag, a short string
                         channel.start_delivery(int.from_bytes(buffer[tag_at : tag_at + 8], "big"))
                     elif method == CONFIRM and channel is not None:
                         tag = int.from_bytes(buffer[at + 11 : at + 19], "big")
@@ -112,7 +112,7 @@ class RabbitMQConnection(asyncio.Protocol):
                         channel.set_header(buffer[at + 7 : end - 1])
                 at = end
             self._unread = buffer[at:]
-        except Exception as error:  # the loop would only log it, and callers would wait for their timeout
+        except Exception as error:  # the event loop would only log it, and callers would wait for their timeout
             if self._ready.is_set():
                 self.fail(BrokerUnavailable(f"{self.endpoint.shown} sent a frame that cannot be read: {show(error)}"))
             else:
@@ -136,6 +136,7 @@ class RabbitMQConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def send(self, number: int, *frames: Any) -> None:
+        """Send frames of pamqp on the channel ``number``; 0 is the connection itself."""
         encode = self._pamqp.frame.marshal
         self.write(b"".join(encode(frame, number) for frame in frames))
 
@@ -195,7 +196,7 @@ class RabbitMQConnection(asyncio.Protocol):
         return BrokerUnavailable(f"{shown} refused the connection ({text})")
 
     def _send_heartbeat(self) -> None:
-        # Beats are counted, not timed: after this process was suspended, what has arrived meanwhile is read first.
+        # Heartbeats are counted, not timed: after this process was suspended, it first reads what arrived meanwhile.
         self._silent_beats += 1
         if self._silent_beats > MAX_SILENT_BEATS:
             self.fail(
@@ -235,14 +236,14 @@ class RabbitMQConnection(asyncio.Protocol):
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
         if self._transport is not None:
-            self._transport.abort()  # unsent data would wait for a server that does not read
+            self._transport.abort()  # `close` would first send what is buffered, to a server that may not read
         self.resume_writing()
         self._ready.set()
         for channel in list(self._channels.values()):
             channel.fail(error)
 
     async def close(self) -> None:
-        """Close in order, so that the server has read every ack before it requeues what is unsettled."""
+        """Close by the protocol, so that the server reads every ack before it requeues unsettled messages."""
         if self.lost is None:
             self.send(0, self._pamqp.commands.Connection.Close(200, "closed", 0, 0))
         try:

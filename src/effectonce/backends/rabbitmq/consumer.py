@@ -1,12 +1,12 @@
 """One consumer of a RabbitMQ queue.
 
-An unsettled delivery belongs to the channel that delivered it. When that channel ends, the server delivers the message
-again, and a tag of the old channel means nothing on the new one, or worse, another message: it is never sent (F56: an
-ack on another channel).
+An unsettled delivery belongs to the channel that delivered it. When that channel ends, the server redelivers the
+message. On the new channel, a tag of the old one means nothing, or even another message: so it is never sent there
+(F56: an ack on another channel).
 
-A delayed message waits in a queue ``{queue}.delay.{milliseconds}`` that dead-letters it back when its TTL ends. It is
-published there, confirmed, and only then acked, so that a crash in between doubles it and loses nothing. Dead letters
-go to ``{queue}.dead`` the same way.
+A delayed message waits in a queue ``{queue}.delay.{milliseconds}``, which dead-letters it back when its TTL ends. A
+copy is published there, confirmed, and only then the message is acked, so that a crash in between doubles it and loses
+nothing. Dead letters go to ``{queue}.dead`` in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from effectonce.errors import BrokerUnavailable
 
 from .channel import RabbitMQChannel
 from .connection import RabbitMQConnection
-from .packets import ATTEMPTS, DEAD_LETTER_ID, packet_of
+from .packets import ATTEMPTS, DEAD_LETTER_ID, Content, read_packet
 from .properties import copy_properties
 from .publisher import ConfirmedPublisher
 from .queues import QueueDeclarations, dead_letter_queue, delay_queue, delay_step
@@ -38,7 +38,7 @@ MAX_PREFETCH: Final = 65_535
 
 
 class _RabbitMQHandle(Struct, frozen=True):
-    """The `Delivery.handle`: a tag, which only means something on its own channel, and the message's header."""
+    """The `Delivery.handle`: a tag, which is valid on its own channel only, and the message's header."""
 
     consuming: _ConsumingChannel
     tag: int
@@ -46,7 +46,7 @@ class _RabbitMQHandle(Struct, frozen=True):
 
 
 class _ConsumingChannel:
-    """One channel that consumes, until it is lost: the messages that arrived on it, and the tags that are unsettled."""
+    """A channel that consumes, until it is lost: the messages that arrived on it, and the tags that are unsettled."""
 
     def __init__(self, channel: RabbitMQChannel) -> None:
         self.channel = channel
@@ -67,7 +67,7 @@ class _ConsumingChannel:
         self._wake_up.set()
 
     async def wait_for_arrival(self, deadline: float) -> None:
-        """Return when a message has arrived, or the channel is lost, or at ``deadline``."""
+        """Wait until a message has arrived, or the channel is lost, or until ``deadline``."""
         if not self.arrived and self.channel.lost is None:
             self._wake_up.clear()
             with suppress(TimeoutError):
@@ -111,11 +111,11 @@ class RabbitMQConsumer:
             self._consuming = None
             if consuming.channel.connection.lost is not None:
                 raise BrokerUnavailable(f"deliveries of {self._queue} stopped: {consuming.channel.lost}")
-            # The channel alone: an ack came too late, or the queue was moved. What it held is delivered again.
+            # Only the channel: an ack was too late, or the queue was moved. Its deliveries are redelivered.
             log.warning("the channel that consumes %s is opened again: %s", self._queue, consuming.channel.lost)
 
     def _make_delivery(self, consuming: _ConsumingChannel, tag: int, header: bytes, body: bytes) -> Delivery:
-        received = packet_of(header, body)
+        received = read_packet(header, body)
         attempt = 0
         if self._queues.queue_type == "quorum":
             before_delay = _parse_count(received.own_headers.get(ATTEMPTS))
@@ -174,11 +174,11 @@ class RabbitMQConsumer:
         added_headers: Callable[[Delivery], Mapping[str, str]],
         declare: Callable[[RabbitMQChannel], Awaitable[object]],
     ) -> list[bool]:
-        """Publish copies of the deliveries that are still ours to ``queue``, and ack each whose copy was confirmed.
-        Returns which ones were acked, or raises why a copy was refused."""
+        """Publish copies of the deliveries that are still ours to ``queue``, and ack those whose copy was confirmed.
+        Returns which ones were acked; raises the error where a copy was refused."""
         owned = [delivery for delivery, is_owned in zip(deliveries, self._owned(deliveries), strict=True) if is_owned]
         copies = [
-            (copy_properties(delivery.handle.header, added_headers(delivery)), delivery.packet.body)
+            Content(copy_properties(delivery.handle.header, added_headers(delivery)), delivery.packet.body)
             for delivery in owned
         ]
         outcomes = await self._copies.publish("", queue, copies, declare)
@@ -191,7 +191,7 @@ class RabbitMQConsumer:
         return [delivery.handle in acked for delivery in deliveries]
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        return self._owned(deliveries)  # the window is the server's consumer_timeout, which a client cannot move
+        return self._owned(deliveries)  # the window is the server's consumer_timeout, which a client cannot change
 
     async def flush(self) -> None:
         return None  # acks are written at once

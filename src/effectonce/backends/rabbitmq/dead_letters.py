@@ -1,8 +1,8 @@
 """The dead letters of a queue in RabbitMQ.
 
-RabbitMQ shows a message only to a consumer that takes it. A listing takes dead letters and holds them, unsettled, until
-it has reached the end or is closed; then they are requeued where they were. Meanwhile other listings do not see them.
-If the process dies, the server requeues them, in any order.
+RabbitMQ shows a message only to a client that takes it from the queue. So a listing takes dead letters and holds them,
+unsettled, until it has reached the end or is closed; then they are requeued in their old order. Meanwhile other
+listings do not see them. If the process dies, the server requeues them, in any order.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from effectonce.contracts import DeadLetter
 
 from .channel import RabbitMQChannel
 from .connection import RabbitMQConnection
-from .packets import DEAD_LETTER_ID, packet_of
-from .properties import value_text
+from .packets import DEAD_LETTER_ID, read_packet
+from .properties import value_as_text
 from .queues import QueueDeclarations, dead_letter_queue
 
 #: The most dead letters that are taken in one round trip.
@@ -35,8 +35,8 @@ REQUEUE_TIMEOUT_S: Final = 5.0
 
 
 class RabbitMQDeadLetters:
-    """See `contracts.DeadLetters`. A dead letter that the server itself put there has no id of ours: its id is a hash
-    of its content, and of two that are alike one is removed at a time."""
+    """See `contracts.DeadLetters`. A dead letter that the server itself put there has no id of ours. Its id is a hash
+    of its content, so two that are equal share one, and `remove` removes one of them at a time."""
 
     def __init__(self, queues: QueueDeclarations, queue: str) -> None:
         self._queues = queues
@@ -48,7 +48,7 @@ class RabbitMQDeadLetters:
         self._held: dict[int, DeadLetter] = {}  # by delivery tag, oldest first
         self._unlisted: deque[int] = deque()  # tags of those that no page has shown yet
         self._cursor: str | None = None  # of the listing that is under way
-        self._last_was_requeued = False  # the last one taken had been requeued before
+        self._last_was_requeued = False  # whether the last one that was taken had been requeued before
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         channel = await self._open()
@@ -66,7 +66,7 @@ class RabbitMQDeadLetters:
         return page, None
 
     async def _skip_to(self, channel: RabbitMQChannel, cursor: str) -> None:
-        """Continue behind the dead letter ``cursor``. If it was removed, start again: no dead letter is left out."""
+        """Continue behind the dead letter ``cursor``. If it was removed, start again, so that none is left out."""
         while self._unlisted or await self._take(channel, GET_CHUNK):
             if self._held[self._unlisted.popleft()].id == cursor:
                 return
@@ -80,7 +80,7 @@ class RabbitMQDeadLetters:
             removed += self._ack_wanted(channel, wanted, taken)
         if self._cursor is None:
             await self._requeue_held(channel)
-        await self._count_waiting(channel)  # answered when the server has read the acks before it
+        await self._count_waiting(channel)  # its reply shows that the server has read the acks before it
         return removed
 
     def _ack_wanted(self, channel: RabbitMQChannel, wanted: set[str], tags: Sequence[int]) -> int:
@@ -119,7 +119,7 @@ class RabbitMQDeadLetters:
         return await self._queues.count_messages(channel, dead_letter_queue(self._queue))
 
     async def _take(self, channel: RabbitMQChannel, count: int) -> list[int]:
-        """Take up to ``count`` more dead letters; return their tags, none where the queue is empty."""
+        """Take up to ``count`` more dead letters. Returns their tags; [] where the queue is empty."""
         get = channel.commands.Basic.Get(queue=dead_letter_queue(self._queue))
         taken = []
         for answer in await channel.call(*[get] * min(count, GET_CHUNK)):
@@ -132,22 +132,24 @@ class RabbitMQDeadLetters:
         return taken
 
     def _make_dead_letter(self, header: bytes, body: bytes) -> DeadLetter:
-        received = packet_of(header, body)
+        received = read_packet(header, body)
         packet = received.packet
         id = received.own_headers.get(DEAD_LETTER_ID)
         if id is None:
             content = repr((packet.id, packet.body, sorted(packet.headers.items())))
             id = hashlib.sha256(content.encode()).hexdigest()[:32]
-            cause = {n: value_text(value) for n, value in received.server_headers.items() if "death" in n}
+            deaths = ((name, value) for name, value in received.server_headers.items() if "death" in name)
+            cause = {name: value_as_text(value) for name, value in deaths}
             packet = replace(packet, headers={**packet.headers, **cause})
         return DeadLetter(id=id, packet=packet, queue=self._queue)
 
     async def _requeue_held(self, channel: RabbitMQChannel) -> None:
         """Requeue the dead letters that are held, in their order.
 
-        A quorum queue delivers requeued messages before all others, in the order of requeueing; so those that an
-        earlier listing requeued are taken too, up to `MAX_ORDERED`, and requeued behind these. It also mixes up
-        messages when many are requeued at once: it gets a few at a time, and has them when it counts them again.
+        A quorum queue delivers requeued messages before all others, in the order of requeueing. So if an earlier
+        listing has requeued some behind those that we hold, we take these too, up to `MAX_ORDERED`, and requeue all.
+        It also mixes up messages when many are requeued at once. So we requeue a few at a time, and wait until the
+        queue counts them again.
         """
         while self._last_was_requeued and len(self._held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):
             pass

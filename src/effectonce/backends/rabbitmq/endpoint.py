@@ -1,4 +1,4 @@
-"""Where a RabbitMQ server is, its driver, and its refusals."""
+"""A RabbitMQ server: its address and login, the import of its driver, and the error for its refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from effectonce.values.urls import Address
 
 
 def load_driver() -> Any:
-    """Import pamqp, which is needed at the first use of RabbitMQ only."""
+    """Import pamqp. This is called when RabbitMQ is first used."""
     import pamqp.commands
     import pamqp.frame
     import pamqp.header
@@ -18,7 +18,7 @@ def load_driver() -> Any:
 
 
 class RabbitMQRefusal(ConfigurationError):
-    """The server closed the channel or the connection, since it does not support or allow what was asked.
+    """The server closed the channel or the connection, since it does not support or allow a request.
 
     ``status`` is the reply code of AMQP 0-9-1; 0 where the server does not speak it.
     """

@@ -1,4 +1,8 @@
-"""Frames of AMQP 0-9-1 that each message costs, as bytes. The rare ones are pamqp's: see `connection`."""
+"""Encoding the AMQP 0-9-1 frames that each message costs. pamqp encodes the rare ones: see `connection`.
+
+A frame is its kind, its channel, the size of its payload, the payload, and an end octet. The payload of a method frame
+begins with the class and the method: ``00 3c 00 50`` is basic.ack.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +17,25 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 MAX_SHORT_STRING_BYTES: Final = 255
 
 
-def ack(channel: int, tag: int) -> bytes:
-    """The frame of basic.ack."""
+def encode_ack(channel: int, tag: int) -> bytes:
+    """Encode basic.ack for one delivery."""
     return b"\x01%b\x00\x00\x00\x0d\x00\x3c\x00\x50%b\x00\xce" % (channel.to_bytes(2, "big"), tag.to_bytes(8, "big"))
 
 
-def nack(channel: int, tag: int) -> bytes:
-    """The frame of basic.nack, with requeue."""
+def encode_requeue(channel: int, tag: int) -> bytes:
+    """Encode basic.nack with ``requeue`` for one delivery."""
     return b"\x01%b\x00\x00\x00\x0d\x00\x3c\x00\x78%b\x02\xce" % (channel.to_bytes(2, "big"), tag.to_bytes(8, "big"))
 
 
-def publish(channel: int, exchange: str, routing_key: str) -> bytes:
-    """The first frame of a message. It is ``mandatory``: the server returns a message that no queue gets."""
-    return _frame(
-        METHOD, channel, b"\x00\x3c\x00\x28\x00\x00%b%b\x01" % (short_string(exchange), short_string(routing_key))
-    )
+def encode_publish(channel: int, exchange: str, routing_key: str) -> bytes:
+    """Encode basic.publish, the first frame of a message. It is ``mandatory``: the server returns a message that
+    reaches no queue."""
+    names = encode_short_string(exchange) + encode_short_string(routing_key)
+    return _frame(METHOD, channel, b"\x00\x3c\x00\x28\x00\x00%b\x01" % names)
 
 
-def content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """The frames of a message behind `publish`: its header and its body."""
+def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
+    """Encode the frames of a message that follow basic.publish: its header, and its body in as many as needed."""
     size = len(body)
     header = _frame(CONTENT_HEADER, channel, b"\x00\x3c\x00\x00%b%b" % (size.to_bytes(8, "big"), properties))
     room = frame_max - 8
@@ -44,8 +48,8 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
     return FRAME_HEADER.pack(kind, channel, len(payload)) + payload + b"\xce"
 
 
-def short_string(text: str) -> bytes:
-    """``text`` after its length. `ValueError` where it is too long."""
+def encode_short_string(text: str) -> bytes:
+    """Encode ``text`` behind its length, which is one byte. `ValueError` where it is too long for that."""
     data = text.encode()
     if len(data) > MAX_SHORT_STRING_BYTES:
         raise ValueError(f"{text[:40]}… is longer than {MAX_SHORT_STRING_BYTES} bytes")

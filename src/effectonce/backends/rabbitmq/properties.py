@@ -1,9 +1,9 @@
-"""The properties of a message of AMQP 0-9-1: a packet's id and headers as bytes, and back.
+"""Encoding a packet's id and headers as the properties of an AMQP 0-9-1 message, and decoding them.
 
-The message's id is the property ``message_id``. The headers ``content-type``, ``content-encoding``,
-``correlation-id``, ``reply-to``, ``type`` and ``app-id`` are the properties of these names; all others are the header
-table, whose values are strings and numbers as we write them. Other types that another client has written there are read
-as strings; `copy_properties` keeps them as they are.
+The packet's id is the property ``message-id``. The headers ``content-type``, ``content-encoding``,
+``correlation-id``, ``reply-to``, ``type`` and ``app-id`` are the properties of these names. All others are in the
+header table. We write strings and numbers there; values of other types, which another client has written, are read as
+strings, and `copy_properties` keeps them as they are.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from .endpoint import load_driver
-from .frames import short_string
+from .frames import encode_short_string
 
 _TEXT, _TABLE, _OCTET, _TIME = "text", "table", "octet", "time"
-#: Every property in the order of the wire: its name, its bit among the flags, its type.
+#: Every property in its order on the wire: its name, its bit among the flags, its type.
 _PROPERTIES: Final = (
     ("content-type", 1 << 15, _TEXT),
     ("content-encoding", 1 << 14, _TEXT),
@@ -41,7 +41,7 @@ _HEADER_PROPERTIES: Final = frozenset(
 _PERSISTENT: Final = b"\x02"
 _LONG_STRING: Final = 0x53  # "S"
 MAX_INT: Final = (1 << 63) - 1
-#: How many bytes a value of each type has in a header table. Types that are missing here begin with their length.
+#: How many bytes a value of each type has in a header table. Values of other types begin with their length.
 _VALUE_SIZES: Final = {
     kind: n for kinds, n in ((b"tbB", 1), (b"su", 2), (b"iIf", 4), (b"lLdT", 8), (b"D", 5), (b"V", 0)) for kind in kinds
 }
@@ -51,14 +51,14 @@ SERVER_HEADERS: Final = ("x-delivery-count", "x-acquired-count", "x-death", "x-f
 
 
 def make_properties(id: str, headers: Iterable[tuple[str, str | int]]) -> bytes:
-    """The properties of a persistent message. `ValueError` where one, or the name of a header, is too long."""
+    """Encode the properties of a persistent message. `ValueError` where one, or the name of a header, is too long."""
     parts = {"delivery-mode": _PERSISTENT}
     if id:
-        parts["message-id"] = short_string(id)
+        parts["message-id"] = encode_short_string(id)
     table = []
     for name, value in headers:
         if name in _HEADER_PROPERTIES:
-            parts[name] = short_string(str(value))
+            parts[name] = encode_short_string(str(value))
         else:
             table.append(_table_entry(name, value))
     if table:
@@ -68,8 +68,8 @@ def make_properties(id: str, headers: Iterable[tuple[str, str | int]]) -> bytes:
 
 def _table_entry(name: str, value: str | int) -> bytes:
     if isinstance(value, int):
-        return short_string(name) + b"l" + value.to_bytes(8, "big", signed=True)
-    return short_string(name) + b"S" + _long_string(value.encode())
+        return encode_short_string(name) + b"l" + value.to_bytes(8, "big", signed=True)
+    return encode_short_string(name) + b"S" + _long_string(value.encode())
 
 
 def _long_string(data: bytes) -> bytes:
@@ -87,7 +87,7 @@ def _join_properties(parts: Mapping[str, bytes]) -> bytes:
 
 
 class ReadProperties(msgspec.Struct):
-    """The properties of a message, as a packet has them."""
+    """The properties of a received message, in the form that a packet has them."""
 
     id: str = ""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
@@ -96,27 +96,27 @@ class ReadProperties(msgspec.Struct):
 
 
 def read_properties(header: bytes) -> ReadProperties:
-    """The properties in the payload of a content header."""
+    """Decode the properties in ``header``, the payload of a content header frame."""
     parts = _split_properties(header)
-    properties = ReadProperties(id=_text(parts.get("message-id", b"")[1:]))
+    properties = ReadProperties(id=_decode_text(parts.get("message-id", b"")[1:]))
     for name, part in parts.items():
         if name in _HEADER_PROPERTIES:
-            properties.headers[name] = _text(part[1:])
+            properties.headers[name] = _decode_text(part[1:])
     for name, raw in _split_table(parts.get("headers", b"")):
         if name.startswith(SERVER_HEADERS):
-            properties.server_headers[name] = _value(raw)
+            properties.server_headers[name] = _decode_value(raw)
         elif raw[0] == _LONG_STRING:
-            properties.headers[name] = _text(raw[5:])
+            properties.headers[name] = _decode_text(raw[5:])
         else:
-            value = _value(raw)
-            properties.headers[name] = value_text(value)
+            value = _decode_value(raw)
+            properties.headers[name] = value_as_text(value)
             if type(value) is int and -MAX_INT - 1 <= value <= MAX_INT:
                 properties.numbers.add(name)
     return properties
 
 
 def copy_properties(header: bytes, added: Mapping[str, str]) -> bytes:
-    """The properties of a delivered message, byte by byte, for a copy of it in another queue, with ``added`` headers.
+    """Copy the properties of a delivered message, byte by byte, for a copy of it in another queue. Adds ``added``.
 
     Properties that the server wrote or would act upon are left out: its own headers, the expiration, the user who sent
     the message, and the other queues that it was routed to (CC, BCC).
@@ -128,15 +128,16 @@ def copy_properties(header: bytes, added: Mapping[str, str]) -> bytes:
     table = [_table_entry(name, value) for name, value in added.items() if name not in _HEADER_PROPERTIES]
     for name, raw in _split_table(parts.get("headers", b"")):
         if name not in added and name not in ("CC", "BCC") and not name.startswith(SERVER_HEADERS):
-            table.append(short_string(name) + raw)
-    parts |= {name: short_string(value) for name, value in added.items() if name in _HEADER_PROPERTIES}
+            table.append(encode_short_string(name) + raw)
+    parts |= {name: encode_short_string(value) for name, value in added.items() if name in _HEADER_PROPERTIES}
     parts["headers"] = _long_string(b"".join(table))
     return _join_properties(parts)
 
 
 def _split_properties(header: bytes) -> dict[str, bytes]:
-    """The bytes of each property that is present, with their length where they have one."""
-    flags, at = int.from_bytes(header[12:14], "big"), 14
+    """Split a content header into the bytes of each property that is present. Those of texts and of the table begin
+    with their length."""
+    flags, at = int.from_bytes(header[12:14], "big"), 14  # behind class, weight and the size of the body
     parts = {}
     for name, bit, kind in _PROPERTIES:
         if flags & bit:
@@ -151,35 +152,36 @@ def _split_properties(header: bytes) -> dict[str, bytes]:
 
 
 def _split_table(table: bytes) -> Iterator[tuple[str, bytes]]:
-    """The name of each entry of a table, and the bytes of its value, which begin with the octet of its type."""
-    at = 4
+    """Split a header table into the name of each entry and the bytes of its value, which begin with its type's
+    octet."""
+    at = 4  # behind the length of the table
     while at < len(table):
         value_at = at + 1 + table[at]
         size = _VALUE_SIZES.get(table[value_at])
         if size is None:
             size = 4 + int.from_bytes(table[value_at + 1 : value_at + 5], "big")
         end = value_at + 1 + size
-        yield _text(table[at + 1 : value_at]), table[value_at:end]
+        yield _decode_text(table[at + 1 : value_at]), table[value_at:end]
         at = end
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _value(raw: bytes) -> Any:
+def _decode_value(raw: bytes) -> Any:
     try:
         return load_driver().decode.embedded_value(raw)[1]
     except (ValueError, OverflowError, OSError):  # a time out of range, a type that pamqp does not know
         return raw[1:]
 
 
-def value_text(value: Any) -> str:
-    """A typed value of a header table, which another client has written, as a string."""
+def value_as_text(value: Any) -> str:
+    """Turn a decoded value of a header table, which another client has written, into the text of a header."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes | bytearray):
-        return _text(bytes(value))
+        return _decode_text(bytes(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):

@@ -17,7 +17,7 @@ from . import frames
 from .channel import RabbitMQChannel
 from .connection import RabbitMQConnection
 from .endpoint import RabbitMQEndpoint
-from .packets import Content, content_of
+from .packets import Content, make_content
 from .queues import MissingRabbitMQQueue, QueueDeclarations, missing_queue
 
 
@@ -45,26 +45,28 @@ class _PublishBatch:
             self.done.set_result(None)
 
     def handle_return(self, queue: str, header: bytes, body: bytes) -> None:
-        """A message reached no queue. Returns have no tag; they come in the order of publishing."""
+        """Handle a message that reached no queue. Returns have no tag, so it is recognised by its content; they arrive
+        in the order of publishing."""
         error = missing_queue(self._endpoint, queue)
         for index in range(self._next_returned, len(self._contents)):
-            if self._contents[index] == (header[12:], body):
+            if self._contents[index] == Content(header[12:], body):
                 self.outcomes[index] = error
                 self._next_returned = index + 1
                 return
-        # The server has changed this message: it may be any of these. None passes for published.
+        # The server has changed this message, so it may be any of them: all count as refused.
         self.outcomes = [error] * len(self.outcomes)
 
     def handle_loss(self, error: Exception) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # retrieved: the caller may have been cancelled
+            self.done.exception()  # mark it as retrieved: the caller may have been cancelled
 
 
 class ConfirmedPublisher:
-    """A channel with publisher confirms, on a connection of its own: one batch at a time.
+    """A channel with publisher confirms, for one batch at a time.
 
-    A server that is short of memory stops reading from connections that publish: acks would wait behind them.
+    It has a connection of its own: a server that is short of memory stops reading from connections that publish, and
+    acks on the same connection would have to wait.
     """
 
     def __init__(self, queues: QueueDeclarations, name: str) -> None:
@@ -81,9 +83,9 @@ class ConfirmedPublisher:
         contents: Sequence[Content],
         declare: Callable[[RabbitMQChannel], Awaitable[object]] | None = None,
     ) -> list[Exception | None]:
-        """Publish all, and return the outcome of each. Raises where the outcome is unknown.
+        """Publish all, and return the outcome of each: None where it was confirmed. Raises where it is unknown.
 
-        ``declare`` declares the queue where there is none; returned messages are then published again.
+        Where messages are returned, since there is no queue, ``declare`` declares it and they are published again.
         """
         async with self._publishing:
             outcomes = await self._publish(exchange, routing_key, contents)
@@ -109,10 +111,10 @@ class ConfirmedPublisher:
         channel.on_confirm, channel.on_return = batch.handle_confirm, batch.handle_return
         channel.on_lost = batch.handle_loss
         self._last_tag += len(contents)
-        first = frames.publish(channel.number, exchange, routing_key)
+        publish = frames.encode_publish(channel.number, exchange, routing_key)
         data: list[bytes] = []
         for properties, body in contents:
-            data += (first, frames.content(channel.number, properties, body, channel.connection.frame_max))
+            data += (publish, frames.encode_content(channel.number, properties, body, channel.connection.frame_max))
         channel.connection.write(b"".join(data))
         try:
             async with asyncio.timeout(self._queues.endpoint.timeout):
@@ -121,7 +123,7 @@ class ConfirmedPublisher:
         except TimeoutError:
             raise channel.connection.fail_unanswered() from None
         except asyncio.CancelledError:
-            # A return is perhaps on its way: the next batch would take it for one of its own messages.
+            # A return may be on its way, and the next batch would take it for one of its own messages.
             channel.connection.fail(BrokerUnavailable("publishing was cancelled before the server had confirmed it"))
             raise
         return batch.outcomes
@@ -153,11 +155,12 @@ class RabbitMQPublisher:
         contents: dict[int, Content] = {}
         for index, packet in enumerate(packets):
             try:
-                contents[index] = content_of(packet)
+                contents[index] = make_content(packet)
             except ValueError as error:
                 outcomes[index] = ConfigurationError(f"RabbitMQ cannot take message {show(packet.id)}: {show(error)}")
         queues = self._queues
-        declare = None if queues.exchange or not queues.declares else lambda channel: queues.declare(channel, queue)
+        may_declare = queues.declares and not queues.exchange
+        declare = (lambda channel: queues.declare(channel, queue)) if may_declare else None
         published = await self._publisher.publish(
             queues.exchange, require_name(queue), list(contents.values()), declare
         )

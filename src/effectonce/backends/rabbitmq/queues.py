@@ -1,9 +1,10 @@
-"""The queues behind one queue: itself, its dead letters, and those in which messages wait for their delay.
+"""The RabbitMQ queues behind one queue: itself, its dead letters, and those in which messages wait for their delay.
 
 Queues are quorum queues by default. A quorum queue removes a message that it dead-letters only after the next queue has
 confirmed it, so that neither a delayed message nor one that the server itself dead-letters is lost on its way. RabbitMQ
-4 dead-letters (or, without a dead-letter queue, drops) a message that was delivered 20 times. Ours have a limit that is
-never reached, since the worker counts attempts, and still a dead-letter queue, in case a policy sets a lower limit.
+4 dead-letters (or, without a dead-letter queue, drops) a message that was delivered 20 times. Our queues raise that
+limit so far that it is never reached, since the worker counts attempts. They still have a dead-letter queue, in case a
+policy sets a lower limit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ UNREACHED_DELIVERY_LIMIT: Final = 1_000_000
 
 
 class MissingRabbitMQQueue(ConfigurationError):
-    """There is no queue of that name, or none that a message was routed to."""
+    """There is no queue of that name, or a message was routed to none."""
 
 
 def missing_queue(endpoint: RabbitMQEndpoint, queue: str) -> MissingRabbitMQQueue:
@@ -45,7 +46,7 @@ def delay_queue(queue: str, milliseconds: int) -> str:
 
 
 def delay_step(delay: float) -> int:
-    """The TTL, in milliseconds, of the delay queue for ``delay`` seconds: at least so long."""
+    """Round ``delay`` seconds up to the TTL of a delay queue, in milliseconds."""
     wanted, power = min(delay * 1000, MAX_DELAY_MS), 1
     while wanted > DELAY_STEPS_MS[-1] * power:
         power *= 10
@@ -64,11 +65,11 @@ class QueueDeclarations:
 
     def _arguments(self, **arguments: Any) -> dict[str, Any]:
         if self.queue_type == "classic":
-            return arguments  # and no more: a queue that other clients declare plainly is then the same queue
+            return arguments  # no more: so other clients that declare the queue plainly mean the same queue
         return {"x-queue-type": "quorum", "x-delivery-limit": UNREACHED_DELIVERY_LIMIT, **arguments}
 
-    def _dead_letter_arguments(self, to: str) -> dict[str, Any]:
-        target = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": to}
+    def _dead_letter_arguments(self, target_queue: str) -> dict[str, Any]:
+        target = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target_queue}
         if self.queue_type == "classic":
             return target
         return {**target, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
@@ -108,7 +109,7 @@ class QueueDeclarations:
             ) from error
 
     async def count_messages(self, channel: RabbitMQChannel, queue: str) -> int:
-        """How many messages wait in ``queue``; `MissingRabbitMQQueue` where there is no such queue."""
+        """Count the messages that wait in ``queue``. `MissingRabbitMQQueue` where there is no such queue."""
         try:
             (declared,) = await channel.call(channel.commands.Queue.Declare(queue=queue, passive=True))
         except RabbitMQRefusal as error:

@@ -23,7 +23,7 @@ from .connection import RedisBrokerConnection
 from .consumer import RedisConsumer
 from .endpoint import RedisEndpoint, endpoint_at
 from .errors import RedisBrokerErrors, ReplyError
-from .stream import StreamKeys, declare_group, fields_of, packet_of, stream_key
+from .stream import StreamKeys, declare_group, make_fields, read_packet, stream_key
 
 
 class RedisBrokerBackend:
@@ -97,7 +97,7 @@ class RedisPublisher:
         if not packets:
             return []
         stream, exchange = stream_key(self._namespace, queue), self._connection.exchange
-        added = [("XADD", stream, "*", *fields_of(packet)) for packet in packets]
+        added = [("XADD", stream, "*", *make_fields(packet)) for packet in packets]
         if len(added) == 1:
             replies = await exchange(*added, check=False)
         else:
@@ -123,7 +123,7 @@ class RedisDeadLetters:
         page = [
             DeadLetter(
                 id=id.decode(),
-                packet=packet_of(dict(zip(fields[::2], fields[1::2], strict=True))),
+                packet=read_packet(dict(zip(fields[::2], fields[1::2], strict=True))),
                 queue=self._keys.queue,
             )
             for id, fields in entries[:limit]

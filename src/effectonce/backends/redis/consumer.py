@@ -20,7 +20,7 @@ from effectonce.contracts import Delivery
 from .connection import RedisBrokerConnection, Word
 from .endpoint import RedisEndpoint
 from .errors import MissingGroup
-from .stream import SETTLE, TEND, StreamKeys, declare_group, packet_of, to_json
+from .stream import SETTLE, TEND, StreamKeys, declare_group, read_packet, to_json
 
 #: The most delayed messages that one run of the tending script moves back to the stream.
 MAX_MOVED: Final = 200
@@ -143,7 +143,7 @@ class RedisConsumer:
             attempt = count[0] if count else 1
             if b"attempts" in named:  # counted before the entry was added again
                 attempt += int(named[b"attempts"]) if named[b"attempts"].isdigit() else 0
-            packet = packet_of(named)
+            packet = read_packet(named)
             deliveries.append(Delivery(packet=packet, queue=self._keys.queue, attempt=attempt, handle=held))
         return deliveries
 

@@ -43,14 +43,14 @@ async def declare_group(connection: RedisBrokerConnection, keys: StreamKeys) -> 
         raise connection.translate(reply)
 
 
-def fields_of(packet: Packet) -> tuple[str | bytes, ...]:
+def make_fields(packet: Packet) -> tuple[str | bytes, ...]:
     """The fields of the entry that carries ``packet``."""
     headers = to_json(packet.headers) if packet.headers else b""
     fields = ("body", packet.body, "headers", headers, "id", packet.id)
     return fields if packet.ordering_key is None else (*fields, "key", packet.ordering_key)
 
 
-def packet_of(fields: Mapping[bytes, bytes]) -> Packet:
+def read_packet(fields: Mapping[bytes, bytes]) -> Packet:
     """The packet in an entry, which another producer may have written. Then what is no text is escaped, headers that
     are not ours are one header, and without a body the fields themselves are it, as JSON."""
     if b"body" not in fields:

@@ -25,7 +25,7 @@ from effectonce.values.urls import Address, flag
 from .client import ServiceBusLink, ServiceBusNamespace, ServiceBusRefusal, parse_namespace
 from .consumer import ServiceBusConsumer
 from .dead_letters import ServiceBusDeadLetters
-from .messages import message_of
+from .messages import make_message
 from .queues import QueueSettings, check_queue, declare_queue
 from .sessions import ServiceBusSessionsConsumer
 
@@ -115,7 +115,7 @@ class ServiceBusPublisher:
         session: str | None = None
         batched: list[int] = []  # the indexes of the packets in the batch
         for index, packet in enumerate(packets):
-            message = message_of(packet, sessions=self._sessions)
+            message = make_message(packet, sessions=self._sessions)
             if batched and message.session_id != session:  # a batch goes to one session
                 await self._send(link, batch, batched, outcomes)
                 batch, batched = None, []

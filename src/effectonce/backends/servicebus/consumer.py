@@ -14,7 +14,7 @@ from effectonce.contracts import Delivery
 from effectonce.errors import BrokerUnavailable
 
 from .client import LockLost, ServiceBusLink, ServiceBusNamespace
-from .messages import OWN_REASON, description_of, message_of, packet_of
+from .messages import OWN_REASON, make_message, read_packet, write_description
 
 #: How long one receive keeps the receiver to itself: settlements wait for it.
 MAX_POLL_S: Final = 0.2
@@ -37,13 +37,13 @@ class SettlingConsumer(ABC):
 
     async def _postpone(self, delivery: Delivery, delay: float, *, sessions: bool = False) -> bool:
         """Schedule a copy of an owned delivery, and then complete it."""
-        copy = message_of(delivery.packet, sessions=sessions, attempts=delivery.attempt)
+        copy = make_message(delivery.packet, sessions=sessions, attempts=delivery.attempt)
         due = datetime.now(UTC) + timedelta(seconds=delay)
         await self._copies.use(lambda sender: sender.schedule_messages(copy, due))
         return await self._settle(delivery, "complete_message")
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        description = description_of(headers)
+        description = write_description(headers)
         return await self._settle(delivery, "dead_letter_message", reason=OWN_REASON, error_description=description)
 
     async def flush(self) -> None:
@@ -68,7 +68,7 @@ class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
         )
         deliveries = []
         for message in messages:
-            packet, attempt = packet_of(message)
+            packet, attempt = read_packet(message)
             # The lock ends at a time of the service's clock, or one window after we asked: the earlier one counts.
             left = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
             held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + left))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from effectonce.contracts import DeadLetter
 
 from .client import ServiceBusLink, ServiceBusNamespace, lock_lost_errors
-from .messages import packet_of
+from .messages import read_packet
 
 #: The most dead letters that are peeked or received in one call.
 MAX_BATCH: Final = 100
@@ -39,7 +39,7 @@ class ServiceBusDeadLetters:
             messages += more
             after = more[-1].sequence_number
         page = [
-            DeadLetter(id=str(message.sequence_number), packet=packet_of(message)[0], queue=self._queue)
+            DeadLetter(id=str(message.sequence_number), packet=read_packet(message)[0], queue=self._queue)
             for message in messages[:limit]
         ]
         return page, page[-1].id if len(messages) > limit else None

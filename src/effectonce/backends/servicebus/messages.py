@@ -38,7 +38,7 @@ MAX_INT: Final = (1 << 31) - 1
 UNORDERED_SESSIONS: Final = 8
 
 
-def message_of(packet: Packet, *, sessions: bool = False, attempts: int = 0) -> Any:
+def make_message(packet: Packet, *, sessions: bool = False, attempts: int = 0) -> Any:
     """The SDK's message that carries ``packet``. ``attempts``: how often it was delivered before this copy was made."""
     from azure.servicebus import ServiceBusMessage
 
@@ -66,7 +66,7 @@ def _session_id(ordering_key: str | None, id: str) -> str:
     return fit_id(ordering_key, _ALLOWED_ID)
 
 
-def packet_of(message: Any) -> tuple[Packet, int]:
+def read_packet(message: Any) -> tuple[Packet, int]:
     """The packet in a received message, which another sender may have sent, and how often it was delivered, this time
     included."""
     headers: dict[str, str] = {}
@@ -103,7 +103,7 @@ def property_text(value: Any) -> str | None:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def description_of(headers: Mapping[str, str]) -> str:
+def write_description(headers: Mapping[str, str]) -> str:
     """``headers`` as the description of a dead letter. Where they are too long, the longest are cut."""
     cut = dict(headers)
     while len(text := json.dumps(cut)) > MAX_DESCRIPTION_CHARS and any(cut.values()):
@@ -113,7 +113,7 @@ def description_of(headers: Mapping[str, str]) -> str:
 
 
 def _read_cause(reason: str, description: str) -> dict[str, str]:
-    """The headers that `description_of` has written; else the service's own reason, in a worker's header."""
+    """The headers that `write_description` has written; else the service's own reason, in a worker's header."""
     if reason == OWN_REASON:
         try:
             headers = json.loads(description)

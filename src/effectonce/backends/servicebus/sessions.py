@@ -32,7 +32,7 @@ from effectonce.contracts import Delivery, Packet
 
 from .client import LockLost, ServiceBusNamespace, close_quietly, lock_lost_errors, translate
 from .consumer import MAX_POLL_S, SettlingConsumer
-from .messages import packet_of
+from .messages import read_packet
 
 #: The most sessions that are read at once. As many more may wait for a delay.
 MAX_READ_SESSIONS: Final = 32
@@ -206,7 +206,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
         finally:
             self._requested -= room
         for message in messages:
-            self._deliver(session, *packet_of(message), message)
+            self._deliver(session, *read_packet(message), message)
         return bool(messages)
 
     def _deliver(self, session: _LockedSession, packet: Packet, attempt: int, message: Any) -> None:

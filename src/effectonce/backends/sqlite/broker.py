@@ -69,7 +69,7 @@ class SQLiteBrokerBackend:
             "dead": f"{prefix}_dead_letters",
             "version": f"{prefix}_broker_version",
         }
-        self.sql = sql_files.statements("backends/sqlite/broker.sql", **self._names)
+        self.sql = sql_files.read_statements("backends/sqlite/broker.sql", **self._names)
         self.capabilities = BrokerCapabilities(
             name="sqlite",
             ordering="key",
@@ -118,7 +118,7 @@ class SQLiteBrokerBackend:
         except sqlite3.OperationalError as error:
             if "no such table" not in str(error):
                 raise
-            run_script(cursor, sql_files.script("backends/sqlite/broker_schema.sql", **self._names))
+            run_script(cursor, sql_files.read_script("backends/sqlite/broker_schema.sql", **self._names))
             version = cursor.execute(select).fetchone()
         if version != (SCHEMA_VERSION,):
             raise SchemaMismatch(

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from effectonce.backends.common.sql_files import inbox_statements, outbox_schema, outbox_words, statements
+from effectonce.backends.common.sql_files import inbox_statements, outbox_schema, outbox_words, read_statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -47,7 +47,7 @@ class SQLiteOutbox:
         self._cleaned_name = f"cleaned {table}"
         self.connection = connect(SQLiteConnection(backend.file, self._prepare))
         meta, self._inbox = f"{backend.prefix}_meta", f"{backend.prefix}_inbox"
-        self._sql = statements("backends/sqlite/outbox.sql", meta=meta, **outbox_words("sqlite", table))
+        self._sql = read_statements("backends/sqlite/outbox.sql", meta=meta, **outbox_words("sqlite", table))
         self._inbox_sql = inbox_statements("sqlite", self._inbox, now="$now")
         self._now = backend.clock.now
 

@@ -87,7 +87,7 @@ class SQLiteStoreBackend:
     def statements(self) -> dict[str, str]:
         """The statements by name, with this store's table names."""
         columns = ", ".join(RECORD_COLUMNS)
-        return sql_files.statements("backends/sqlite/records.sql", columns=columns, **self._table_names())
+        return sql_files.read_statements("backends/sqlite/records.sql", columns=columns, **self._table_names())
 
     def _table_names(self) -> dict[str, str]:
         return {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
@@ -118,7 +118,7 @@ class SQLiteStoreBackend:
         return "\n".join([self._records_sql(), inbox, sql_files.outbox_schema("sqlite", f"{self.prefix}_outbox")])
 
     def _records_sql(self) -> str:
-        return sql_files.script("backends/sqlite/records_schema.sql", **self._table_names())
+        return sql_files.read_script("backends/sqlite/records_schema.sql", **self._table_names())
 
     def prepare(self, cursor: sqlite3.Cursor) -> None:
         """Prepare a new connection: create the tables where they are missing, and check their version."""

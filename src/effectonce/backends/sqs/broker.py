@@ -28,7 +28,7 @@ from effectonce.values.urls import Address, flag
 
 from .client import MAX_BATCH_ENTRIES, MAX_POLL_S, MissingSQSQueue, SQSClient, SQSRefusal, parse_account
 from .dead_letters import SQSDeadLetters
-from .messages import entry_of, packet_of, size_of
+from .messages import make_entry, message_size, read_packet
 
 RETENTION_S: Final = 14 * 86400
 DEDUP_WINDOW_S: Final = 300.0
@@ -156,8 +156,8 @@ class SQSPublisher:
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         name = self._queue_name(queue)
-        entries = [entry_of(packet, fifo=self._fifo) for packet in packets]
-        sizes = list(map(size_of, entries))
+        entries = [make_entry(packet, fifo=self._fifo) for packet in packets]
+        sizes = list(map(message_size, entries))
         outcomes: list[Exception | None] = [self._refuse_too_large(size) for size in sizes]
 
         async def send(chunk: Sequence[int]) -> None:
@@ -237,7 +237,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         started_at, window = time.monotonic(), math.ceil(self._window)
         return [
             Delivery(
-                packet=packet_of(message),
+                packet=read_packet(message),
                 queue=self._queue,
                 attempt=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 0)),
                 handle=SQSDelivery(message["ReceiptHandle"], started_at + self._window, started_at),
@@ -295,7 +295,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         if not self._unsettled.owns(delivery.handle):
             return False
         packet = replace(delivery.packet, headers={**delivery.packet.headers, **headers})
-        (error,) = await self._client.send_chunk("send_message_batch", self._dead_letter_name, [entry_of(packet)])
+        (error,) = await self._client.send_chunk("send_message_batch", self._dead_letter_name, [make_entry(packet)])
         if error is not None:
             raise error
         return all(await self.ack([delivery]))

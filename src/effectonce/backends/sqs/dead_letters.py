@@ -15,7 +15,7 @@ from msgspec import Struct
 from effectonce.contracts import DeadLetter
 
 from .client import MAX_BATCH_ENTRIES, SQSClient
-from .messages import packet_of
+from .messages import read_packet
 
 #: How long a listing hides dead letters from others.
 LISTING_TIMEOUT_S: Final = 60
@@ -93,7 +93,7 @@ class SQSDeadLetters:
         )
         received = [
             _ListedDeadLetter(
-                dead_letter=DeadLetter(id=message["MessageId"], packet=packet_of(message), queue=self._queue),
+                dead_letter=DeadLetter(id=message["MessageId"], packet=read_packet(message), queue=self._queue),
                 receipt=message["ReceiptHandle"],
                 sent_at_ms=int(message.get("Attributes", {}).get("SentTimestamp", 0)),
                 hidden_until=started_at + LISTING_TIMEOUT_S,

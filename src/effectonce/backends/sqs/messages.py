@@ -28,7 +28,7 @@ _ALLOWED_NAME: Final = re.compile(r"(?!(?:aws|amazon)\.|eo$)[a-z0-9_-]+(\.[a-z0-
 _ALLOWED_ID: Final = re.compile(r"[!-~]{1,128}")
 
 
-def entry_of(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
+def make_entry(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
     """The entry that carries ``packet`` in a batch that is sent."""
     packet = packet.for_broker("sqs")
     own: dict[str, Any] = {"id": packet.id} if packet.id else {}
@@ -63,7 +63,7 @@ def entry_of(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
     return entry
 
 
-def size_of(entry: Mapping[str, Any]) -> int:
+def message_size(entry: Mapping[str, Any]) -> int:
     """The size of a message as SQS counts it."""
     attributes = entry["MessageAttributes"].items()
     return len(entry["MessageBody"].encode()) + sum(
@@ -71,7 +71,7 @@ def size_of(entry: Mapping[str, Any]) -> int:
     )
 
 
-def packet_of(message: Mapping[str, Any]) -> Packet:
+def read_packet(message: Mapping[str, Any]) -> Packet:
     """The packet in a message, which another producer may have sent."""
     headers: dict[str, str] = {}
     numbers: set[str] = set()
