@@ -1,10 +1,14 @@
 """Queues of BabelQueue on Redis, in its own layout, so that consumers and producers of its SDKs share them.
 
-A queue is a list (``orders``), and an element is an envelope, byte for byte, or the frame that BabelQueue puts around
-an envelope and the headers beside it. Messages that are being processed are in ``orders:processing``, with their
-deadlines in ``orders:processing:deadlines``; dead letters are in ``orders.dlq``, as envelopes with a ``dead_letter``
-block. The layout has no delay: a message that is nacked with one waits in ``orders:effectonce:delayed``, until a
-consumer of ours puts it back. Attempts are counted in the envelope, by the consumer that gives a message back.
+- A queue is a list (``orders``). An element is an envelope, byte for byte, or the frame that BabelQueue puts around an
+  envelope and the headers beside it.
+- Messages that are being processed are in ``orders:processing``, with their deadlines in
+  ``orders:processing:deadlines``.
+- Dead letters are in ``orders.dlq``, as envelopes with a ``dead_letter`` block.
+- The layout has no delay. A message that is nacked with one waits in ``orders:effectonce:delayed``, until a consumer of
+  ours puts it back into the queue.
+
+Attempts are counted in the envelope, by the consumer that gives a message back.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer, give_back_unsettled
 from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
-from effectonce.backends.redis.endpoint import RedisEndpoint, endpoint_at
+from effectonce.backends.redis.endpoint import RedisEndpoint, parse_endpoint
 from effectonce.backends.redis.errors import RedisBrokerErrors
 from effectonce.contracts import BrokerCapabilities, Consumer, DeadLetter, DeadLetters, Delivery, Packet, Publisher
 from effectonce.values.queue_names import require_name
@@ -51,7 +55,7 @@ class RedisBabelQueueBackend:
     def __init__(self, address: Address) -> None:
         self.shown = str(address)
         self.window = address.seconds("ack_window", 90.0)
-        self.endpoint = endpoint_at(address, RedisBrokerErrors)
+        self.endpoint = parse_endpoint(address, RedisBrokerErrors)
         address.done()
         require_driver("Redis", "redis", "hiredis")
         self.capabilities = BrokerCapabilities(
@@ -104,25 +108,25 @@ class BabelQueueListPublisher:
 
 
 class ListReservation(HeldDelivery):
-    """A reservation in the list of what is being processed. The key is its token."""
+    """A `HeldDelivery` whose key is the token of its reservation, in the list of messages that are being processed."""
 
     element: bytes
 
 
 class BabelQueueListConsumer(PollingConsumer[ListReservation]):
-    """See `contracts.Consumer`. It polls: nothing in this layout wakes a consumer."""
+    """See `contracts.Consumer`. It polls, since nothing in this layout wakes a consumer."""
 
     def __init__(self, endpoint: RedisEndpoint, queue: str, *, window: float, prefetch: int) -> None:
         super().__init__(prefetch, window, longest_poll=0.0)
         self._queue = queue
-        processing = f"{queue}:processing"
-        self._processing = [processing.encode(), f"{processing}:deadlines".encode()]
+        # The list of messages that are being processed, and the sorted set of their deadlines.
+        self._processing_keys = [f"{queue}:processing".encode(), f"{queue}:processing:deadlines".encode()]
         self._delayed = f"{queue}:effectonce:delayed".encode()
         self._connection = RedisBrokerConnection(endpoint)
         self._exchange = asyncio.Lock()  # one command at a time on the connection
 
     async def _poll_once(self, limit: int, wait: float) -> list[Delivery]:
-        keys = [self._queue.encode(), *self._processing, self._delayed]
+        keys = [self._queue.encode(), *self._processing_keys, self._delayed]
         ends_at = time.monotonic() + self._window
         async with self._exchange:
             taken = await self._connection.batch(TAKE, keys, [str(self._window), limit, os.urandom(16)])
@@ -132,14 +136,14 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return await self._unsettled.settle(deliveries, lambda held: self._run_settle("ack", 0, b"", held))
+        return await self._unsettled.settle(deliveries, lambda held: self._settle_reservations("ack", 0, b"", held))
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         verb, target = ("delay", self._delayed) if delay > 0 else ("push", self._queue.encode())
 
         async def send(held: list[ListReservation]) -> list[bool]:
             elements = [count_attempt(reservation.element) for reservation in held]
-            return await self._run_settle(verb, delay, target, held, elements)
+            return await self._settle_reservations(verb, delay, target, held, elements)
 
         return await self._unsettled.settle(deliveries, send)
 
@@ -147,19 +151,20 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         elements = [make_dead_letter_element(delivery.packet, headers, self._queue)]
         target = dead_letter_list(self._queue)
         (answer,) = await self._unsettled.settle(
-            [delivery], lambda held: self._run_settle("push", 0, target, held, elements)
+            [delivery], lambda held: self._settle_reservations("push", 0, target, held, elements)
         )
         return answer
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        held = [delivery.handle for delivery in deliveries if self._unsettled.holds(delivery.handle)]
-        answers = await self._run_settle("extend", seconds, b"", held)
-        extended = {reservation for reservation, is_ours in zip(held, answers, strict=True) if is_ours}
-        for reservation in extended:
-            reservation.ends_at = time.monotonic() + seconds
-        return [delivery.handle in extended for delivery in deliveries]
+        extended = await self._unsettled.extend(
+            deliveries, lambda held: self._settle_reservations("extend", seconds, b"", held)
+        )
+        for delivery, is_ours in zip(deliveries, extended, strict=True):
+            if is_ours:
+                delivery.handle.ends_at = time.monotonic() + seconds
+        return extended
 
-    async def _run_settle(
+    async def _settle_reservations(
         self,
         verb: str,
         seconds: float,
@@ -167,21 +172,24 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         held: Sequence[ListReservation],
         elements: Sequence[bytes] | None = None,
     ) -> list[bool]:
-        """Run the settling script. ``elements``: what is pushed to ``target``, or waits there, for each reservation."""
+        """Run ``list_settle.lua``, which describes the verbs. ``elements`` are pushed to ``target``, or wait there: one
+        for each reservation. Returns which reservations were still ours."""
         if not held:
             return []
         args: list[Word] = [verb, str(seconds)]
         for reservation, element in zip(held, elements or [b""] * len(held), strict=True):
             args += [reservation.key, reservation.element, element]
         async with self._exchange:
-            answers = await self._connection.batch(SETTLE, [*self._processing, target], args)
+            answers = await self._connection.batch(SETTLE, [*self._processing_keys, target], args)
         return [answer == 1 for answer in answers]
 
     async def close(self) -> None:
         held = await self._stop_polling()
-        elements = [reservation.element for reservation in held]  # as they are: no attempt was made at them
+        elements = [reservation.element for reservation in held]  # unchanged: this was no attempt
         try:
-            await give_back_unsettled(lambda: self._run_settle("push", 0, self._queue.encode(), held, elements))
+            await give_back_unsettled(
+                lambda: self._settle_reservations("push", 0, self._queue.encode(), held, elements)
+            )
         finally:
             await self._connection.close()
 
@@ -191,8 +199,8 @@ def dead_letter_list(queue: str) -> bytes:
 
 
 class BabelQueueListDeadLetters:
-    """See `contracts.DeadLetters`. Where the last element of a page was removed meanwhile, the next page begins again
-    with the oldest."""
+    """See `contracts.DeadLetters`. A cursor is the index of the next element, and the id of the element before it. If
+    that element was removed meanwhile, the next page starts again with the oldest dead letter."""
 
     def __init__(self, endpoint: RedisEndpoint, queue: str) -> None:
         self._queue = queue
@@ -206,9 +214,10 @@ class BabelQueueListDeadLetters:
         return page, f"{start + limit}:{page[-1].id}" if len(elements) > limit else None
 
     async def _find_next(self, cursor: str) -> int:
-        """The index behind the element of ``cursor``. Elements only leave, so that it has not moved to the right."""
-        at, _, id = cursor.partition(":")
-        end = int(at)
+        """The index behind the element that ``cursor`` names. It is searched backwards: elements are added at the end
+        and removed anywhere, so it can only have moved towards the start."""
+        index, _, id = cursor.partition(":")
+        end = int(index)
         while end > 0:
             start = max(end - BROWSE_CHUNK, 0)
             elements: list[bytes] = await self._connection.call("LRANGE", self._list, start, end - 1)
@@ -219,7 +228,7 @@ class BabelQueueListDeadLetters:
         return 0
 
     async def remove(self, ids: Sequence[str]) -> int:
-        chosen: list[bytes] = []
+        found: list[bytes] = []
         wanted, start = set(ids), 0
         while wanted:
             elements = await self._connection.call("LRANGE", self._list, start, start + BROWSE_CHUNK - 1)
@@ -228,11 +237,11 @@ class BabelQueueListDeadLetters:
             for element in elements:
                 if (id := element_id(element)) in wanted:
                     wanted.remove(id)
-                    chosen.append(element)
+                    found.append(element)
             start += BROWSE_CHUNK
-        if not chosen:
+        if not found:
             return 0
-        return sum(await self._connection.exchange(*(("LREM", self._list, 1, element) for element in chosen)))
+        return sum(await self._connection.exchange(*(("LREM", self._list, 1, element) for element in found)))
 
     async def count(self) -> int:
         length: int = await self._connection.call("LLEN", self._list)

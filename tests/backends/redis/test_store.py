@@ -21,7 +21,7 @@ import effectonce as eo
 from effectonce.backends.redis import port as redis_port
 from effectonce.backends.redis import socket as redis_socket
 from effectonce.backends.redis.cluster import slot_of
-from effectonce.backends.redis.connection import ask
+from effectonce.backends.redis.connection import send_command
 from effectonce.backends.redis.endpoint import RedisEndpoint
 from effectonce.backends.redis.record_format import Layout
 from effectonce.backends.redis.socket import AsyncRedisSocket, SyncRedisSocket
@@ -527,7 +527,7 @@ def test_f16_an_interruption_in_the_middle_of_a_reply_gives_no_call_the_reply_of
 ) -> None:
     """Ctrl-C, or a time limit thrown into the thread, may come where no `try` is: whenever the clock is read."""
     connection = SyncRedisSocket(RedisEndpoint(host="127.0.0.1", port=own_redis.port))
-    assert run_sync(ask(connection, "ECHO", "first")) == b"first"
+    assert run_sync(send_command(connection, "ECHO", "first")) == b"first"
     reads = itertools.count(1)
 
     def monotonic() -> float:
@@ -538,15 +538,16 @@ def test_f16_an_interruption_in_the_middle_of_a_reply_gives_no_call_the_reply_of
     with monkeypatch.context() as patch:
         patch.setattr(redis_socket, "time", SimpleNamespace(monotonic=monotonic))
         with pytest.raises(KeyboardInterrupt):
-            run_sync(ask(connection, "ECHO", b"x" * 300_000))
-    assert run_sync(ask(connection, "ECHO", "mine")) == b"mine"
+            run_sync(send_command(connection, "ECHO", b"x" * 300_000))
+    assert run_sync(send_command(connection, "ECHO", "mine")) == b"mine"
     connection.drop()
 
 
 def test_a_reply_that_takes_several_reads_is_one_reply(own_redis: servers.Redis) -> None:
     connection = SyncRedisSocket(RedisEndpoint(host="127.0.0.1", port=own_redis.port))
     long = b"x" * 300_000
-    assert [run_sync(ask(connection, "ECHO", text)) for text in (long, b"short", long)] == [long, b"short", long]
+    texts = [long, b"short", long]
+    assert [run_sync(send_command(connection, "ECHO", text)) for text in texts] == texts
     connection.drop()
 
 

@@ -480,7 +480,7 @@ class TestRows:
         assert [a.kind for a in (fine, late) if isinstance(a, Answer)] == ["claimed", "claimed"]
 
     def test_two_rows_that_want_one_place_both_get_one(self, port: SQLitePort) -> None:
-        port._tickets = itertools.chain([7, 7, 8], itertools.count(9))  # type: ignore[assignment]
+        port._sequence = itertools.chain([7, 7, 8], itertools.count(9))  # type: ignore[assignment]
         take(port, claim("a"))
         assert take(port, claim("b")).attempts == 1
 

@@ -100,6 +100,15 @@ class UnsettledDeliveries(Generic[HeldT]):
             raise
         return [was_held and next(applied) for was_held in released]
 
+    async def extend(
+        self, deliveries: Sequence[Delivery], send: Callable[[list[HeldT]], Awaitable[Sequence[bool]]]
+    ) -> list[bool]:
+        """As `settle`, without releasing them: ``send`` extends their timeouts."""
+        held = [delivery.handle for delivery in deliveries if self.holds(delivery.handle)]
+        applied = await send(held) if held else ()
+        extended = {delivery for delivery, is_ours in zip(held, applied, strict=True) if is_ours}
+        return [delivery.handle in extended for delivery in deliveries]
+
     def room(self) -> int:
         """How many more deliveries the prefetch allows. Those whose timeout is over are forgotten here."""
         if len(self._held) >= self._prefetch:

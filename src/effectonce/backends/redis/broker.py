@@ -1,11 +1,15 @@
 """Redis Streams (Redis >= 6.2, or Valkey): one stream for a queue, one consumer group for each group.
 
-The keys of a queue, with the default namespace: ``eo:{orders}`` is the stream, whose entries have the fields ``body``,
-``headers`` (JSON) and ``id``, and ``key`` where there is an ordering key; ``eo:{orders}:delayed:<group>`` holds
-messages that were nacked with a delay, ``eo:{orders}:dead:<group>`` the dead letters. A nacked message is added again
-at the end, marked with its group; other groups skip it. The stream is trimmed up to the first entry that some group has
-not settled, never by length, which would lose unsettled messages. A group without consumers keeps every message that is
-published: destroy it (XGROUP DESTROY).
+The keys of the queue ``orders``, with the default namespace:
+
+- ``eo:{orders}`` is the stream. Its entries have the fields ``body``, ``headers`` (JSON) and ``id``, and ``key`` where
+  there is an ordering key.
+- ``eo:{orders}:delayed:<group>`` holds messages that were nacked with a delay.
+- ``eo:{orders}:dead:<group>`` holds the dead letters.
+
+A nacked message is added again at the end, marked with its group; other groups skip it. The stream is trimmed up to the
+first entry that some group has not settled. (Trimming by length would lose unsettled messages.) So a group without
+consumers keeps every message that is published: destroy it (XGROUP DESTROY).
 
 Redis may lose messages that it has confirmed: in a crash between two fsyncs, in a failover.
 """
@@ -21,7 +25,7 @@ from effectonce.values.urls import Address
 
 from .connection import RedisBrokerConnection
 from .consumer import RedisConsumer
-from .endpoint import RedisEndpoint, endpoint_at
+from .endpoint import RedisEndpoint, parse_endpoint
 from .errors import RedisBrokerErrors, ReplyError
 from .stream import StreamKeys, declare_group, make_fields, read_packet, stream_key
 
@@ -37,7 +41,7 @@ class RedisBrokerBackend:
         self.shown = str(address)
         self.window = address.seconds("ack_window", 30.0)
         self.namespace = address.take("namespace", _parse_namespace, "eo")
-        self.endpoint = endpoint_at(address, RedisBrokerErrors)
+        self.endpoint = parse_endpoint(address, RedisBrokerErrors)
         address.done()
         require_driver("Redis", "redis", "hiredis")
         self.capabilities = BrokerCapabilities(
@@ -68,10 +72,11 @@ class RedisBrokerBackend:
             await declare_group(connection, self._keys(queue, group))
 
     async def check(self, queue: str, *, group: str) -> None:
-        """Connecting refuses a server that evicts keys; tending to the stream and leaving it needs all our commands."""
+        """Connect, which refuses a server that evicts keys, and maintain the stream once, which uses all our
+        commands."""
         await self.declare(queue, group=group)
         async with closing(self.consumer(queue, group=group, prefetch=1)) as consumer:
-            await consumer.tend(0)
+            await consumer.maintain(0)
 
     async def close(self) -> None:
         return None
@@ -111,7 +116,7 @@ class RedisPublisher:
 
 
 class RedisDeadLetters:
-    """See `contracts.DeadLetters`. Ids and cursors are those of the stream."""
+    """See `contracts.DeadLetters`. Ids and cursors are ids of entries in the stream of dead letters."""
 
     def __init__(self, endpoint: RedisEndpoint, keys: StreamKeys) -> None:
         self._keys = keys

@@ -1,7 +1,7 @@
-"""Redis through a client that the caller already has: redis-py or valkey-py, sync or asyncio, cluster or not.
+"""A connection through a client that the caller already has: redis-py or valkey-py, sync or asyncio, cluster or not.
 
-Everything goes through its ``execute_command``; its owner closes it. Only replies of scripts are relied on:
-those come back the same whatever protocol, decoding or response callbacks the client was made with.
+Everything goes through the client's ``execute_command``; its owner closes it. Records travel in replies of scripts
+only: those are the same whatever protocol, decoding or response callbacks the client was made with.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from effectonce.errors import StoreUnavailable, SyncAsyncMismatch, show
 from .connection import Script, Word, run_script
 from .endpoint import RedisEndpoint
 from .errors import RedisErrors, ReplyError
-from .record_format import companions
+from .record_format import index_keys
 
-# The client libraries' classes for errors whose code word they cut off.
+# The client libraries have classes for these errors, and cut the code word off the message.
 _CODE_OF_CLASS = {
     "AskError": "ASK",
     "AuthenticationError": "WRONGPASS",
@@ -66,8 +66,8 @@ class RedisClientConnection:
 
     async def _run_item(self, script: Script, key: bytes, arg: bytes) -> Any:
         try:
-            return (await run_script(self, "", script, [key, *companions(key)], [arg]))[0]
-        except StoreUnavailable as error:  # of this item's node: the other nodes may answer
+            return (await run_script(self, "", script, [key, *index_keys(key)], [arg]))[0]
+        except StoreUnavailable as error:  # only this item's node: the other nodes may answer
             return error
 
     async def nodes(self) -> Sequence[str]:
@@ -137,11 +137,11 @@ class RedisClientConnection:
         if pubsub is not None:
             try:
                 await _await_if_async(pubsub.aclose() if self._async else pubsub.close())
-            except Exception:  # it is closed in any case
+            except Exception:  # it is given up in any case
                 pass
 
     async def drop(self) -> None:
-        """The client reconnects by itself."""
+        """Do nothing: the client reconnects by itself."""
 
     async def close(self) -> None:
         await self._unsubscribe()
@@ -151,11 +151,12 @@ async def _await_if_async(value: Awaitable[Any] | Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def endpoint_of(client: Any) -> RedisEndpoint:
-    """The server of a client, to open connections of the other kind: sync for an async client, async for a sync one.
+def read_endpoint(client: Any) -> RedisEndpoint:
+    """Read the server of a client, to open connections of the other kind: sync ones for an async client, and async ones
+    for a sync client.
 
-    Heartbeats, sweeps and wake-ups run on threads, also beside an async client. `SyncAsyncMismatch` where the client
-    does not say where its server is (Sentinel, a pool of one's own).
+    Heartbeats, sweeps and wake-ups run on threads, also beside an async client. Raises `SyncAsyncMismatch` where the
+    client does not tell where its server is (Sentinel, a custom pool).
     """
     options: dict[str, Any] = {}
     try:
@@ -184,13 +185,13 @@ def endpoint_of(client: Any) -> RedisEndpoint:
         user=options.get("username"),
         password=options.get("password"),
         provider=None if provider is None else provider.get_credentials,
-        tls=_tls(options) if secure else None,
+        tls=_make_tls_context(options) if secure else None,
         timeout=float(options.get("socket_timeout") or 5.0),
         connect_timeout=float(options.get("socket_connect_timeout") or 5.0),
     )
 
 
-def _tls(options: dict[str, Any]) -> ssl.SSLContext:
+def _make_tls_context(options: dict[str, Any]) -> ssl.SSLContext:
     context = ssl.create_default_context(
         cafile=options.get("ssl_ca_certs"), capath=options.get("ssl_ca_path"), cadata=options.get("ssl_ca_data")
     )

@@ -1,59 +1,66 @@
-"""Connections to a Redis Cluster: keys are routed by slot, one pipeline per node and round trip."""
+"""A connection to a Redis Cluster: it routes keys to nodes by slot, with one pipeline per node in each round trip."""
 
 from __future__ import annotations
 
 import time
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 
-from .connection import RedisSocket, Script, Subscription, Word, ask
+from .connection import RedisSocket, Script, Subscription, Word, send_command
 from .endpoint import RedisEndpoint, load_driver
 from .errors import ReplyError
-from .record_format import companions
+from .record_format import index_keys
 
 SLOTS = 16_384
 MAX_REDIRECTS = 8  # how often one item follows the cluster's redirections; more means that slots are moving now
 
-Node = tuple[str, int]
+
+class Node(NamedTuple):
+    """The address of a node."""
+
+    host: str
+    port: int
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """The nodes in ``host:port,host``."""
+    """Parse ``host:port,host``. The port is 6379 by default."""
     nodes = []
     for part in text.split(","):
         host, _, port = part.rpartition(":")
-        nodes.append((host or port, int(port) if host else 6379))
+        nodes.append(Node(host, int(port)) if host else Node(part, 6379))
     return nodes
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a key: CRC-16 of its hash tag."""
+    """The slot of a key: the CRC-16 of its hash tag, or of all of it where it has none."""
     start = key.find(b"{")
     end = key.find(b"}", start + 1)
     return crc_hqx(key[start + 1 : end] if -1 < start < end - 1 else key, 0) % SLOTS
 
 
 class _Item(Struct):
-    """One item of a batch, on its way to the node of its key's slot."""
+    """One item of a batch, until its node has answered it."""
 
     position: int
     slot: int
     command: bytes
     node: Node | None
-    asking: bool = False  # the slot is moving to the node, which serves it only after ASKING
+    asking: bool = False  # the slot is moving to ``node``, which serves it only after ASKING
 
 
-#: The commands for each node in one round trip, with the item that each reply belongs to.
+#: The commands for each node in one round trip, each with the item that its reply belongs to; None: its reply does not
+#: matter.
 _Outgoing = dict[Node, list[tuple[_Item | None, bytes]]]
 
 
 class RedisClusterConnection:
-    """See `connection.RedisConnection`. The map of slots comes from any node that answers, again when slots moved."""
+    """See `connection.RedisConnection`. It reads the map of slots from any node that answers, and again when slots have
+    moved."""
 
     def __init__(
         self, connect: Callable[[RedisEndpoint], RedisSocket], endpoint: RedisEndpoint, seeds: Sequence[Node]
@@ -74,13 +81,13 @@ class RedisClusterConnection:
         replies: list[Any] = [None] * len(keys)
         pending: list[_Item] = []
         for position, (key, arg) in enumerate(zip(keys, args, strict=True)):
-            # The indexes are named as keys too, so that the nodes answer TRYAGAIN while their slot moves: a script that
-            # created a second index on the other node would lose the first.
-            touched = (key, *companions(key))
+            # The indexes are named as keys too, so that a node answers TRYAGAIN while their slot moves. Otherwise a
+            # script could create a second index on the other node, and the first one would be lost.
+            touched = (key, *index_keys(key))
             command = self._pack((b"EVALSHA", script.sha, len(touched), *touched, arg))
             slot = slot_of(key)
             pending.append(_Item(position, slot, command, self._slots[slot]))
-        unloaded: set[Node] = set()
+        unloaded: set[Node] = set()  # nodes that do not know the script
         for attempt in range(MAX_REDIRECTS):
             outgoing: _Outgoing = {}
             for item in pending:
@@ -97,28 +104,22 @@ class RedisClusterConnection:
                 if item.asking:
                     commands.append((None, self._pack((b"ASKING",))))
                 commands.append((item, item.command))
-            pending, busy = [], False
+            pending, must_pause = [], False
             for item, reply in await self._round_trip(outgoing):
-                if type(reply) is list:
-                    replies[item.position] = reply[0]
-                    continue
                 code = reply.code if isinstance(reply, ReplyError) else ""
                 if code in ("MOVED", "ASK"):
-                    item.node, item.asking = _parse_node(str(reply).split(" ")[2], item.node), code == "ASK"
-                    if code == "MOVED":
-                        self._slots[item.slot], self._slots_are_stale = item.node, True
+                    self._redirect(item, reply)
                 elif code == "NOSCRIPT" and item.node is not None:
                     unloaded.add(item.node)
                 elif code == "TRYAGAIN":
-                    busy = True
+                    must_pause = True
                 else:
-                    self._slots_are_stale = self._slots_are_stale or code in ("READONLY", "CLUSTERDOWN", "")
-                    replies[item.position] = reply
+                    replies[item.position] = self._final_reply(reply, code)
                     continue
                 pending.append(item)
             if not pending:
                 return replies
-            if busy:
+            if must_pause:
                 await next(iter(self._sockets.values())).pause(0.01 * 2 ** min(attempt, 4))
         for item in pending:
             replies[item.position] = StoreUnavailable(
@@ -126,11 +127,25 @@ class RedisClusterConnection:
             )
         return replies
 
+    def _redirect(self, item: _Item, reply: ReplyError) -> None:
+        """Follow a redirection: ``MOVED`` or ``ASK``, the slot, and the node. A slot that has moved stays there; one
+        that is moving (ASK) is at the other node for this item only."""
+        item.node, item.asking = _parse_node(str(reply).split(" ")[2], item.node), reply.code == "ASK"
+        if not item.asking:
+            self._slots[item.slot], self._slots_are_stale = item.node, True
+
+    def _final_reply(self, reply: Any, code: str) -> Any:
+        """What `batch` returns for an item that is not sent again: the one element of a script's reply, or an error."""
+        if type(reply) is list:
+            return reply[0]
+        self._slots_are_stale = self._slots_are_stale or code in ("READONLY", "CLUSTERDOWN", "")
+        return reply
+
     async def _round_trip(self, outgoing: _Outgoing) -> list[tuple[_Item, Any]]:
-        """Send everything, then collect the replies: the nodes work at the same time, under one timeout.
+        """Send everything, then collect the replies, so that the nodes work at the same time. All have one timeout.
 
         A node that cannot be reached, does not answer or breaks its connection fails its own items. A cancellation
-        drops every connection that still owes replies.
+        drops every connection with replies under way.
         """
         answered: list[tuple[_Item, Any]] = []
         waiting: list[Node] = []
@@ -163,11 +178,11 @@ class RedisClusterConnection:
 
     async def nodes(self) -> Sequence[str]:
         await self._load_slots()
-        return sorted({f"{node[0]}:{node[1]}" for node in self._slots if node is not None})
+        return sorted({f"{node.host}:{node.port}" for node in self._slots if node is not None})
 
     async def command(self, node: str, *words: Word) -> Any:
         try:
-            reply = await ask(self._at(_parse_node(node, None)), *words)
+            reply = await send_command(self._at(_parse_node(node, None)), *words)
         except StoreUnavailable:
             self._slots_are_stale = True
             raise
@@ -204,14 +219,14 @@ class RedisClusterConnection:
         return socket
 
     async def _load_slots(self) -> None:
-        """Ask one node after another for the slots, until one that knows them answers."""
+        """Ask one node after another for the map of slots, until one answers that has it."""
         last_error: Exception = StoreUnavailable(
             f"{self.errors.shown} has no node that answers; name others with nodes="
         )
         for node in list(self._known_nodes):
             try:
-                reply = await ask(self._at(node), "CLUSTER", "SLOTS")
-            except (StoreUnavailable, UnsafeStore) as error:  # it may be a replica's, which does not matter here
+                reply = await send_command(self._at(node), "CLUSTER", "SLOTS")
+            except (StoreUnavailable, UnsafeStore) as error:  # UnsafeStore may be a replica's: ask the next node
                 last_error = error
                 continue
             if isinstance(reply, ReplyError):
@@ -230,14 +245,14 @@ class RedisClusterConnection:
     def _store_slots(self, reply: list[Any], asked: Node) -> None:
         slots: list[Node | None] = [None] * SLOTS
         for first, last, *servers in reply:
-            nodes = [(bytes(host or b"").decode() or asked[0], int(port)) for host, port, *_ in servers]
-            slots[first : last + 1] = [nodes[0]] * (last + 1 - first)
-            # Also the replicas: when a primary dies, they know its successor.
+            nodes = [Node(bytes(host or b"").decode() or asked.host, int(port)) for host, port, *_ in servers]
+            slots[first : last + 1] = [nodes[0]] * (last + 1 - first)  # the primary; its replicas follow
+            # Remember the replicas, too: when a primary dies, they know its successor.
             self._known_nodes.update(dict.fromkeys(nodes))
         self._slots, self._slots_are_stale = slots, False
 
 
 def _parse_node(text: str, asked: Node | None) -> Node:
-    """A node from ``host:port`` as the cluster writes it; an empty host means the node that was asked."""
+    """Parse ``host:port`` as the cluster writes it. Without a host it means the host of the node that was asked."""
     host, _, port = text.rpartition(":")
-    return host or (asked[0] if asked else ""), int(port)
+    return Node(host or (asked.host if asked else ""), int(port))

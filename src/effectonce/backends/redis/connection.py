@@ -1,4 +1,4 @@
-"""Connections to Redis: scripts and commands over sockets.
+"""Connections to Redis: running scripts and commands over sockets.
 
 A **socket** (`socket`, sync or async) moves bytes and replies, framed by hiredis. A **connection** runs scripts and
 commands over sockets: `RedisNodeConnection` on one server, `cluster.RedisClusterConnection` on many, and
@@ -39,10 +39,11 @@ class RedisSocket(Protocol):
     async def send(self, data: bytes) -> None: ...
 
     async def receive(self, count: int | None, within: float | None = None) -> list[Any]:
-        """Exactly ``count`` replies, within the endpoint's timeout by default. Error replies are `ReplyError` objects,
-        not raised.
+        """Return exactly ``count`` replies. Error replies are returned as `ReplyError` objects, not raised. ``within``
+        is in seconds; None: the endpoint's timeout.
 
-        Without ``count``: the replies that the server has pushed, as soon as there is one; none after ``within``.
+        ``count=None`` is for a subscription: return what the server has pushed, as soon as there is something; [] after
+        ``within``.
         """
         ...
 
@@ -54,7 +55,7 @@ class RedisSocket(Protocol):
 
 
 class RedisConnection(Protocol):
-    """What a port needs of Redis: one server, a cluster, or a client of the caller's. For one caller at a time."""
+    """What a port needs of Redis, be it one server, a cluster, or a client of the caller's. One caller at a time."""
 
     errors: RedisErrors
 
@@ -82,8 +83,8 @@ class RedisConnection(Protocol):
     async def close(self) -> None: ...
 
 
-async def ask(socket: RedisSocket, *words: Word) -> Any:
-    """One command, one reply, which may be a `ReplyError`."""
+async def send_command(socket: RedisSocket, *words: Word) -> Any:
+    """Send one command, and return its reply, which may be a `ReplyError`."""
     await socket.send(load_driver().pack_command(words))
     (reply,) = await socket.receive(1)
     return reply
@@ -92,7 +93,7 @@ async def ask(socket: RedisSocket, *words: Word) -> Any:
 async def run_script(
     connection: RedisConnection, node: str, script: Script, keys: Sequence[bytes], args: Sequence[bytes]
 ) -> Sequence[Any]:
-    """Run ``script`` by one command of ``connection``, and load it where the server does not know it."""
+    """Run ``script`` by `RedisConnection.command`. Where the server does not know it, load it first."""
     words: tuple[Word, ...] = ("EVALSHA", script.sha, len(keys), *keys, *args)
     try:
         try:
@@ -118,10 +119,10 @@ class RedisNodeConnection:
         self._pack = load_driver().pack_command
 
     async def exchange(self, *commands: tuple[Word, ...], block: float = 0.0, check: bool = True) -> list[Any]:
-        """Send ``commands`` in one write; return one reply for each.
+        """Send ``commands`` in one write, and return one reply for each.
 
-        ``block`` is how many seconds the server itself may wait before it replies. What the first error reply means is
-        raised; without ``check`` error replies are returned as `ReplyError`.
+        ``block`` is how many seconds the server itself may wait before it replies. Our exception for the first error
+        reply is raised; with ``check=False`` error replies are returned as `ReplyError`.
         """
         await self._socket.send(b"".join(map(self._pack, commands)))
         replies = await self._socket.receive(len(commands), self._timeout + block)
@@ -142,7 +143,7 @@ class RedisNodeConnection:
         return elements
 
     def translate(self, reply: ReplyError) -> Exception:
-        """Our exception for an error reply. A connection that leads to a replica is dropped."""
+        """Return our exception for an error reply. If the server turns out to be a replica, drop the connection."""
         error = self.errors.translate(reply)
         if isinstance(error, self.errors.connection_lost):
             self._socket.drop()
@@ -175,12 +176,12 @@ class RedisBrokerConnection(RedisNodeConnection):
         super().__init__(AsyncRedisSocket, endpoint)
 
     async def call(self, *words: Word) -> Any:
-        """Send one command; return its reply, or raise what its error means."""
+        """Send one command, and return its reply. An error reply is raised as our exception."""
         return (await self.exchange(words))[0]
 
 
 class Subscription:
-    """A subscribed channel on a socket of its own. A silent one is pinged, to notice a dead peer."""
+    """A subscription to a channel, on a socket of its own. A silent server is pinged, to notice a dead one."""
 
     def __init__(self, socket: RedisSocket) -> None:
         self._socket = socket
@@ -192,7 +193,7 @@ class Subscription:
         try:
             if not self._subscribed:
                 socket.drop()
-                reply = await ask(socket, "SUBSCRIBE", channel)
+                reply = await send_command(socket, "SUBSCRIBE", channel)
                 if isinstance(reply, ReplyError):
                     raise socket.endpoint.errors.translate(reply)
                 self._subscribed, self._pinged_at = True, None
@@ -219,7 +220,7 @@ class Subscription:
             self._pinged_at = time.monotonic()
             await self._socket.send(load_driver().pack_command(("PING",)))
         elif silent and time.monotonic() - self._pinged_at > self._socket.endpoint.timeout:
-            raise self._socket.endpoint.errors.timed_out(self._socket.endpoint.timeout)
+            raise self._socket.endpoint.errors.timeout_error(self._socket.endpoint.timeout)
 
     def drop(self) -> None:
         self._subscribed = False

@@ -20,20 +20,20 @@ from effectonce.contracts import Delivery
 from .connection import RedisBrokerConnection, Word
 from .endpoint import RedisEndpoint
 from .errors import MissingGroup
-from .stream import SETTLE, TEND, StreamKeys, declare_group, read_packet, to_json
+from .stream import MAINTAIN, SETTLE, StreamKeys, declare_group, read_packet, to_json
 
-#: The most delayed messages that one run of the tending script moves back to the stream.
+#: The most delayed messages that one run of the maintenance script moves back to the stream.
 MAX_MOVED: Final = 200
 #: A consumer that holds nothing is removed from the group after it has been silent for so long.
 FORGET_SILENT_AFTER_MS: Final = 3_600_000
 FORGET_INTERVAL_S: Final = 60.0
 #: The part of the ack window within which an ack needs no proof that the delivery is still ours.
 UNPROVEN_ACK_PART: Final = 0.7
-MAX_TEND_INTERVAL_S: Final = 1.0
+MAX_MAINTENANCE_INTERVAL_S: Final = 1.0
 
 
 class StreamDelivery(HeldDelivery, gc=False):
-    """The key is the entry's id."""
+    """A `HeldDelivery` whose key is the id of the entry."""
 
     needs_proof_at: float  # from then on an ack must prove that the delivery is still ours
 
@@ -53,8 +53,8 @@ class RedisConsumer:
         self._settling = RedisBrokerConnection(endpoint)
         self._settling_lock = asyncio.Lock()
         self._unsettled: UnsettledDeliveries[StreamDelivery] = UnsettledDeliveries(prefetch)
-        self._acks: dict[bytes, float] = {}  # not yet sent: ids of entries, and from when on each ack needs a proof
-        self._tend_at = 0.0
+        self._acks: dict[bytes, float] = {}  # not yet sent: ids of entries, each with its `needs_proof_at`
+        self._maintain_at = 0.0  # 0: this consumer has not read yet
         self._forget_at = 0.0
         self._claim_cursor: bytes | str = "0-0"
         self._group = keys.group.encode()
@@ -70,10 +70,10 @@ class RedisConsumer:
             entries: Sequence[Any] = ()
             if room > 0:
                 try:
-                    if now >= self._tend_at:
-                        entries = await self.tend(room)
+                    if now >= self._maintain_at:
+                        entries = await self.maintain(room)
                     if not entries:
-                        entries = await self._read(room, min(left, max(self._tend_at - time.monotonic(), 0.001)))
+                        entries = await self._read(room, min(left, max(self._maintain_at - time.monotonic(), 0.001)))
                 except MissingGroup:
                     await declare_group(self._reading, self._keys)
                     continue
@@ -84,7 +84,8 @@ class RedisConsumer:
                 return deliveries
 
     async def _read(self, room: int, block: float) -> Sequence[Any]:
-        """Read new entries, for which the server waits up to ``block`` seconds. Acks go out in the same write."""
+        """Read up to ``room`` new entries; the server waits for one for ``block`` seconds. Sends the acks in the same
+        write."""
         keys = self._keys
         if self._acks and time.monotonic() >= min(self._acks.values()):
             await self.flush()
@@ -96,15 +97,15 @@ class RedisConsumer:
         try:
             *_, streams = await self._reading.exchange(*commands, block=block)
         except BaseException:
-            self._acks = acks | self._acks  # sent or not: an ack may be repeated
+            self._acks = acks | self._acks  # perhaps they were sent; an ack may be repeated
             raise
         entries: Sequence[Any] = streams[0][1] if streams else ()
         return entries
 
-    async def tend(self, room: int) -> Sequence[Any]:
-        """Move delayed messages that are due back to the stream, and take over up to ``room`` entries whose deliveries
-        have timed out."""
-        await self.flush()  # else it would take over deliveries that were acked here
+    async def maintain(self, room: int) -> Sequence[Any]:
+        """Move delayed messages that are due back to the stream, trim it, and take over up to ``room`` entries whose
+        deliveries have timed out. Returns these."""
+        await self.flush()  # else it would take over deliveries whose acks wait here
         now = time.monotonic()
         forget = now >= self._forget_at
         args = (
@@ -117,18 +118,18 @@ class RedisConsumer:
             FORGET_SILENT_AFTER_MS if forget else 0,
         )
         entries: Sequence[Any]
-        next_due_ms, self._claim_cursor, entries = await self._reading.batch(TEND, self._keys.names[:2], args)
+        next_due_ms, self._claim_cursor, entries = await self._reading.batch(MAINTAIN, self._keys.names[:2], args)
         if forget:
             self._forget_at = now + FORGET_INTERVAL_S
-        interval = min(self._window / 5, MAX_TEND_INTERVAL_S)
+        interval = min(self._window / 5, MAX_MAINTENANCE_INTERVAL_S)
         if next_due_ms >= 0:
             interval = min(interval, next_due_ms / 1000)
-        self._tend_at = now + interval
+        self._maintain_at = now + interval
         return entries
 
     def _make_deliveries(self, entries: Sequence[Any]) -> list[Delivery]:
-        """The deliveries of entries: each has an id, its fields and, where it was taken over, how often its group has
-        delivered it."""
+        """Make deliveries of entries. Each entry is its id, its fields and, where it was taken over, how often its
+        group has delivered it."""
         now = time.monotonic()
         ends_at, needs_proof_at = now + self._window, now + UNPROVEN_ACK_PART * self._window
         deliveries = []
@@ -136,12 +137,12 @@ class RedisConsumer:
             held = StreamDelivery(id, ends_at, needs_proof_at)
             names_and_values = iter(fields)
             named = dict(zip(names_and_values, names_and_values, strict=True))
-            if named.get(b"group", self._group) != self._group:  # a retry that concerns another group
+            if named.get(b"group", self._group) != self._group:  # another group has nacked it: no message for ours
                 self._acks[id] = held.needs_proof_at
                 continue
             self._unsettled.add(held)
             attempt = count[0] if count else 1
-            if b"attempts" in named:  # counted before the entry was added again
+            if b"attempts" in named:  # attempts before the entry was added again
                 attempt += int(named[b"attempts"]) if named[b"attempts"].isdigit() else 0
             packet = read_packet(named)
             deliveries.append(Delivery(packet=packet, queue=self._keys.queue, attempt=attempt, handle=held))
@@ -175,14 +176,15 @@ class RedisConsumer:
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         """See `contracts.Consumer`. At most by the ack window: Redis cannot set an idle time below zero."""
         kept = min(seconds, self._window)
-        held = [delivery.handle for delivery in deliveries if self._unsettled.holds(delivery.handle)]
         idle_ms = round((self._window - kept) * 1000)
-        answers = await self._run_settle("extend", idle_ms, [delivery.key for delivery in held])
+        extended = await self._unsettled.extend(
+            deliveries, lambda held: self._run_settle("extend", idle_ms, [delivery.key for delivery in held])
+        )
         now = time.monotonic()
-        extended = {delivery for delivery, is_ours in zip(held, answers, strict=True) if is_ours}
-        for delivery in extended:
-            delivery.needs_proof_at, delivery.ends_at = now + UNPROVEN_ACK_PART * kept, now + kept
-        return [delivery.handle in extended and self._unsettled.holds(delivery.handle) for delivery in deliveries]
+        for delivery, is_ours in zip(deliveries, extended, strict=True):
+            if is_ours:
+                delivery.handle.needs_proof_at, delivery.handle.ends_at = now + UNPROVEN_ACK_PART * kept, now + kept
+        return [is_ours and self._unsettled.holds(d.handle) for d, is_ours in zip(deliveries, extended, strict=True)]
 
     async def _settle(self, verb: str, argument: Word, deliveries: Sequence[Delivery]) -> list[bool]:
         """Run the settling script for every delivery that is unsettled. Returns which ones were still ours."""
@@ -218,13 +220,13 @@ class RedisConsumer:
             await give_back_unsettled(self._give_back)
         finally:
             self._unsettled.release_all()
-            self._tend_at = 0.0
+            self._maintain_at = 0.0
             await self._reading.close()
             await self._settling.close()
 
     async def _give_back(self) -> None:
         await self.flush()
-        if self._tend_at:  # else it has never read
+        if self._maintain_at:  # else it has never read
             async with self._settling_lock:
                 await self._settling.batch(SETTLE, self._keys.names, (self._keys.group, self._name, "leave", ""))
-            await self.tend(0)
+            await self.maintain(0)

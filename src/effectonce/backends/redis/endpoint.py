@@ -1,4 +1,8 @@
-"""Where a Redis server is, how it greets a new connection, and what it must not do: evict."""
+"""A Redis server: its address, its login, and the commands that are sent first on every connection (the greeting).
+
+The greeting also reads the server's eviction policy, since a store or a broker on a server that evicts keys would lose
+records or queues.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +19,30 @@ from effectonce.values.urls import Address, flag
 
 from .errors import UNAVAILABLE, RedisErrors, ReplyError
 
-#: The commands that tell the eviction policy; some services forbid the first.
+#: The commands whose replies name the eviction policy. Some services forbid the first.
 EVICTION_COMMANDS: Final = (("CONFIG", "GET", "maxmemory-policy"), ("INFO", "memory"))
 _POLICY = re.compile(r"noeviction|(?:allkeys|volatile)-[a-z]+")
 
 
 def load_driver() -> Any:
-    """Import hiredis, which is needed at the first use of Redis only."""
+    """Import hiredis. This is called when Redis is first used."""
     try:
         import hiredis
-    except ImportError as error:  # found when the store was made, and yet it cannot be imported
+    except ImportError as error:  # `require_driver` found it when the store was made, but it cannot be imported
         raise MissingDriver(f"Redis needs hiredis: pip install 'effectonce[redis]' ({error})") from error
     return hiredis
 
 
 class RedisEndpoint(Struct, kw_only=True):
-    """Where a server is, our user there, and the timeouts. Its ``repr`` holds no password."""
+    """The address of a server, the login, and the timeouts in seconds. Its ``repr`` holds no password."""
 
     host: str = "localhost"
     port: int = 6379
-    path: str | None = None
+    path: str | None = None  # of a Unix socket
     db: int = 0
     user: str | None = None
     password: str | None = None
-    #: Gives a password, or a user and a password, for one connection.
+    #: Returns the password, or the user and the password, for one connection.
     provider: Callable[[], Sequence[str]] | None = None
     tls: ssl.SSLContext | None = None
     timeout: float = 5.0
@@ -54,7 +58,7 @@ class RedisEndpoint(Struct, kw_only=True):
         return self.error_kind(self.shown)
 
     def at(self, host: str, port: int) -> RedisEndpoint:
-        """Another node of the same cluster."""
+        """The endpoint of another node of the same cluster."""
         return replace(self, host=host, port=port, shown=f"{self.shown} (node {host}:{port})")
 
     def __repr__(self) -> str:
@@ -86,12 +90,13 @@ class RedisEndpoint(Struct, kw_only=True):
 
     @property
     def greeting_count(self) -> int:
-        """The number of `greeting_commands`. The commands themselves are not stored: the password is among them."""
+        """The number of `greeting_commands`. Keep it in step with them. The commands themselves are not stored, since
+        the password is among them."""
         return 1 + len(EVICTION_COMMANDS) + bool(self.db) + self._logs_in
 
     def check_greeting(self, replies: Sequence[Any]) -> None:
-        """Raise where the server refused the greeting, or evicts: after a failover it may not be the server that
-        was checked. Its message may repeat the password, so it is not shown."""
+        """Raise where the server refused the login or the database, or evicts keys. Every connection checks that: after
+        a failover it may be another server. A refusal's text may repeat the password, so it is not shown."""
         remaining = list(replies)
         login = remaining.pop(0) if self._logs_in else None
         select = remaining.pop(0) if self.db else None
@@ -109,8 +114,8 @@ class RedisEndpoint(Struct, kw_only=True):
             refuse_eviction(reply, self.errors)
 
 
-def endpoint_at(address: Address, error_kind: type[RedisErrors] = RedisErrors) -> RedisEndpoint:
-    """The endpoint of ``address``, from which it takes the options that every Redis has."""
+def parse_endpoint(address: Address, error_kind: type[RedisErrors] = RedisErrors) -> RedisEndpoint:
+    """Read the endpoint from ``address``, with the options that every kind of Redis has."""
     timeout, connect_timeout = address.seconds("timeout", 5.0), address.seconds("connect_timeout", 5.0)
     if address.scheme in ("redis+cluster", "redis+babelqueue"):
         secure = address.take("tls", flag, False)
@@ -138,10 +143,10 @@ def endpoint_at(address: Address, error_kind: type[RedisErrors] = RedisErrors) -
 
 
 def refuse_eviction(reply: Any, errors: RedisErrors) -> bool:
-    """`UnsafeStore` where a reply to one of `EVICTION_COMMANDS` names a policy that evicts. Returns whether it names
-    any."""
-    # A client's callbacks may have made a dict of the reply: the policy is in its text in any case.
+    """Raise `UnsafeStore` where ``reply``, to one of `EVICTION_COMMANDS`, names a policy that evicts. Returns whether
+    it names a policy at all."""
+    # A client's callbacks may have made a dict of the reply: its text names the policy in any case.
     policy = None if isinstance(reply, ReplyError) else _POLICY.search(str(reply))
     if policy and policy[0] != "noeviction":
-        raise errors.evicting(policy[0])
+        raise errors.eviction_error(policy[0])
     return policy is not None

@@ -1,4 +1,4 @@
-"""What goes wrong with a Redis, as our exceptions: error replies, broken connections, settings that lose data."""
+"""Our exceptions for what goes wrong with a Redis: error replies, broken connections, settings that lose data."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class NotRedis(ConnectionError):
 
 
 class BrokerConnectionLost(BrokerUnavailable):
-    """A connection of a broker that worked broke; what was asked may or may not have been done."""
+    """A broker's connection, which had worked, broke. The request may or may not have been carried out."""
 
 
 class MissingGroup(BrokerUnavailable):
     """The stream, or its consumer group, does not exist: it was deleted, or lost in a failover."""
 
 
-#: By the code of an error reply: why the server cannot serve us now. Waiting may help.
+#: By the code of an error reply: why the server cannot serve us now. That may pass.
 UNAVAILABLE: Final = {
     "LOADING": "is loading its data from disk",
     "BUSY": "is blocked by a long-running script (SCRIPT KILL ends it)",
@@ -50,30 +50,30 @@ _MISCONFIGURED: Final = {
 
 
 class RedisErrors:
-    """The exceptions that the users of one server raise, which errors name as ``shown``: those of a store."""
+    """Makes the exceptions that a store raises about one server. Their messages name it as ``shown``."""
 
     unavailable: type[StoreUnavailable] | type[BrokerUnavailable] = StoreUnavailable
-    #: A connection that worked broke: drop it, and repeat.
+    #: A connection that had worked broke: the caller drops it, and repeats.
     connection_lost: type[StoreUnavailable] | type[BrokerUnavailable] = ConnectionLost
-    #: What an eviction would delete.
+    #: What an eviction would delete, and what that means.
     evictable = "records, and their operations would run again"
 
     def __init__(self, shown: str) -> None:
         self.shown = shown
 
-    def cannot_connect(self, error: BaseException, timeout: float) -> Exception:
+    def connect_error(self, error: BaseException, timeout: float) -> Exception:
         if isinstance(error, TimeoutError):
             return self.unavailable(f"cannot connect to {self.shown} within {timeout:g} s")
         return self.unavailable(f"cannot connect to {self.shown}: {show(error) or type(error).__name__}")
 
-    def timed_out(self, timeout: float) -> Exception:
+    def timeout_error(self, timeout: float) -> Exception:
         return self.unavailable(f"{self.shown} did not answer within {timeout:g} s")
 
-    def broken(self, error: BaseException | None) -> Exception:
+    def broken_connection_error(self, error: BaseException | None) -> Exception:
         why = show(error) if error else "closed by the server"
         return self.connection_lost(f"the connection to {self.shown} broke ({why})")
 
-    def evicting(self, policy: str) -> UnsafeStore:
+    def eviction_error(self, policy: str) -> UnsafeStore:
         return UnsafeStore(
             f"{self.shown} has maxmemory-policy {policy}: it may evict {self.evictable}. Run "
             "CONFIG SET maxmemory-policy noeviction (and write it into redis.conf), or give effectonce a Redis of its "
@@ -81,7 +81,7 @@ class RedisErrors:
         )
 
     def translate(self, error: ReplyError) -> Exception:
-        """Our exception for an error reply, which becomes its cause."""
+        """Return our exception for an error reply, which becomes its cause."""
         translated = self._translate(error.code, show(error, 400))  # the name of a key may be long
         translated.__cause__ = error
         return translated
@@ -116,7 +116,7 @@ class RedisErrors:
 
 
 class RedisBrokerErrors(RedisErrors):
-    """The same for a broker."""
+    """Makes the exceptions that a broker raises about one server."""
 
     unavailable = BrokerUnavailable
     connection_lost = BrokerConnectionLost

@@ -1,8 +1,8 @@
-"""The operations on records in Redis: one hash per record, one Lua script for every operation on it.
+"""The port of Redis: operations on records, each a hash, through one Lua script for all of them.
 
-Redis removes expired records by itself; the sweeper moves lapsed leases into doubt and cleans the indexes. Redis may
-lose what it has confirmed (a failover, a crash between two fsyncs): that is mode L's window, and `check` refuses a
-server that would also evict.
+Redis removes expired records by itself; the sweeper moves lapsed claims to in doubt and cleans the indexes. Redis may
+lose what it has confirmed (in a failover, in a crash between two fsyncs): that is the window of mode L. `check` refuses
+a server that would also evict records.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from .endpoint import EVICTION_COMMANDS, refuse_eviction
 from .errors import ReplyError
 from .record_format import (
     FORMAT_VERSION,
-    PACK,
+    PACKERS,
     STATE_LETTERS,
-    identity_of,
+    ListKind,
+    ListPosition,
+    make_cursor,
     pack_forget,
     pack_get,
     pack_resolution,
     parse_answer,
+    parse_change,
     parse_cursor,
     parse_record,
 )
@@ -45,9 +48,9 @@ SCAN_STEP_KEYS = 500  # keys that one step of a SCAN visits ...
 MAX_LIST_STEPS = 100  # ... and the most steps of one page of `list`
 MAX_STATS_STEPS = 2_000  # ... and of `stats`
 
-#: Records that `list` has read, by their names, and with them the next cursor.
-_Rows = list[tuple[bytes, Any]]
+#: One step of `list`: the next cursor of SCAN, and the records that it has read: the key of each, and its fields.
 _Step = tuple[bytes, Sequence[tuple[bytes, Any]]]
+_Places = list[str]  # the buckets (by number) or nodes that a list reads; inside of the port, `list` is a method
 
 log = logging.getLogger("effectonce")
 
@@ -65,7 +68,7 @@ class RedisPort:
         if not self._backend.verified:
             await self.check()
         keys = [self._layout.key(op.scope, op.key) for op in batch]
-        args = [PACK[type(op)](op) for op in batch]
+        args = [PACKERS[type(op)](op) for op in batch]
         try:
             items = await self._connection.batch(RECORDS, keys, args)
         except StoreUnavailable:
@@ -74,12 +77,12 @@ class RedisPort:
         replies: list[Reply] = []
         lost: list[int] = []
         for item in items:
-            if type(item) is int:  # 0 or 1 answers a settlement, a token the claim of a new record
+            if type(item) is int:  # 0 or 1: a settlement's answer; more: the token of a claim of a new record
                 replies.append(item == 1 if item < 2 else Answer("claimed", item, 1))
             elif type(item) is list:
                 replies.append(parse_answer(item))
             else:
-                error = self._error_of(item)
+                error = self._translate_item(item)
                 if isinstance(error, ConnectionLost):
                     lost.append(len(replies))
                 replies.append(error)
@@ -87,20 +90,19 @@ class RedisPort:
             await self._repeat_lost(batch, replies, lost)
         return replies
 
-    def _error_of(self, item: Any) -> Exception:
-        """Our exception for an item that failed alone."""
+    def _translate_item(self, item: Any) -> Exception:
+        """Return our exception for an item that failed alone."""
         if isinstance(item, ReplyError):
             return self._connection.errors.translate(item)
         if isinstance(item, Exception):
             return item
         return CorruptRecord(
-            f"{self._connection.errors.shown} answered something that effectonce did not ask for; check that it is a "
-            "Redis"
+            f"{self._connection.errors.shown} sent a reply that effectonce cannot read; check that it is a Redis"
         )
 
     async def _repeat_lost(self, batch: Sequence[Batchable], replies: list[Reply], lost: Sequence[int]) -> None:
-        """Repeat once the operations at ``lost``, which a node of a cluster did not answer. Where no node answered, the
-        caller repeats."""
+        """Repeat the operations at the positions ``lost``, which a node of a cluster did not answer, once. Where none
+        was answered, raise: then the caller repeats the batch."""
         await self._drop()
         first_error = replies[lost[0]]
         if len(lost) == len(replies) and isinstance(first_error, ConnectionLost):
@@ -126,7 +128,7 @@ class RedisPort:
     async def _raise_failed(self, items: Sequence[Any]) -> Sequence[Any]:
         for item in items:
             if isinstance(item, Exception):
-                error = self._error_of(item)
+                error = self._translate_item(item)
                 if isinstance(error, ConnectionLost):
                     await self._drop()
                 raise error
@@ -158,73 +160,79 @@ class RedisPort:
     # -- many records
 
     async def list(self, query: Query) -> Page:
-        """Records in doubt come from their index, bucket after bucket; all others from a SCAN of node after node.
+        """Records in doubt are read from their index, bucket after bucket; all others by a SCAN of node after node.
 
-        A page is a bounded number of steps; the next one resumes behind the last record that was shown.
+        A page is a bounded number of steps. The next page resumes behind the last record that was shown.
         """
-        kind = "i" if query.state == "in_doubt" else "s"
-        first, cursor, after = ("", "0", b"") if query.cursor is None else parse_cursor(query.cursor, kind)
-        if kind == "i":
-            sizes = await self._run_on_indexes(self._layout.indexes(), "sizes")
-            places = [str(bucket) for bucket, size in enumerate(sizes) if size[0] or str(bucket) == first]
-        else:
-            places = list(await self._connection.nodes())
-        if query.cursor is not None:
-            if first not in places:
-                raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
-            places = places[places.index(first) :]
+        kind: ListKind = "index" if query.state == "in_doubt" else "scan"
+        read_step = self._read_index_step if kind == "index" else self._read_scan_step
+        position = None if query.cursor is None else parse_cursor(query.cursor, kind)
+        places = await self._list_places(kind, position)  # the first is read now
+        scan, after = ("0", b"") if position is None else (position.scan, position.after)
         records: list[Record] = []
         for _ in range(MAX_LIST_STEPS):
             if not places:
                 return Page(records)
             if len(records) == query.limit:
                 break
-            read_step = self._read_index_step if kind == "i" else self._read_scan_step
-            next_cursor, rows = await read_step(query, places[0], cursor, after, query.limit - len(records))
+            next_scan, rows = await read_step(query, places[0], scan, after, query.limit - len(records))
             for name, fields in rows:
                 if len(records) == query.limit:
-                    return Page(records, f"{kind}|{cursor}|{after.hex()}|{places[0]}")
+                    return Page(records, make_cursor(kind, ListPosition(places[0], scan, after)))
                 records += _parse_if_intact(name, fields)
                 after = name
-            cursor, after = next_cursor.decode(), b""
-            if cursor == "0":
+            scan, after = next_scan.decode(), b""
+            if scan == "0":
                 places.pop(0)
-        return Page(records, f"{kind}|{cursor}||{places[0]}" if places else None)
+        return Page(records, make_cursor(kind, ListPosition(places[0], scan, b"")) if places else None)
 
-    async def _read_index_step(self, query: Query, place: str, cursor: str, after: bytes, room: int) -> _Step:
-        """The next cursor, and the records behind ``after`` of one step through a bucket's index, by their names."""
+    async def _list_places(self, kind: ListKind, position: ListPosition | None) -> _Places:
+        """The places that are still to be read, from that of ``position`` on."""
+        start = None if position is None else position.place
+        places: Sequence[str]
+        if kind == "index":
+            sizes = await self._run_on_indexes(self._layout.indexes(), "sizes")
+            places = [str(bucket) for bucket, size in enumerate(sizes) if size[0] or str(bucket) == start]
+        else:
+            places = await self._connection.nodes()
+        if start is not None and start not in places:
+            raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
+        return list(places) if start is None else list(places[places.index(start) :])
+
+    async def _read_index_step(self, query: Query, place: str, scan: str, after: bytes, room: int) -> _Step:
+        """Read one step through the index of the bucket ``place``: the records in doubt whose keys are behind
+        ``after``."""
         index, prefix = self._layout.indexes()[int(place)], self._layout.buckets[int(place)]
-        step = ("step", cursor, SCAN_STEP_KEYS, query.scope or "")
-        ((next_cursor, damaged, *members),) = await self._run_on_indexes([index], *step)
+        step = ("step", scan, SCAN_STEP_KEYS, query.scope or "")
+        ((next_scan, damaged, *members),) = await self._run_on_indexes([index], *step)
         for error in damaged:
-            _log_skipped(self._error_of(ReplyError(error.decode())))
+            _log_skipped(self._translate_item(ReplyError(error.decode())))
         rows = {prefix + identity: fields for identity, fields in zip(members[::2], members[1::2], strict=True)}
-        return next_cursor, sorted(row for row in rows.items() if row[0] > after)
+        return next_scan, sorted(row for row in rows.items() if row[0] > after)
 
-    async def _read_scan_step(self, query: Query, place: str, cursor: str, after: bytes, room: int) -> _Step:
-        """As `_read_index_step`, of a node. Where there are more than ``room`` records, not all of them are read."""
+    async def _read_scan_step(self, query: Query, place: str, scan: str, after: bytes, room: int) -> _Step:
+        """As `_read_index_step`, on the node ``place``. Where there are more than ``room`` records, not all of them are
+        read."""
         letter = STATE_LETTERS[query.state] if query.state is not None else ""
         arg = pack_get(letter, query.scope or "")
-        next_cursor, visited = await self._run_on_node(
-            place, "scan", cursor, self._layout.pattern, SCAN_STEP_KEYS, letter
-        )
+        next_scan, visited = await self._run_on_node(place, "scan", scan, self._layout.pattern, SCAN_STEP_KEYS, letter)
         names = sorted(name for name in set(visited) if name > after)
-        rows: _Rows = []
+        rows: list[tuple[bytes, Any]] = []
         while names and len(rows) <= room:
             chunk, names = names[:READ_BATCH], names[READ_BATCH:]
             replies = await self._connection.batch(RECORDS, chunk, [arg] * len(chunk))
             for name, fields in zip(chunk, replies, strict=True):
                 if isinstance(fields, Exception):
-                    error = self._error_of(fields)
+                    error = self._translate_item(fields)
                     if not isinstance(error, CorruptRecord):
                         await self._raise_failed([error])
                     _log_skipped(error)
                 elif fields:
                     rows.append((name, fields))
-        return next_cursor, rows
+        return next_scan, rows
 
     async def stats(self) -> Stats:
-        """Counts of in_doubt come from its index; the others from a SCAN that ends at ``cap`` of each state, or after a
+        """``in_doubt`` is counted by its index; the others by a SCAN that ends at ``cap`` of each state, or after a
         million keys of any kind: then the states below ``cap`` are approximate."""
         sizes = await self._run_on_indexes(self._layout.indexes(), "sizes")
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
@@ -257,9 +265,11 @@ class RedisPort:
         )
 
     async def sweep(self, limit: int) -> SweepResult:
-        """Redis itself deletes expired records; ``deleted`` counts those that an index still named. What cannot be
-        swept (a damaged record, a node that does not answer) is raised after the rest is swept; a damaged record is
-        raised once only."""
+        """Redis itself deletes expired records; ``deleted`` counts those that an index still named.
+
+        Problems (a damaged record, a node that does not answer) are raised after the rest is swept. A damaged record is
+        raised only once, since the script drops it from its index.
+        """
         if not self._backend.verified:
             await self.check()
         indexes = self._layout.indexes()
@@ -292,7 +302,7 @@ class RedisPort:
     # -- wake-ups, time, checks
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return [identity_of(message) for message in await self._connection.listen(self._layout.channel, timeout)]
+        return [parse_change(message) for message in await self._connection.listen(self._layout.channel, timeout)]
 
     async def now(self) -> int:
         return int(await self._run_on_meta("now"))
@@ -318,7 +328,7 @@ class RedisPort:
                 raise self._connection.errors.translate(error) from error
             if refuse_eviction(reply, self._connection.errors):
                 return
-        raise self._connection.errors.evicting("unknown")
+        raise self._connection.errors.eviction_error("unknown")
 
     async def migrate(self) -> None:
         arg = msgspec.json.encode(("version", FORMAT_VERSION))
@@ -343,5 +353,5 @@ def _parse_if_intact(name: bytes, fields: list[bytes]) -> list[Record]:
 
 
 def _log_skipped(error: Exception) -> None:
-    """Log a damaged record that a list leaves out. Asked for by its name, it raises."""
+    """Log a damaged record that a list leaves out. `RedisPort.get` raises for such a record."""
     log.warning("a list leaves out a damaged record: %s", error)

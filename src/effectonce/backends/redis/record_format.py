@@ -1,6 +1,6 @@
-"""The format of records in Redis: the names of keys, the packed items that scripts take, the replies that they give.
+"""The format of records in Redis: the names of keys, the packed operations for the scripts, and their replies.
 
-``common.lua`` and ``records.lua`` document the same format from the scripts' side.
+``common.lua`` and ``records.lua`` have the same format on the scripts' side: change both together.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from effectonce.errors import CorruptRecord, InvalidOption
 from effectonce.keys import digest
@@ -34,8 +34,8 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}", re.ASCII)
 
 
 class Layout:
-    """The names of a namespace's keys. Records are spread over 256 buckets by the first byte of their digest; a bucket
-    is a hash tag, so that a record and its indexes are on one node of a cluster."""
+    """The names of a namespace's keys. Records are spread over 256 buckets by the first byte of their digest. A
+    bucket's name is a hash tag, so that its records and its indexes are on one node of a cluster."""
 
     def __init__(self, namespace: str) -> None:
         if not _NAMESPACE.fullmatch(namespace):
@@ -44,8 +44,8 @@ class Layout:
         self.meta = f"eo:{{{namespace}}}:meta".encode()
         self.pattern = f"eo:{{{namespace}/??}}:*"
         self.channel = f"eo:{namespace}:changes"
-        #: Cached for the settlement, which soon asks for the key of its claim again: hashing takes 0.8 of the 3 µs that
-        #: we need for one operation.
+        #: The key of a record. Cached, since a settlement soon needs the key of its claim again, and hashing takes 0.8
+        #: of the 3 µs that an operation costs us.
         self.key: Callable[[str, str], bytes] = lru_cache(maxsize=1024)(self._key)
 
     def _key(self, scope: str, key: str) -> bytes:
@@ -56,17 +56,19 @@ class Layout:
         return [bucket + b"open" for bucket in self.buckets]
 
 
-def companions(key: bytes) -> tuple[bytes, ...]:
-    """The indexes that a script may touch beside ``key``."""
+def index_keys(key: bytes) -> tuple[bytes, ...]:
+    """The indexes of the bucket of ``key``, which a script may change together with it."""
     bucket, separator, name = key.partition(b"}:")
     if name == b"meta":
         return ()
     return (bucket + separator + b"open", bucket + separator + b"doubt")
 
 
-# An item: the operation, its flags, the length of the owner, three numbers, the lengths of four texts; then the owner
-# and the texts. The numbers and texts that an operation needs are documented at its function in records.lua.
+# A packed operation: its number, its flags, the length of the owner, three numbers, the lengths of four texts; then the
+# owner and the texts. What the numbers and texts are is documented at the operation's function in records.lua.
 
+_CLAIM, _SETTLE, _RENEW, _LOOK, _REMEMBER, _FORGET, _RESOLVE, _GET = range(1, 9)  # as records.lua numbers them
+_HAS_RESULT, _HAS_ERROR = 2, 4  # flags of settle, remember and resolve
 _pack_head = struct.Struct("<BBBdddIIII").pack
 _STATE_NUMBERS = {"done": 1, "failed": 2, "in_doubt": 3, "free": 4}
 
@@ -75,56 +77,52 @@ def _pack_claim(op: Claim) -> bytes:
     scope, key, owner, prints = op.scope.encode(), op.key.encode(), op.owner, op.fingerprints
     flags = op.doubt_on_lapse + 2 * op.waiting
     lengths = len(scope), len(key), len(prints), 0
-    head = _pack_head(1, flags, len(owner), op.lease, op.retention, op.max_attempts, *lengths)
+    head = _pack_head(_CLAIM, flags, len(owner), op.lease, op.retention, op.max_attempts, *lengths)
     return head + owner + scope + key + prints
 
 
 def _pack_look(op: Look) -> bytes:
-    return _pack_head(4, 0, 0, 0, 0, 0, 0, 0, len(op.fingerprints), 0) + op.fingerprints
+    return _pack_head(_LOOK, 0, 0, 0, 0, 0, 0, 0, len(op.fingerprints), 0) + op.fingerprints
 
 
 def _pack_settlement(op: Settlement) -> bytes:
     result, error, owner = op.result, op.error, op.owner
-    flags = op.refund + 2 * (result is not None) + 4 * (error is not None)
+    flags = op.refund + _HAS_RESULT * (result is not None) + _HAS_ERROR * (error is not None)
     result, error = result or b"", error or b""
     state = _STATE_NUMBERS[op.state]
-    head = _pack_head(2, flags, len(owner), op.token, op.retention, state, 0, 0, len(result), len(error))
+    head = _pack_head(_SETTLE, flags, len(owner), op.token, op.retention, state, 0, 0, len(result), len(error))
     return head + owner + result + error
 
 
 def _pack_renewal(op: Renewal) -> bytes:
-    return _pack_head(3, 0, len(op.owner), op.token, op.lease, op.retention, 0, 0, 0, 0) + op.owner
+    return _pack_head(_RENEW, 0, len(op.owner), op.token, op.lease, op.retention, 0, 0, 0, 0) + op.owner
 
 
 def _pack_remember(op: Remember) -> bytes:
     scope, key, result, prints = op.scope.encode(), op.key.encode(), op.result or b"", op.fingerprints
-    lengths = len(scope), len(key), len(result), len(prints)
-    return _pack_head(5, 2 * (op.result is not None), 0, 0, op.retention, 0, *lengths) + scope + key + result + prints
+    flags, lengths = _HAS_RESULT * (op.result is not None), (len(scope), len(key), len(result), len(prints))
+    return _pack_head(_REMEMBER, flags, 0, 0, op.retention, 0, *lengths) + scope + key + result + prints
 
 
 def pack_forget(retention: int) -> bytes:
-    return _pack_head(6, 0, 0, 0, retention, 0, 0, 0, 0, 0)
+    return _pack_head(_FORGET, 0, 0, 0, retention, 0, 0, 0, 0, 0)
 
 
 def pack_resolution(resolution: Resolution) -> bytes:
-    flags = 2 * (resolution.result is not None) + 4 * (resolution.error is not None)
+    flags = _HAS_RESULT * (resolution.result is not None) + _HAS_ERROR * (resolution.error is not None)
     result, error = resolution.result or b"", resolution.error or b""
-    return (
-        _pack_head(
-            7, flags, 0, 0, resolution.retention, _STATE_NUMBERS[resolution.state], 0, 0, len(result), len(error)
-        )
-        + result
-        + error
-    )
+    numbers = (0, resolution.retention, _STATE_NUMBERS[resolution.state])
+    return _pack_head(_RESOLVE, flags, 0, *numbers, 0, 0, len(result), len(error)) + result + error
 
 
 def pack_get(letter: str = "", scope: str = "") -> bytes:
-    """Read a record; only if it is in the state of ``letter`` and in ``scope``, where these are given."""
-    body, note = letter.encode(), scope.encode()
-    return _pack_head(8, 0, 0, 0, 0, 0, 0, 0, len(body), len(note)) + body + note
+    """Pack the reading of a record. ``letter`` and ``scope``, where given, are the state and the scope that it must
+    have."""
+    state, wanted_scope = letter.encode(), scope.encode()
+    return _pack_head(_GET, 0, 0, 0, 0, 0, 0, 0, len(state), len(wanted_scope)) + state + wanted_scope
 
 
-PACK: Final[dict[type, Callable[[Any], bytes]]] = {
+PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Claim: _pack_claim,
     Look: _pack_look,
     Settlement: _pack_settlement,
@@ -133,7 +131,7 @@ PACK: Final[dict[type, Callable[[Any], bytes]]] = {
 }
 
 
-# Replies
+# -- replies
 
 _KINDS: dict[bytes, Kind] = {
     b"absent": "absent",
@@ -142,26 +140,27 @@ _KINDS: dict[bytes, Kind] = {
 }
 STATE_LETTERS: Final[dict[State, str]] = {"claimed": "C", "done": "D", "failed": "F", "in_doubt": "I", "free": "R"}
 _STATES: dict[bytes, State] = {letter.encode(): state for state, letter in STATE_LETTERS.items()}
-_unpack_header = struct.Struct("<cBdddd3s3s").unpack_from  # after it the end of a claim's lease, then the owner
+_unpack_header = struct.Struct("<cBdddd3s3s").unpack_from  # behind it: the end of a claim's lease, then the owner
 _HEADER_SIZE = 40
 
 
 def parse_answer(item: list[Any]) -> Answer:
-    """The answer to a claim or a look. (A claim of a new record is answered by its token alone.)"""
+    """Parse the answer to a claim or a look. (A claim of a new record is answered by its token alone.)"""
     kind, token, attempts, generation, extra = item
     if kind == b"claimed":
-        return Answer("claimed", token, attempts, generation, None, None, 0.0, extra == 1)
+        return Answer("claimed", token, attempts, generation, lapsed=extra == 1)
     if kind == b"done":
-        return Answer("done", token, attempts, generation, extra)
+        return Answer("done", token, attempts, generation, result=extra)
     if kind == b"in_progress":
-        return Answer("in_progress", token, attempts, generation, None, None, extra / 1e6)
+        return Answer("in_progress", token, attempts, generation, retry_after=extra / 1e6)
     if kind == b"failed":
-        return Answer("exhausted" if extra == EXHAUSTED else "failed", token, attempts, generation, None, extra)
+        failed: Kind = "exhausted" if extra == EXHAUSTED else "failed"
+        return Answer(failed, token, attempts, generation, error=extra)
     return Answer(_KINDS[kind], token, attempts, generation)
 
 
 def parse_record(name: bytes, fields: list[bytes]) -> Record:
-    """The record in a hash; `CorruptRecord` where it is not one that effectonce wrote."""
+    """Parse the record in a hash. `CorruptRecord` where effectonce did not write it."""
     by_name = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
         header = by_name[b"h"]
@@ -189,18 +188,36 @@ def parse_record(name: bytes, fields: list[bytes]) -> Record:
         raise CorruptRecord(f"{name!r} cannot be read: {error!r}; look at it with HGETALL, then DEL it") from error
 
 
-def identity_of(message: bytes) -> tuple[str, str]:
-    """The (scope, key) in a message on the channel of changes."""
+def parse_change(message: bytes) -> tuple[str, str]:
+    """Parse the (scope, key) in a message on the channel of changes."""
     length, _, rest = message.partition(b":")
     return rest[: int(length)].decode(), rest[int(length) :].decode()
 
 
-def parse_cursor(cursor: str, kind: str) -> tuple[str, str, bytes]:
-    """The (bucket or node, cursor of SCAN, last name shown) in a page's cursor. `InvalidOption` for another list's."""
+# -- the cursors of a list
+
+#: A list reads the index of what is in doubt, or scans all keys.
+ListKind = Literal["index", "scan"]
+
+
+class ListPosition(NamedTuple):
+    """How far a list was read."""
+
+    place: str  # the number of a bucket, or the name of a node
+    scan: str  # the cursor of SCAN or ZSCAN there
+    after: bytes  # the last key that was shown of this step; b"": none
+
+
+def make_cursor(kind: ListKind, position: ListPosition) -> str:
+    return f"{kind[0]}|{position.scan}|{position.after.hex()}|{position.place}"
+
+
+def parse_cursor(cursor: str, kind: ListKind) -> ListPosition:
+    """The position in a page's cursor. `InvalidOption` for a cursor of another list."""
     try:
         cursor_kind, scan, after, place = cursor.split("|")
-        if cursor_kind != kind or not scan.isdigit():
+        if cursor_kind != kind[0] or not scan.isdigit():
             raise ValueError
-        return place, scan, bytes.fromhex(after)
+        return ListPosition(place, scan, bytes.fromhex(after))
     except ValueError:
         raise InvalidOption("this cursor was not made by this query; start again without one") from None

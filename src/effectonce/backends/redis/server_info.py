@@ -1,4 +1,4 @@
-"""What a Redis says about its own health: its memory, and how it persists what it has confirmed."""
+"""What a Redis reports about its own health: its memory, and how it persists what it has confirmed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from effectonce.record import Figures
 from .connection import RedisConnection
 from .errors import ReplyError
 
-#: How a node persists its data, the worst first. ``unknown``: we may not ask.
+#: How a node persists its data, the worst first. ``unknown``: the server forbids the question.
 PERSISTENCE = ("none", "unknown", "snapshots", "log")
 
 
 async def read_figures(connection: RedisConnection) -> Figures:
-    """The figures for `effectonce doctor`; of several nodes, those of the worst."""
+    """Read the figures for `effectonce doctor`: those of the worst node, where there are several."""
     memory: tuple[int, int] | None = None
     persistence, writes = PERSISTENCE[-1], "ok"
     for node in await connection.nodes():
@@ -37,7 +37,7 @@ def _persistence(info: dict[str, str]) -> str:
 
 
 async def _read_info(connection: RedisConnection, node: str, *words: str) -> dict[str, str]:
-    """The reply as a dict; {} where the server forbids the command, as some services do."""
+    """Send a command, and return its reply as a dict; {} where the server forbids it, as some services do."""
     try:
         reply = await connection.command(node, *words)
     except ReplyError as error:

@@ -1,4 +1,4 @@
-"""One socket to a Redis, sync or async: bytes out, parsed replies in, and nothing is reused after a failure."""
+"""One socket to a Redis, sync or async: it sends bytes and returns parsed replies. After a failure it is not reused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SyncRedisSocket:
     async def receive(self, count: int | None, within: float | None = None) -> list[Any]:
         sock, reader = self._socket, self._reader
         if sock is None:
-            raise self.endpoint.errors.broken(None)
+            raise self.endpoint.errors.broken_connection_error(None)
         remaining = self.endpoint.timeout if within is None else within
         deadline = time.monotonic() + remaining
         replies: list[Any] = []
@@ -55,9 +55,7 @@ class SyncRedisSocket:
                     replies.append(reply)
                 if len(replies) >= (count or 1):
                     break
-                if (
-                    remaining < 0
-                ):  # a socket's timeout is per recv: a server that sends byte by byte must not stretch it
+                if remaining < 0:  # the timeout of a socket is for each recv: a slow sender must not stretch ours
                     raise TimeoutError
                 if sock.gettimeout() != remaining:
                     sock.settimeout(max(remaining, MIN_TIMEOUT_S))
@@ -82,10 +80,12 @@ class SyncRedisSocket:
             sock.close()
 
     def _drop_after(self, error: OSError) -> Exception:
-        """Drop the connection. Returns our exception for what broke it."""
+        """Drop the connection, and return our exception for the error that broke it."""
         self.drop()
         errors = self.endpoint.errors
-        return errors.timed_out(self.endpoint.timeout) if isinstance(error, TimeoutError) else errors.broken(error)
+        if isinstance(error, TimeoutError):
+            return errors.timeout_error(self.endpoint.timeout)
+        return errors.broken_connection_error(error)
 
     async def _open(self) -> socket.socket:
         endpoint = self.endpoint
@@ -108,13 +108,14 @@ class SyncRedisSocket:
             if sock is not None:
                 sock.close()
             if isinstance(error, OSError | endpoint.error_kind.connection_lost):
-                raise endpoint.errors.cannot_connect(error, endpoint.connect_timeout) from error
+                raise endpoint.errors.connect_error(error, endpoint.connect_timeout) from error
             raise
         return sock
 
 
 class _ReplyStream(asyncio.Protocol):
-    """Parses the bytes received, and wakes the one waiter when ``wanted`` replies are complete, or none can come."""
+    """Parses the received bytes. Wakes its one waiter when ``wanted`` replies are complete, or the connection is
+    lost."""
 
     transport: asyncio.Transport
 
@@ -159,7 +160,7 @@ class AsyncRedisSocket:
     async def receive(self, count: int | None, within: float | None = None) -> list[Any]:
         stream = self._stream
         if stream is None:
-            raise self.endpoint.errors.broken(None)
+            raise self.endpoint.errors.broken_connection_error(None)
         wanted = count or 1
         try:
             if len(stream.replies) < wanted and stream.lost is None:
@@ -170,13 +171,13 @@ class AsyncRedisSocket:
             if count is None:
                 return []
             self.drop()
-            raise self.endpoint.errors.timed_out(self.endpoint.timeout) from error
-        except BaseException:  # a cancelled caller leaves half a reply behind
+            raise self.endpoint.errors.timeout_error(self.endpoint.timeout) from error
+        except BaseException:  # cancelled: replies are under way that the next caller would take for its own
             self.drop()
             raise
         if len(stream.replies) < wanted:
             self.drop()
-            raise self.endpoint.errors.broken(stream.lost) from stream.lost
+            raise self.endpoint.errors.broken_connection_error(stream.lost) from stream.lost
         replies = stream.replies[:count]
         del stream.replies[:count]
         return replies
@@ -210,12 +211,12 @@ class AsyncRedisSocket:
         except BaseException as error:
             self.drop()
             if isinstance(error, OSError | endpoint.error_kind.connection_lost):
-                raise endpoint.errors.cannot_connect(error, endpoint.connect_timeout) from error
+                raise endpoint.errors.connect_error(error, endpoint.connect_timeout) from error
             raise
         return stream
 
 
 def _tune(sock: Any) -> None:
-    """Send small packets at once, and notice a dead peer in the end."""
+    """Send small packets at once (TCP_NODELAY), and notice a dead server eventually (SO_KEEPALIVE)."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

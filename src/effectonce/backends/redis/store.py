@@ -1,4 +1,4 @@
-"""The Redis store: what a ``redis://`` URL or a client of the caller's says, as connections and ports.
+"""The Redis store: it makes connections and ports from a ``redis://`` URL, or from a client of the caller's.
 
 It serves Redis >= 6, Valkey and Redis Cluster. `port` has the operations, `record_format` the keys and the packed
 items, ``records.lua`` and ``indexes.lua`` the scripts.
@@ -13,10 +13,10 @@ from effectonce.contracts import Capabilities, Port
 from effectonce.errors import InvalidOption
 from effectonce.values.urls import Address
 
-from .client_connection import RedisClientConnection, endpoint_of, is_async, is_cluster
+from .client_connection import RedisClientConnection, is_async, is_cluster, read_endpoint
 from .cluster import Node, RedisClusterConnection, parse_nodes
 from .connection import RedisConnection, RedisNodeConnection
-from .endpoint import RedisEndpoint, endpoint_at
+from .endpoint import RedisEndpoint, parse_endpoint
 from .port import RedisPort
 from .record_format import Layout
 from .socket import AsyncRedisSocket, SyncRedisSocket
@@ -37,9 +37,9 @@ class RedisStoreBackend:
         self._seeds: list[Node] = []
         if address.scheme == "redis+cluster":
             no_nodes: list[Node] = []
-            first = (address.host or "localhost", address.port or 6379)
+            first = Node(address.host or "localhost", address.port or 6379)
             self._seeds = [first, *address.take("nodes", parse_nodes, no_nodes)]
-        self._endpoint = endpoint_at(address)
+        self._endpoint = parse_endpoint(address)
         address.done()
         if self._seeds and self._endpoint.db:
             raise InvalidOption(f"a Redis Cluster has only database 0, got {address}")
@@ -49,7 +49,8 @@ class RedisStoreBackend:
     def _set_up(self, shown: str, namespace: str, *, mixed_batches: bool) -> None:
         self.shown = shown
         self.layout = Layout(namespace)
-        # Whether a port of this process has checked the server, and no connection was lost since.
+        # Whether a port of this process has checked the server, with no connection lost since. After a failover it may
+        # be another server, with other settings: so ports reset this when a connection breaks.
         self.verified = False
         self.capabilities = Capabilities(
             name="redis", mixed_batches=mixed_batches, notifies=True, expires_by_itself=True
@@ -81,8 +82,8 @@ class RedisClientStoreBackend(RedisStoreBackend):
 
     A sync client serves sync code, an async one async code, through ``client.execute_command``; its owner closes it.
     For the other kind of code we open connections of our own to the same server: heartbeats run on a thread, also
-    beside async clients. Some clients do not say which server that is (Sentinel, a pool of one's own): then a sync
-    client raises `SyncAsyncMismatch` when async code asks, and an async one is refused here, since its leases could not
+    beside async clients. Some clients do not tell which server that is (Sentinel, a custom pool). Then a sync client
+    raises `SyncAsyncMismatch` when async code uses the store; an async one is refused here, since its leases could not
     be renewed.
     """
 
@@ -94,7 +95,7 @@ class RedisClientStoreBackend(RedisStoreBackend):
             )
         require_driver("Redis", "redis", "hiredis")
         if is_async(client):
-            endpoint_of(client)
+            read_endpoint(client)
         self._client = client
         kind = type(client)
         # Through a cluster client each operation of a batch is a round trip of its own.
@@ -106,6 +107,6 @@ class RedisClientStoreBackend(RedisStoreBackend):
         client = self._client
         if is_async(client) == (socket_kind is AsyncRedisSocket):
             return RedisClientConnection(client, self.shown)
-        endpoint = endpoint_of(client)
-        seeds = [(endpoint.host, endpoint.port)] if is_cluster(client) else []
+        endpoint = read_endpoint(client)
+        seeds = [Node(endpoint.host, endpoint.port)] if is_cluster(client) else []
         return self._connect_to(endpoint, seeds, socket_kind)

@@ -1,4 +1,4 @@
-"""A queue on Redis: the names of its keys, its scripts, and packets as entries of its stream."""
+"""A queue as a Redis stream: the names of its keys, its scripts, and packets as entries of the stream."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from .connection import RedisBrokerConnection, Script
 from .errors import ReplyError
 
 SETTLE: Final = Script("stream_settle")
-TEND: Final = Script("stream_tend")
+MAINTAIN: Final = Script("stream_maintain")
 
 _headers_decoder = msgspec.json.Decoder(dict[str, str])
 to_json = msgspec.json.Encoder().encode
 
 
 class StreamKeys:
-    """The keys of a queue and its group. In a Cluster, one slot holds them all."""
+    """The names of the keys of a queue and its group. ``{queue}`` is their hash tag: one slot of a Cluster holds them
+    all."""
 
     def __init__(self, namespace: str, queue: str, group: str) -> None:
         self.queue, self.group = queue, require_name(group, "group")
@@ -36,7 +37,7 @@ def stream_key(namespace: str, queue: str) -> str:
 
 
 async def declare_group(connection: RedisBrokerConnection, keys: StreamKeys) -> None:
-    """Create the stream and the group where they are missing. The group reads the stream from its start."""
+    """Create the stream and the group where they are missing. A new group reads the stream from its start."""
     create = ("XGROUP", "CREATE", keys.stream, keys.group, "0", "MKSTREAM")
     (reply,) = await connection.exchange(create, check=False)
     if isinstance(reply, ReplyError) and reply.code != "BUSYGROUP":
@@ -44,15 +45,18 @@ async def declare_group(connection: RedisBrokerConnection, keys: StreamKeys) -> 
 
 
 def make_fields(packet: Packet) -> tuple[str | bytes, ...]:
-    """The fields of the entry that carries ``packet``."""
+    """Make the fields of the entry that carries ``packet``."""
     headers = to_json(packet.headers) if packet.headers else b""
     fields = ("body", packet.body, "headers", headers, "id", packet.id)
     return fields if packet.ordering_key is None else (*fields, "key", packet.ordering_key)
 
 
 def read_packet(fields: Mapping[bytes, bytes]) -> Packet:
-    """The packet in an entry, which another producer may have written. Then what is no text is escaped, headers that
-    are not ours are one header, and without a body the fields themselves are it, as JSON."""
+    """Read the packet in an entry, which another producer may have written.
+
+    Bytes that are not UTF-8 are escaped; a field ``headers`` that is not our JSON becomes one header; and where there
+    is no field ``body``, the body is all fields as JSON.
+    """
     if b"body" not in fields:
         return Packet(
             body=to_json({_text(name): _text(fields[name]) for name in fields if name not in (b"group", b"attempts")})

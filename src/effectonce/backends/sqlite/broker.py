@@ -1,8 +1,8 @@
-"""Queues in a SQLite file: for one machine, several processes. May be the file of the store.
+"""Queues in a SQLite file, for several processes on one machine. It may be the file of the store.
 
-The machine's wall clock is the broker's clock, since all processes that share the file share it. A delivered message
-stays in its table, invisible until its ack window ends; of one ordering key only the oldest is ever visible. The
-statements are in ``broker.sql``. Consumers poll every few milliseconds: SQLite cannot notify them.
+The broker's clock is the machine's wall clock, which all processes that share the file have in common. A delivered
+message stays in its table, invisible until its ack window ends; only the oldest message of an ordering key is ever
+visible. The statements are in ``broker.sql``. Consumers poll every few milliseconds: SQLite cannot notify them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SQLiteBrokerBackend:
 
     ``ack_window``: how long an unsettled delivery stays with its consumer. ``synchronous``: with FULL (default) and
     EXTRA, confirmed messages survive a power cut; with NORMAL a power cut may lose the last of them, the death of a
-    process none. ``timeout``: how long to wait for the write lock.
+    process none. ``timeout``: how long to wait for the write lock. ``prefix``: of the tables.
     """
 
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
@@ -108,9 +108,9 @@ class SQLiteBrokerBackend:
         return self.file.lacks(self._names["version"])
 
     def prepare(self, cursor: sqlite3.Cursor) -> None:
-        """Create the tables where they are missing; called first on every new connection.
+        """Create the tables where they are missing. Every new connection calls this first.
 
-        `SchemaMismatch` where another release has created them.
+        Raises `SchemaMismatch` where a release with another schema has created them.
         """
         select = f"SELECT schema FROM {self._names['version']}"
         try:
@@ -131,21 +131,22 @@ class SQLiteBrokerBackend:
 
 
 class BrokerConnection:
-    """One connection, on a thread of its own, that raises a broker's errors."""
+    """One connection, on a thread of its own. It raises `BrokerUnavailable` where a store would raise
+    `StoreUnavailable`."""
 
     def __init__(self, backend: SQLiteBrokerBackend) -> None:
         self._connection = SQLiteConnection(backend.file, backend.prepare)
         self._threaded = ThreadedConnection(self._connection)
 
     async def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        """Run ``work`` and return its result; each of its statements is a transaction of its own."""
+        """Run ``work``, and return its result. Each of its statements is a transaction of its own."""
         with _as_broker_errors():
             return await self._threaded.execute(work)
 
     async def transaction(self, work: Callable[[sqlite3.Cursor], T], on_commit: Callable[[T], None] | None = None) -> T:
-        """Run ``work`` in one transaction and return its result; it may be run more than once.
+        """Run ``work`` in one transaction, and return its result. It may run more than once, while the file is locked.
 
-        ``on_commit`` gets the result on the connection's thread after the commit, even where the caller was cancelled.
+        ``on_commit`` gets the result on the connection's thread after the commit, even if the caller was cancelled.
         """
 
         def commit() -> T:
@@ -186,7 +187,7 @@ class SQLitePublisher:
 
 
 class SQLiteDelivery(HeldDelivery):
-    """The key is the row's number; the token proves that the row is still this consumer's."""
+    """A `HeldDelivery` whose key is the number of its row. The token proves that the row is still this consumer's."""
 
     token: bytes
     ordering_key: str | None
@@ -232,7 +233,7 @@ class SQLiteConsumer:
                 lambda cursor: self._ack_and_take(cursor, acks, limit), self._add_deliveries
             )
         except BaseException:
-            self._acks = acks + self._acks  # sent or not: an ack may be repeated
+            self._acks = acks + self._acks  # perhaps they were sent; an ack may be repeated
             raise
 
     def _room(self, limit: int) -> int:
@@ -268,7 +269,8 @@ class SQLiteConsumer:
         self._arrived += deliveries
 
     def _delete(self, cursor: sqlite3.Cursor, held: SQLiteDelivery) -> bool:
-        """Delete a settled message: the next of its ordering key becomes visible. False where it is another's now."""
+        """Delete a settled message, and make the next one of its ordering key visible. False where another consumer has
+        it now."""
         if cursor.execute(self._sql["delete"], (held.key, held.token)).rowcount == 0:
             return False
         if held.ordering_key is not None:
@@ -278,13 +280,10 @@ class SQLiteConsumer:
     # -- settling
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        now = self._now()
-        was_held = [self._unsettled.release(delivery.handle) for delivery in deliveries]
-        held = _held_among(deliveries, was_held)
-        if all(delivery.ends_at > now for delivery in held):
-            self._acks += held
-            return was_held
-        return await self._apply_to_held(self._delete, deliveries, was_held)
+        if not all(map(self._unsettled.owns, self._held_among(deliveries))):
+            return await self._settle(self._delete, deliveries)  # the timeout of one is over: is the row still ours?
+        self._acks += self._held_among(deliveries)
+        return [self._unsettled.release(delivery.handle) for delivery in deliveries]
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         return await self._settle(self._make_visible_after(delay), deliveries)
@@ -314,29 +313,16 @@ class SQLiteConsumer:
             held.ends_at = ends_at
             return True
 
-        is_held = [self._unsettled.holds(delivery.handle) for delivery in deliveries]
-        return await self._apply_to_held(extend, deliveries, is_held)
+        return await self._unsettled.extend(deliveries, lambda held: self._apply(extend, held))
 
     async def _settle(
         self, work: Callable[[sqlite3.Cursor, SQLiteDelivery], bool], deliveries: Sequence[Delivery]
     ) -> list[bool]:
         """Apply ``work`` to every delivery that is unsettled, and release it. Returns which ones were still ours."""
-        was_held = [self._unsettled.release(delivery.handle) for delivery in deliveries]
-        try:
-            return await self._apply_to_held(work, deliveries, was_held)
-        except BaseException:
-            self._unsettled.restore(_held_among(deliveries, was_held))  # the caller may try again
-            raise
+        return await self._unsettled.settle(deliveries, lambda held: self._apply(work, held))
 
-    async def _apply_to_held(
-        self,
-        work: Callable[[sqlite3.Cursor, SQLiteDelivery], bool],
-        deliveries: Sequence[Delivery],
-        is_held: Sequence[bool],
-    ) -> list[bool]:
-        """Apply ``work`` to the deliveries that this consumer holds. Returns to which of all it was applied."""
-        applied = iter(await self._apply(work, _held_among(deliveries, is_held)))
-        return [held and next(applied) for held in is_held]
+    def _held_among(self, deliveries: Sequence[Delivery]) -> list[SQLiteDelivery]:
+        return [delivery.handle for delivery in deliveries if self._unsettled.holds(delivery.handle)]
 
     async def _apply(
         self, work: Callable[[sqlite3.Cursor, SQLiteDelivery], bool], held: Sequence[SQLiteDelivery]
@@ -359,10 +345,6 @@ class SQLiteConsumer:
     async def _give_back(self) -> None:
         await self.flush()
         await self._apply(self._make_visible_after(0.0), list(self._unsettled))
-
-
-def _held_among(deliveries: Sequence[Delivery], is_held: Sequence[bool]) -> list[SQLiteDelivery]:
-    return [delivery.handle for delivery, held in zip(deliveries, is_held, strict=True) if held]
 
 
 class SQLiteDeadLetters:

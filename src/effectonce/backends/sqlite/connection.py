@@ -1,7 +1,8 @@
-"""One connection to a SQLite file: it waits for the file's write lock, and opens again after an error.
+"""A connection to a SQLite file: it waits for the file's write lock, and opens again after an error.
 
-Ports are written once, for a `PortConnection`: for sync callers a `DirectConnection`, for an event loop a
-`ThreadedConnection`. `each_statement` and `one_transaction` make their methods of functions that take a cursor.
+Ports are written once, for a `PortConnection`. For sync callers that is a `DirectConnection`, for an event loop a
+`ThreadedConnection`. The decorators `in_autocommit` and `in_transaction` turn functions that take a cursor into the
+coroutine methods of a port.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ MAX_LOCK_PAUSE_S: Final = 0.005
 class SQLiteConnection:
     """One connection to one file, for one caller at a time, on any thread.
 
-    It opens when first used and again after an error. Work is repeated while another connection holds the write lock,
-    and reads the clock again each time: SQLite's own busy timeout would wait *inside* a statement, with the time
-    already bound, and a lease could be over before it was written.
+    It opens when first used and again after an error. While another connection holds the write lock, the work is
+    repeated, and reads the clock again each time. SQLite's own busy timeout would wait *inside* a statement, whose
+    parameters hold the time already: a lease could be over before it was written.
     """
 
     def __init__(self, file: SQLiteFile, prepare: Callable[[sqlite3.Cursor], None]) -> None:
         self._file = file
         self._prepare = prepare
-        # The cursor of the open connection is in one of these: outside of a transaction, or inside of one.
+        # The cursor of the open connection is in one of these: in the first outside of a transaction, in the second
+        # inside of one.
         self._cursor: sqlite3.Cursor | None = None
         self._cursor_in_transaction: sqlite3.Cursor | None = None
 
     def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        """Call ``work`` with the cursor; each of its statements is a transaction of its own. It may be called again
-        while another connection holds the lock, up to the timeout."""
+        """Call ``work`` with the cursor, in autocommit: each of its statements is a transaction of its own. While
+        another connection holds the lock, it is called again, up to the timeout."""
         deadline = time.monotonic() + self._file.timeout
         pause = FIRST_LOCK_PAUSE_S
         while True:
@@ -58,7 +60,7 @@ class SQLiteConnection:
                         f"{self._file} was locked by another connection for {self._file.timeout:g} s; end the "
                         "transaction that holds it, or raise the option timeout"
                     ) from error
-            # Random, so that processes that wait for one lock do not retry in step.
+            # Random, so that processes that wait for one lock do not retry at the same moments.
             time.sleep(min(remaining, random.uniform(0, pause)))
             pause = min(pause * 2, MAX_LOCK_PAUSE_S)
 
@@ -66,8 +68,9 @@ class SQLiteConnection:
         """As `execute`, in one transaction, with the write lock held from the start."""
 
         def within(cursor: sqlite3.Cursor) -> T:
-            # An interruption may leave the connection inside of the transaction, even during the rollback. Used again,
-            # it would answer from what it never commits. So it is hidden from `execute`, and `_open` closes it.
+            # An interruption (Ctrl-C) may leave the connection inside of the transaction, even during the rollback. The
+            # next `execute` must not use it then: it would read what is never committed. It does not see this cursor,
+            # and `_open` closes the connection.
             self._cursor, self._cursor_in_transaction = None, cursor
             try:
                 cursor.execute("BEGIN IMMEDIATE")
@@ -82,7 +85,7 @@ class SQLiteConnection:
         return self.execute(within)
 
     def _undo(self, cursor: sqlite3.Cursor) -> None:
-        """Roll back, or close the connection where that fails, which has the same effect."""
+        """Roll back. Where that fails, close the connection, which has the same effect."""
         try:
             if cursor.connection.in_transaction:
                 cursor.execute("ROLLBACK")
@@ -91,7 +94,7 @@ class SQLiteConnection:
             self.close()
 
     def _open(self) -> sqlite3.Cursor:
-        """Open a new connection in place of the old one, and prepare it. Returns its cursor."""
+        """Open a new connection in place of the old one, and prepare its tables. Returns its cursor."""
         self.close()
         opened = self._file.open()
         try:
@@ -104,12 +107,12 @@ class SQLiteConnection:
         return cursor
 
     def close(self) -> None:
-        """Close it; the next use opens another."""
+        """Close the connection. The next use opens another."""
         cursor, self._cursor, self._cursor_in_transaction = self._cursor or self._cursor_in_transaction, None, None
         if cursor is not None:
             try:
                 cursor.connection.close()
-            except sqlite3.Error:  # it holds nothing any more
+            except sqlite3.Error:  # it is given up in any case
                 pass
 
 
@@ -140,6 +143,8 @@ class DirectConnection:
 
 
 class HasConnection(Protocol):
+    """A port, as the decorators below need it."""
+
     connection: PortConnection
 
 
@@ -147,8 +152,9 @@ PortT = TypeVar("PortT", bound=HasConnection)
 Method = Callable[Concatenate[PortT, P], Coroutine[Any, Any, T]]
 
 
-def each_statement(work: Callable[Concatenate[PortT, sqlite3.Cursor, P], T]) -> Method[PortT, P, T]:
-    """Make ``work(self, cursor, …)`` a coroutine method ``work(self, …)``: see `SQLiteConnection.execute`."""
+def in_autocommit(work: Callable[Concatenate[PortT, sqlite3.Cursor, P], T]) -> Method[PortT, P, T]:
+    """Turn ``work(self, cursor, …)`` into a coroutine method ``work(self, …)`` that runs it by
+    `SQLiteConnection.execute`."""
 
     @functools.wraps(work)
     async def execute(port: PortT, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -157,8 +163,9 @@ def each_statement(work: Callable[Concatenate[PortT, sqlite3.Cursor, P], T]) -> 
     return execute
 
 
-def one_transaction(work: Callable[Concatenate[PortT, sqlite3.Cursor, P], T]) -> Method[PortT, P, T]:
-    """Make ``work(self, cursor, …)`` a coroutine method ``work(self, …)``: see `SQLiteConnection.transaction`."""
+def in_transaction(work: Callable[Concatenate[PortT, sqlite3.Cursor, P], T]) -> Method[PortT, P, T]:
+    """Turn ``work(self, cursor, …)`` into a coroutine method ``work(self, …)`` that runs it by
+    `SQLiteConnection.transaction`."""
 
     @functools.wraps(work)
     async def execute(port: PortT, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -168,8 +175,8 @@ def one_transaction(work: Callable[Concatenate[PortT, sqlite3.Cursor, P], T]) ->
 
 
 def run_script(cursor: sqlite3.Cursor, script: str) -> None:
-    """Run several statements in one transaction, under the write lock: two processes may do so at once. After a failure
-    the caller closes the connection, which rolls back."""
+    """Run several statements in one transaction, under the write lock, so that two processes may do so at once. After a
+    failure the caller must close the connection, which rolls back."""
     cursor.execute("BEGIN IMMEDIATE")
     run_statements(cursor, script)
     cursor.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""A SQLite file: path and options from a URL, opening it, and its errors as ours."""
+"""A SQLite file: its path and options, read from a URL; opening it; and the translation of its errors to ours."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SQLiteFile:
             raise InvalidOption(f"{address} names no file; write sqlite:///file.db, or memory:// for a store in memory")
         if "\0" in path:
             raise InvalidOption("a path cannot contain a zero byte")
-        # Made absolute here: a later change of directory must not change the store.
+        # Made absolute, so that a later change of the working directory does not change the store.
         self.path = os.path.abspath(path)
         self.synchronous = address.take("synchronous", _synchronous_level, "FULL")
         self.timeout = address.seconds("timeout", 5.0)
@@ -79,12 +79,12 @@ class SQLiteFile:
         try:
             with closing(sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True)) as opened:
                 row = opened.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-        except sqlite3.Error:  # `open` will raise what is wrong with it
+        except sqlite3.Error:  # `open` will raise the cause
             return False
         return row is None
 
     def translate(self, error: sqlite3.Error) -> EffectOnceError:
-        """Return ``error`` as one of ours, with the remedy."""
+        """Return our error for ``error``, with the remedy."""
         extended_code: int = getattr(error, "sqlite_errorcode", 0)
         code = extended_code & _PRIMARY_CODE_MASK
         if code == sqlite3.SQLITE_CANTOPEN:
@@ -123,7 +123,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def parse_prefix(text: str) -> str:
-    """A prefix for table names, from a URL's options."""
+    """Check a prefix for table names, from a URL's options, and return it."""
     if f"{text}_".lower().startswith("sqlite_"):
         raise InvalidOption("SQLite reserves names that begin with sqlite_; choose another prefix")
     return table_prefix(text)

@@ -1,4 +1,4 @@
-"""The relay's side of an outbox in a SQLite file. The statements are in ``backends/sqlite/outbox.sql``."""
+"""The outbox in a SQLite file, as a relay uses it. The statements are in ``backends/sqlite/outbox.sql``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from effectonce.contracts.outbox import (
     select_in_turn,
 )
 
-from .connection import PortConnection, SQLiteConnection, each_statement, one_transaction, run_script
+from .connection import PortConnection, SQLiteConnection, in_autocommit, in_transaction, run_script
 
 if TYPE_CHECKING:
     from .store import SQLiteStoreBackend
@@ -63,12 +63,12 @@ class SQLiteOutbox:
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
         return LeasedRows([]) if await self._is_idle(lease) else await self._lease(lease)
 
-    @each_statement
+    @in_autocommit
     def _is_idle(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> bool:
         (idle,) = cursor.execute(self._sql["idle"], _lease_values(lease, self._now())).fetchone()
         return bool(idle)
 
-    @one_transaction
+    @in_transaction
     def _lease(self, cursor: sqlite3.Cursor, lease: LeaseRequest) -> LeasedRows:
         now = self._now()
         values = {**_lease_values(lease, now), "limit": lease.limit}
@@ -86,7 +86,7 @@ class SQLiteOutbox:
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
         return LeasedRows(leased, after, after > 0 or len(due) == lease.limit)
 
-    @one_transaction
+    @in_transaction
     def settle(self, cursor: sqlite3.Cursor, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         now = self._now()
         applied = 0
@@ -105,7 +105,7 @@ class SQLiteOutbox:
 
     # -- for operators and the clean-up
 
-    @one_transaction
+    @in_transaction
     def unpark(self, cursor: sqlite3.Cursor, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
         chosen = None if seqs is None else json.dumps(list(seqs))
         parked = cursor.execute(self._sql["parked"], {"seqs": chosen, "limit": limit}).fetchall()
@@ -116,21 +116,21 @@ class SQLiteOutbox:
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
         values = (state, *parse_cursor(cursor), limit + 1)
-        return build_page(await self.connection.execute(lambda cursor: self._rows(cursor, "list", values)), limit)
+        return build_page(await self.connection.execute(lambda cursor: self._fetch(cursor, "list", values)), limit)
 
-    def _rows(self, cursor: sqlite3.Cursor, name: str, values: tuple[Any, ...]) -> ResultRows:
+    def _fetch(self, cursor: sqlite3.Cursor, name: str, values: tuple[Any, ...]) -> ResultRows:
         return cursor.execute(self._sql[name], values).fetchall()
 
-    @each_statement
+    @in_autocommit
     def stats(self, cursor: sqlite3.Cursor) -> OutboxBacklog:
-        counts = [(state, *self._rows(cursor, "count", (state, COUNT_LIMIT))[0]) for state in get_args(OutboxState)]
-        cleaned = self._rows(cursor, "read_meta", (self._cleaned_name,))
+        counts = [(state, *self._fetch(cursor, "count", (state, COUNT_LIMIT))[0]) for state in get_args(OutboxState)]
+        cleaned = self._fetch(cursor, "read_meta", (self._cleaned_name,))
         return build_backlog([*counts, *(("cleaned", 0, at) for (at,) in cleaned)])
 
-    @one_transaction
+    @in_transaction
     def clean(self, cursor: sqlite3.Cursor, limit: int) -> CleanupResult:
         now = self._now()
-        old = self._rows(cursor, "old", (now, limit + 1))
+        old = self._fetch(cursor, "old", (now, limit + 1))
         cursor.executemany(self._sql["discard"], old[:limit])
         inbox = self._clean_inbox(cursor, now, limit)
         more = len(old) > limit or inbox == limit
@@ -139,13 +139,13 @@ class SQLiteOutbox:
         return CleanupResult(len(old[:limit]), inbox, more)
 
     def _clean_inbox(self, cursor: sqlite3.Cursor, now: int, limit: int) -> int:
-        if not self._rows(cursor, "has_inbox", (self._inbox,)):
+        if not self._fetch(cursor, "has_inbox", (self._inbox,)):
             return 0
         values = {"now": now, "1": limit}
         cursor.execute(self._inbox_sql["purge_attempts"], values).fetchall()
         return len(cursor.execute(self._inbox_sql["purge"], values).fetchall())
 
-    @one_transaction
+    @in_transaction
     def check(self, cursor: sqlite3.Cursor) -> None:
         """Open the file, and take its write lock for a moment."""
         cursor.execute(self._sql["probe"])

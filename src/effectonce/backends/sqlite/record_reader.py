@@ -1,4 +1,4 @@
-"""Reading the records of a SQLite file: one record, pages of records, counts per state."""
+"""Reading records of a SQLite file for operators: one record, pages of records, counts per state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIRST, _LAST = -(1 << 63), (1 << 63) - 1  # SQLite's smallest and largest integ
 _AFTER_ALL_TEXTS: Final = b""  # to SQLite, a blob sorts after every text
 NEEDS_ATTENTION: Final = ("failed", "free", "in_doubt")  # the states with an index of their own
 OTHER_STATES: Final = ("claimed", "done")
-#: changed_at, the length of the scope, both texts.
+#: A cursor is changed_at, the length of the scope, and the scope and the key without a separator.
 _CURSOR: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL)
 
 #: The last row before a page: changed_at (0 in a list by scope and key), scope, key.
@@ -26,7 +26,11 @@ Position = tuple[int, str, str]
 
 
 class RecordReader:
-    """The read-only statements that operators' tools need. Each method takes the cursor of an open connection."""
+    """Runs the read-only statements of the port. Each method takes the cursor of an open connection.
+
+    A page walks an index from a position for at most `MAX_PAGE_VISITS` rows. Where that is not the whole index, the
+    *edge* is the position at which the walk ends; the next page may start from there.
+    """
 
     def __init__(self, statements: dict[str, str], now: Callable[[], int]) -> None:
         self._sql = statements
@@ -37,8 +41,8 @@ class RecordReader:
         return None if row is None else record_from(row)
 
     def page(self, cursor: sqlite3.Cursor, query: Query) -> Page:
-        """One page. Failed, free and in_doubt: newest change first. Others by scope and key, which a sweep never
-        changes."""
+        """One page. Failed, free and in_doubt records are listed by their last change, newest first; others by scope
+        and key, which a sweep never changes."""
         position = _position_of(query)
         if _is_newest_first(query):
             return self._page_by_change(cursor, query, position)
@@ -59,8 +63,8 @@ class RecordReader:
         return _page_of(cursor.execute(self._sql[f"page_{which}"], values).fetchall(), query.limit, edge)
 
     def stats(self, cursor: sqlite3.Cursor) -> Stats:
-        """Counts of failed, free and in_doubt from their index; of claimed and done among the `MAX_STATS_VISITS` rows
-        that expire last."""
+        """Failed, free and in_doubt are counted by their index; claimed and done among the `MAX_STATS_VISITS` rows that
+        expire last."""
         now = self._now()
 
         def value_of(name: str, *values: object) -> Any:
@@ -83,8 +87,8 @@ class RecordReader:
 
 
 def _page_of(rows: Sequence[tuple[Any, ...]], limit: int, edge: Position | None) -> Page:
-    """A page of rows, each a position and a record's columns. The next page starts after its last row, or after the
-    edge of what was read where the page is not full."""
+    """Make a page of rows, each a position and then a record's columns. The next page starts after the last row of this
+    one, or after the edge where this one is not full."""
     last = rows[limit - 1] if len(rows) > limit else edge
     cursor = None if last is None else f"{last[0]}:{len(last[1])}:{last[1]}{last[2]}"
     return Page([record_from(row[3:]) for row in rows[:limit]], cursor)
@@ -95,7 +99,7 @@ def _is_newest_first(query: Query) -> bool:
 
 
 def _position_of(query: Query) -> Position | None:
-    """The position in a query's cursor. `InvalidOption` for a cursor of another list."""
+    """Parse the position in a query's cursor. `InvalidOption` for a cursor of another list."""
     if query.cursor is None:
         return None
     match = _CURSOR.fullmatch(query.cursor)

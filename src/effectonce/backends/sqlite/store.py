@@ -1,8 +1,9 @@
-"""Records in a SQLite file: for one machine, several processes.
+"""Records in a SQLite file, for several processes on one machine.
 
-The machine's wall clock is the store's clock: all processes that share the file share it. One connection writes at a
-time, so one connection serves all operations, and a batch of mixed operations is one transaction. A lone claim or
-settlement is one statement, which is its own transaction. The statements are in ``backends/sqlite/records.sql``, the
+The store's clock is the machine's wall clock, which all processes that share the file have in common. Only one
+connection can write at a time, so one connection serves all operations, and a batch of mixed operations is one
+transaction. A lone claim or settlement is one statement, which is its own transaction. The statements are in
+``backends/sqlite/records.sql``, the
 lists and counts for operators in `record_reader`.
 """
 
@@ -50,8 +51,8 @@ from .connection import (
     DirectConnection,
     PortConnection,
     SQLiteConnection,
-    each_statement,
-    one_transaction,
+    in_autocommit,
+    in_transaction,
     run_script,
     run_statements,
 )
@@ -62,10 +63,10 @@ from .threaded_connection import ThreadedConnection
 
 SCHEMA_VERSION: Final = 1
 MAX_CLAIM_ROUNDS: Final = 100  # how often a record may change under one claim before that is Contention
-POSTPONE_US: Final = 24 * 3600 * 1_000_000  # when the sweep looks again at a record that never expires
-# The column `due`, which is the rowid: milliseconds since the epoch, then a number that makes it unique.
-_TICKET_BITS: Final = 20
-_TICKET_MASK: Final = (1 << _TICKET_BITS) - 1
+POSTPONE_US: Final = 24 * 3600 * 1_000_000  # after this the sweep visits a record that never expires again
+# The column `due`, which is the rowid, is a time in milliseconds and then a sequence number that makes it unique.
+_SEQUENCE_BITS: Final = 20
+_SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
 
 
 class SQLiteStoreBackend:
@@ -121,19 +122,19 @@ class SQLiteStoreBackend:
         return sql_files.read_script("backends/sqlite/records_schema.sql", **self._table_names())
 
     def prepare(self, cursor: sqlite3.Cursor) -> None:
-        """Prepare a new connection: create the tables where they are missing, and check their version."""
+        """Create the tables where they are missing, and check their version. Every new connection calls this first."""
         try:
-            version = self.meta(cursor, "schema")
+            version = self._read_meta(cursor, "schema")
         except sqlite3.OperationalError as error:
             if "no such table" not in str(error):
                 raise
             version = None
         if version is None:
             run_script(cursor, self._records_sql())
-            version = self.meta(cursor, "schema")
-        require_schema_version(self, version, self.meta(cursor, "oldest"), SCHEMA_VERSION)
+            version = self._read_meta(cursor, "schema")
+        require_schema_version(self, version, self._read_meta(cursor, "oldest"), SCHEMA_VERSION)
 
-    def meta(self, cursor: sqlite3.Cursor, name: str) -> int | None:
+    def _read_meta(self, cursor: sqlite3.Cursor, name: str) -> int | None:
         row = cursor.execute(self.statements["read_meta"], (name,)).fetchone()
         return row[0] if row is not None else None
 
@@ -150,7 +151,7 @@ class SQLitePort:
         self._sql = backend.statements
         self._now = backend.clock.now
         self._reader = RecordReader(backend.statements, backend.clock.now)
-        self._tickets = itertools.count(random.getrandbits(_TICKET_BITS))
+        self._sequence = itertools.count(random.getrandbits(_SEQUENCE_BITS))
         self._appliers: dict[type, Callable[[sqlite3.Cursor, Any], Reply]] = {
             Claim: self._claim,
             Look: self._look,
@@ -174,13 +175,13 @@ class SQLitePort:
         except CorruptRecord as error:
             return error
         except (UnicodeEncodeError, OverflowError, sqlite3.DataError) as error:
-            wrapped = InvalidKey(f"SQLite cannot store scope {show(op.scope)!r}, key {show(op.key)!r}: {error}")
-            wrapped.__cause__ = error
-            return wrapped
+            invalid = InvalidKey(f"SQLite cannot store scope {show(op.scope)!r}, key {show(op.key)!r}: {error}")
+            invalid.__cause__ = error
+            return invalid
 
     def _due(self, at_us: int) -> int:
         """A rowid for a record that the sweep shall visit at ``at_us``. Another row rarely has the same one."""
-        return (at_us // 1000 << _TICKET_BITS) | (next(self._tickets) & _TICKET_MASK)
+        return (at_us // 1000 << _SEQUENCE_BITS) | (next(self._sequence) & _SEQUENCE_MASK)
 
     def _claim(self, cursor: sqlite3.Cursor, op: Claim) -> Answer:
         for _ in range(MAX_CLAIM_ROUNDS):
@@ -201,8 +202,8 @@ class SQLitePort:
                 continue
             if cursor.rowcount and cursor.lastrowid == due:
                 return Answer("claimed", token=now, attempts=1, note=op.note)
-            # The claim took an existing record (then the record has its owner below), or was refused. Outside of a
-            # transaction the record may have changed since: then no answer fits, and the claim is made again.
+            # The claim took an existing record, which then has this owner, or was refused: the record tells which. But
+            # outside of a transaction it may have changed since. Where no answer fits it, the claim is made again.
             stored = self._read(cursor, op, now)
             if stored is None:
                 continue
@@ -219,17 +220,17 @@ class SQLitePort:
                 continue
             if answer.kind == "in_doubt" and stored.state == "claimed":
                 lapse = {"scope": op.scope, "key": op.key, "token": stored.token, "now": now}
-                if not self._changes_one(cursor, "lapse", lapse):
+                if not self._update_one(cursor, "lapse", lapse):
                     continue
             return answer
         raise _contention(op)
 
     def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, token: int, now: int) -> bool:
         end = {"token": token, "error": EXHAUSTED, "now": now, "expires_at": now + op.retention}
-        return self._changes_one(cursor, "exhaust", {**asdict(op), **end})
+        return self._update_one(cursor, "exhaust", {**asdict(op), **end})
 
-    def _changes_one(self, cursor: sqlite3.Cursor, statement: str, values: Mapping[str, Any]) -> bool:
-        """Whether the statement's conditions held for the one record that it names."""
+    def _update_one(self, cursor: sqlite3.Cursor, statement: str, values: Mapping[str, Any]) -> bool:
+        """Run a statement that changes one record. False where its conditions did not hold, so that it changed none."""
         return cursor.execute(self._sql[statement], values).rowcount == 1
 
     def _read(self, cursor: sqlite3.Cursor, op: Batchable, now: int) -> StoredClaim | None:
@@ -246,19 +247,19 @@ class SQLitePort:
     def _settle(self, cursor: sqlite3.Cursor, op: Settlement) -> bool:
         now = self._now()
         expires_at = None if op.state == "in_doubt" else now + op.retention
-        if self._changes_one(cursor, "settle", {**asdict(op), "now": now, "expires_at": expires_at}):
+        if self._update_one(cursor, "settle", {**asdict(op), "now": now, "expires_at": expires_at}):
             return True
         # Not applied now. It may have been applied before, and its reply lost: no other claim has this owner and token.
         stored = self._read(cursor, op, now)
         return stored is not None and (stored.state, stored.owner, stored.token) == (op.state, op.owner, op.token)
 
     def _note(self, cursor: sqlite3.Cursor, op: Note) -> bool:
-        return self._changes_one(cursor, "note", {**asdict(op), "now": self._now()})
+        return self._update_one(cursor, "note", {**asdict(op), "now": self._now()})
 
     def _renew(self, cursor: sqlite3.Cursor, op: Renewal) -> bool:
         now = self._now()
         ends = {"lease_until": now + op.lease, "expires_at": now + op.lease + op.retention}
-        return self._changes_one(cursor, "renew", {**asdict(op), "now": now, **ends})
+        return self._update_one(cursor, "renew", {**asdict(op), "now": now, **ends})
 
     def _remember(self, cursor: sqlite3.Cursor, op: Remember) -> bool:
         for _ in range(MAX_CLAIM_ROUNDS):
@@ -272,7 +273,7 @@ class SQLitePort:
                 "fingerprint": first_fingerprint(op.fingerprints) or None,
             }
             try:
-                if self._changes_one(cursor, "remember", success):
+                if self._update_one(cursor, "remember", success):
                     return True
             except sqlite3.IntegrityError:  # another row has this very rowid
                 continue
@@ -284,36 +285,36 @@ class SQLitePort:
 
     # -- for operators
 
-    @each_statement
+    @in_autocommit
     def get(self, cursor: sqlite3.Cursor, scope: str, key: str) -> Record | None:
         return self._reader.get(cursor, scope, key)
 
-    @each_statement
+    @in_autocommit
     def list(self, cursor: sqlite3.Cursor, query: Query) -> Page:
         return self._reader.page(cursor, query)
 
-    @each_statement
+    @in_autocommit
     def stats(self, cursor: sqlite3.Cursor) -> Stats:
         return self._reader.stats(cursor)
 
-    @each_statement
+    @in_autocommit
     def forget(self, cursor: sqlite3.Cursor, scope: str, key: str, retention: int) -> bool:
         now = self._now()
         values = {"scope": scope, "key": key, "now": now, "expires_at": now + retention}
-        return self._changes_one(cursor, "forget", values)
+        return self._update_one(cursor, "forget", values)
 
-    @each_statement
+    @in_autocommit
     def resolve(self, cursor: sqlite3.Cursor, scope: str, key: str, resolution: Resolution) -> bool:
         now = self._now()
         times = {"now": now, "expires_at": now + resolution.retention}
         is_retry = resolution.state == "free"
         values = {**asdict(resolution), "scope": scope, "key": key, "is_retry": is_retry, **times}
-        return self._changes_one(cursor, "resolve", values)
+        return self._update_one(cursor, "resolve", values)
 
-    @each_statement
+    @in_autocommit
     def figures(self, cursor: sqlite3.Cursor, before: int) -> Figures:
-        """Counted among the rows that are due: a sweep postpones those that run longer."""
-        values = (self._due(before) | _TICKET_MASK, MAX_COUNT, before)
+        """Overdue records are counted among the rows that the sweep should have visited by now."""
+        values = (self._due(before) | _SEQUENCE_MASK, MAX_COUNT, before)
         overdue, oldest = cursor.execute(self._sql["overdue"], values).fetchone()
         settings = {
             name: str(cursor.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
@@ -322,13 +323,13 @@ class SQLitePort:
 
     # -- the sweep, and the schema
 
-    @one_transaction
+    @in_transaction
     def sweep(self, cursor: sqlite3.Cursor, limit: int) -> SweepResult:
         now = self._now()
-        rows = cursor.execute(self._sql["due"], (self._due(now) | _TICKET_MASK, 2 * limit + 1)).fetchall()
+        rows = cursor.execute(self._sql["due"], (self._due(now) | _SEQUENCE_MASK, 2 * limit + 1)).fetchall()
         visited, has_more_due = rows[: 2 * limit], len(rows) > 2 * limit
-        # A row that is due and has not expired was claimed again, runs longer, or never expires: visit it again later,
-        # rounded up so that it is not within this very millisecond.
+        # A row that is due and has not expired was claimed again, or its lease was renewed, or it never expires: visit
+        # it again later, rounded up so that it is not within this very millisecond.
         postponed = [
             (self._due(now + POSTPONE_US if expires_at is None else expires_at + 999), due)
             for due, expires_at in visited
@@ -355,9 +356,9 @@ class SQLitePort:
     async def now(self) -> int:
         return self._now()
 
-    @one_transaction
+    @in_transaction
     def check(self, cursor: sqlite3.Cursor) -> None:
-        """Open the file and begin to write: a file that can only be read cannot be a store."""
+        """Open the file and begin to write, which fails where the file can only be read."""
         cursor.execute(self._sql["touch_meta"])
 
     async def migrate(self) -> None:

@@ -1,4 +1,4 @@
-"""SQLite for an event loop: it blocks, so a connection is used on a thread of its own."""
+"""SQLite for an event loop: its calls block, so each connection has a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class ThreadedConnection:
-    """A connection whose work is done on one thread, which starts with the first.
+    """A connection whose work runs on one thread, which starts with the first piece of work.
 
-    Work that is cancelled before its turn is not done. Work that is under way is finished on the thread, and the next
-    waits for it there: nothing ever meets a connection in the middle of another's work.
+    Work that is cancelled before its turn does not run. Work that is under way when its caller is cancelled is finished
+    on the thread, and the next work waits for it there: so no work finds the connection in the middle of other work.
     """
 
     def __init__(self, connection: SQLiteConnection) -> None:
@@ -36,7 +36,7 @@ class ThreadedConnection:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     async def close(self) -> None:
-        """Close the connection once the work under way has ended, and let the thread go."""
+        """Close the connection when the work under way has ended, and end the thread."""
         executor = self._executor
         if executor is None:  # nothing was opened
             return
