@@ -7,7 +7,6 @@ the names of their classes and modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from effectonce.contracts import ConnectionLost, Dialect
@@ -45,7 +44,8 @@ def translate(dialect: Dialect, error: Exception, *, lost: bool = False) -> Exce
     if meaning == "connection_lost":
         return connection_lost(driver_error)
     if meaning in _EXPLANATIONS:
-        return _EXPLANATIONS[meaning](_message_of(driver_error))
+        kind, text = _EXPLANATIONS[meaning]
+        return kind(text.format(message=_message_of(driver_error)))
     if not _sqlstate(driver_error) and _is_connection_error(driver_error) and (lost or _not_opened(driver_error)):
         return connection_lost(driver_error)
     return None
@@ -111,55 +111,37 @@ def _message_of(error: Any) -> str:
     return show(text.strip().partition("\n")[0], _MAX_SHOWN)
 
 
-# -- our errors, with their remedies; ``message`` is the database's own
+# -- our errors, with their remedies
 
-
-def _conflict(message: str) -> TransactionConflict:
-    return TransactionConflict(
-        f"the database ended this transaction in favour of another: {message}; roll back, and run the whole of it again"
-    )
-
-
-def _lock_timeout(message: str) -> InProgress:
-    return InProgress(
-        f"another transaction holds what this one needs, perhaps one that is handling the same key: {message}; roll "
-        "back, do not ack this delivery, and run it again later"
-    )
-
-
-def _table_missing(message: str) -> SchemaMissing:
-    return SchemaMissing(
-        f"{message}; create the tables: effectonce migrate URL, or run what schema_sql(dialect) gives in your own "
-        "migrations"
-    )
-
-
-def _column_missing(message: str) -> SchemaMismatch:
-    return SchemaMismatch(f"{message}; the tables are of another version: effectonce migrate URL")
-
-
-def _read_only(message: str) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{message}: this connection may only read, and records are written on the primary: connect to that one"
-    )
-
-
-def _permission_denied(message: str) -> ConfigurationError:
-    return ConfigurationError(f"{message}; grant SELECT, INSERT, UPDATE and DELETE on effectonce's tables to this user")
-
-
-_EXPLANATIONS: Final[dict[SqlErrorMeaning | None, Callable[[str], Exception]]] = {
-    "column_missing": _column_missing,
-    "conflict": _conflict,
-    "disk_full": lambda message: StoreUnavailable(f"{message}: make room on its disk"),
-    "file_read_only": lambda message: ConfigurationError(
-        f"{message}; give this user write access to the file and to its folder"
+_LOCK_TIMEOUT: Final = (
+    InProgress,
+    "another transaction holds what this one needs, perhaps one that is handling the same key: {message}; roll back, "
+    "do not ack this delivery, and run it again later",
+)
+#: By the meaning of a driver's error: our error and its text. ``{message}`` is the database's own message.
+_EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] = {
+    "column_missing": (SchemaMismatch, "{message}; the tables are of another version: effectonce migrate URL"),
+    "conflict": (
+        TransactionConflict,
+        "the database ended this transaction in favour of another: {message}; roll back, and run the whole of it again",
     ),
-    "lock_timeout": _lock_timeout,
-    "permission_denied": _permission_denied,
-    "read_only": _read_only,
-    "statement_timeout": _lock_timeout,  # our statements take long only by waiting for a lock
-    "table_missing": _table_missing,
+    "disk_full": (StoreUnavailable, "{message}: make room on its disk"),
+    "file_read_only": (ConfigurationError, "{message}; give this user write access to the file and to its folder"),
+    "lock_timeout": _LOCK_TIMEOUT,
+    "permission_denied": (
+        ConfigurationError,
+        "{message}; grant SELECT, INSERT, UPDATE and DELETE on effectonce's tables to this user",
+    ),
+    "read_only": (
+        StoreUnavailable,
+        "{message}: this connection may only read, and records are written on the primary: connect to that one",
+    ),
+    "statement_timeout": _LOCK_TIMEOUT,  # our statements take long only by waiting for a lock
+    "table_missing": (
+        SchemaMissing,
+        "{message}; create the tables: effectonce migrate URL, or run what schema_sql(dialect) gives in your own "
+        "migrations",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""How operations travel to MySQL, as rows of literals, and how rows come back, as answers."""
+"""Encoding operations for MySQL as rows of literals, and reading rows as answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from effectonce.record import (
     answer_for,
 )
 
-from .literals import blob, text
+from .literals import bytes_literal, text_literal
 from .statements import NOW
 
 STATES: Final[tuple[State, ...]] = ("claimed", "done", "failed", "in_doubt", "free")
@@ -30,25 +30,25 @@ _HIGHEST_ID: Final = b"\xff" * 32
 
 
 def state_literal(state: State) -> str:
-    """The quoted name of a state, and of nothing else."""
+    """The quoted name of a state. Raises `KeyError` for any other text, so that none gets into a statement."""
     return _STATE_LITERALS[state]
 
 
-# -- operations, as rows
+# -- operations, as rows of the statements in records.sql
 
 
 def claim_row(row_id: bytes, op: Claim) -> str:
     return (
-        f"({blob(row_id)},{text(op.scope)},{text(op.key)},{blob(op.owner)},{op.doubt_on_lapse:d},"
-        f"{blob(op.fingerprints)},{op.lease:d},{op.retention:d},{op.max_attempts:d},"
+        f"({bytes_literal(row_id)},{text_literal(op.scope)},{text_literal(op.key)},{bytes_literal(op.owner)},{op.doubt_on_lapse:d},"
+        f"{bytes_literal(op.fingerprints)},{op.lease:d},{op.retention:d},{op.max_attempts:d},"
         f"{NOW},changed_at,changed_at,changed_at+lease,"
-        f"{'NULL' if op.doubt_on_lapse else 'lease_until+retention'},'claimed',1,{blob(op.note)})"
+        f"{'NULL' if op.doubt_on_lapse else 'lease_until+retention'},'claimed',1,{bytes_literal(op.note)})"
     )
 
 
 def remember_row(row_id: bytes, op: Remember, largest_result: int) -> str:
     return (
-        f"({blob(row_id)},{text(op.scope)},{text(op.key)},'',{blob(op.fingerprints)},{op.retention:d},"
+        f"({bytes_literal(row_id)},{text_literal(op.scope)},{text_literal(op.key)},'',{bytes_literal(op.fingerprints)},{op.retention:d},"
         f"{NOW},changed_at,changed_at,changed_at+retention,'done',0,{_result(op.result, largest_result)})"
     )
 
@@ -57,22 +57,22 @@ def settlement_row(row_id: bytes, op: Settlement | Note | Renewal, largest_resul
     end = as_settlement(op)
     lease = f"{op.lease:d}" if isinstance(op, Renewal) else "CAST(NULL AS SIGNED)"
     return (
-        f"SELECT {blob(row_id)} AS id,{blob(end.owner)} AS owner,{end.token:d} AS token,"
+        f"SELECT {bytes_literal(row_id)} AS id,{bytes_literal(end.owner)} AS owner,{end.token:d} AS token,"
         f"{state_literal(end.state)} AS state,{end.retention:d} AS retention,"
         f"{_result(end.result, largest_result)} AS result,{_result(end.error, largest_result)} AS error,"
-        f"{end.refund:d} AS refund,{blob(end.note)} AS note,{lease} AS lease"
+        f"{end.refund:d} AS refund,{bytes_literal(end.note)} AS note,{lease} AS lease"
     )
 
 
 def _result(value: bytes | None, largest: int) -> str:
-    """The literal of a result. One that no packet can carry is not stored, and the record is done all the same (F18: a
+    """The literal of a result. One that no packet can carry is not stored; the record is done all the same (F18: a
     result that is too large must not undo a success)."""
-    return blob(None if value is None or len(value) > largest else value)
+    return bytes_literal(None if value is None or len(value) > largest else value)
 
 
-def packet_size_of(op: Batchable) -> int:
+def max_packet_bytes(op: Batchable) -> int:
     """An upper bound of the bytes that ``op`` takes in a packet, where every value is in hexadecimal."""
-    size = 768 + 8 * (len(op.scope) + len(op.key))  # a character is up to four bytes
+    size = 768 + 8 * (len(op.scope) + len(op.key))  # a character is up to four bytes, and each is two digits
     for payload in ("result", "error", "note"):
         size += 2 * len(getattr(op, payload, None) or b"")
     return size
@@ -81,15 +81,18 @@ def packet_size_of(op: Batchable) -> int:
 # -- rows, as answers
 
 
-def answer_of(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None = None) -> Answer | CorruptRecord:
-    """The answer that an unexpired row gives after its statement has run; ``absent``: it may be claimed.
+def read_answer(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None = None) -> Answer | CorruptRecord:
+    """Read the answer that an unexpired row gives after its statement has run; ``absent``: it may be claimed.
 
-    ``row`` is the key and the columns of `StoredClaim`, with the remaining time of the lease in place of its end.
+    ``row`` is the id and the columns of `StoredClaim`, with the remaining time of the lease in place of its end: so on
+    this clock it is 0 now.
     """
     stored = StoredClaim(*row[1:])
     now, lease_left = 0, stored.lease_until
     if owner is not None and lease_left is not None and lease_left <= 0:
-        now = lease_left - 1  # the refused claim met a live lease, which has ended since: it still is in progress
+        # The claim was refused, since the lease was live when the statement ran. It has ended since, before this row
+        # was read. The answer is still in progress: so look at the row at a time before the end.
+        now = lease_left - 1
     try:
         return answer_for(stored, fingerprints=fingerprints, now=now, claimant=owner) or Answer("absent")
     except CorruptRecord as error:
@@ -104,7 +107,7 @@ def make_cursor(at_us: int, row_id: bytes) -> str:
 
 
 def parse_cursor(cursor: str | None) -> tuple[int, bytes]:
-    """Without a cursor, values above all others."""
+    """Parse a cursor. None gives values above all others, for the first page."""
     if cursor is None:
         return _LATEST_TIME_US, _HIGHEST_ID
     if not re.fullmatch(r"[0-9]{1,19}:[0-9a-f]{64}", cursor):

@@ -1,8 +1,8 @@
-"""Connections to MySQL and MariaDB: opened by URL, one packet out and its result sets back, errors translated.
+"""A connection to MySQL or MariaDB, opened by URL: it sends one packet, and returns the rows of each statement in it.
 
 `SyncMySQLConnection` (PyMySQL) never suspends; `AsyncMySQLConnection` (aiomysql) does. Sessions are in READ COMMITTED:
 under the default REPEATABLE READ a duplicate key also locks the gap before it, so that claims of unrelated keys wait
-for, and deadlock with, each other. No transaction here reads twice and expects the same, so nothing is lost by it.
+for each other, and deadlock. No transaction here relies on reading the same rows twice, so nothing is lost by that.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 import re
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import (
@@ -31,27 +31,28 @@ from effectonce.values.urls import Address
 
 ResultRows = Sequence[tuple[Any, ...]]  # of one statement
 
-PACKET_OVERHEAD_BYTES = 65_536  # beside the values a packet holds the statement and the list of ids
+PACKET_OVERHEAD_BYTES = 65_536  # for the statement and the list of ids, which a packet holds beside the values
 _OLDEST_VERSIONS = {"MySQL": (8, 0, 0), "MariaDB": (10, 6, 0)}
 _QUIT_TIMEOUT_S = 1.0
 _SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 
 
 class MySQLOptions:
-    """The connection options of a mysql:// or mariadb:// URL, taken from ``address``."""
+    """The connection options of a mysql:// or mariadb:// URL."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.timeout = address.seconds("timeout", 5.0)
         self.connect_timeout = address.seconds("connect_timeout", 5.0)
         self.socket = address.take("socket", str, "")
-        self.tls = address.take("ssl", _tls, None)
+        self.tls = address.take("ssl", _parse_tls, None)
         self.database = address.path.removeprefix("/")
         if not self.database or "/" in self.database:
             raise InvalidOption(f"{address} must name one database: {address.scheme}://user:password@host/database")
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that both drivers take. They encode passwords as Latin-1; the detour sends UTF-8 bytes."""
+        """The arguments that both drivers take. They encode the password as Latin-1, and the server wants UTF-8: so it
+        is decoded here in such a way that they send its UTF-8 bytes."""
         address = self.address
         return {
             "host": address.host or "localhost",
@@ -66,9 +67,9 @@ class MySQLOptions:
         }
 
     def session_setup(self) -> str:
-        """The packet that sets up a new session and reads the server's properties.
+        """The packet that sets up a new session and reads the server's properties; `_read_server` reads its results.
 
-        The server gives up on a lock before the client gives up on the server. It counts whole seconds, so with a
+        The server shall give up on a lock before the client gives up on the server. It counts whole seconds, so with a
         timeout under two seconds the client may be first.
         """
         lock_wait = max(1, int(self.timeout * 0.8))
@@ -80,7 +81,7 @@ class MySQLOptions:
         )
 
 
-def _tls(value: str) -> ssl.SSLContext | None:
+def _parse_tls(value: str) -> ssl.SSLContext | None:
     """``ssl=true`` trusts the system's authorities, ``ssl=/path/ca.pem`` that one; both check the host name."""
     if value.lower() in ("", "0", "false", "no", "off"):
         return None
@@ -120,8 +121,9 @@ class MySQLServer(NamedTuple):
 
 
 def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQLServer:
-    version, packet = results[2][0]
-    if tls and not (results[3] and results[3][0][1]):
+    """Read the results of `MySQLOptions.session_setup`. Refuses a server that is too old, or lacks TLS."""
+    _, _, [(version, max_packet)], cipher = results
+    if tls and not (cipher and cipher[0][1]):
         raise ConfigurationError(
             f"{address} asks for ssl, and the server does not offer it; set up TLS there, or leave ssl out"
         )
@@ -132,7 +134,7 @@ def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQ
     supports_row_alias = (
         flavour == "MySQL" and number >= (8, 0, 19) and not re.search("vitess|tidb|dolt", version.lower())
     )
-    server = MySQLServer(flavour, number, int(packet), supports_row_alias)
+    server = MySQLServer(flavour, number, int(max_packet), supports_row_alias)
     if server.version < _OLDEST_VERSIONS[server.flavour]:
         raise UnsafeStore(
             f"{address} is {server.flavour} {show(version, 40)}; effectonce needs MySQL 8.0 or MariaDB 10.6, or newer"
@@ -148,7 +150,7 @@ class MySQLConnection(ABC):
         self._driver_connection: Any = None
         #: Set by the first connect, and kept while disconnected.
         self.server: MySQLServer | None = None
-        #: How many connections were opened, by which `MySQLTables` notices a new one.
+        #: How many connections were opened. By this number `MySQLTables` notices a new one.
         self.connect_count = 0
 
     async def connect(self) -> MySQLServer:
@@ -250,7 +252,7 @@ class SyncMySQLConnection(MySQLConnection):
         return results
 
     def _close_socket(self, connection: Any) -> None:
-        # Not close(): the server would read its QUIT as the rest of a packet that was sent by half.
+        # `close` would send QUIT, which the server would read as the rest of a packet that was sent half.
         connection._force_close()
 
     async def _quit(self, connection: Any) -> None:
@@ -267,8 +269,8 @@ class AsyncMySQLConnection(MySQLConnection):
         import aiomysql  # type: ignore[import-untyped, unused-ignore]
 
         options = self._options
-        # `aiomysql.connect`, cancelled between connecting and logging in, would leave a socket open that no code can
-        # reach. A ping of a connection that is not open yet opens it.
+        # Where `aiomysql.connect` is cancelled between connecting and logging in, it leaves a socket open that no code
+        # can close. So make the connection first, and open it by a ping.
         connection = aiomysql.Connection(**options.arguments(), db=options.database)
         try:
             async with asyncio.timeout(options.connect_timeout):
@@ -301,7 +303,7 @@ class AsyncMySQLConnection(MySQLConnection):
 
 
 def translate(error: Exception, options: MySQLOptions, connecting: bool = False) -> Exception:
-    """``error`` of a driver as one of ours, which names the address without its password."""
+    """Return our error for a driver's. It names the address without its password."""
     if isinstance(error, ConfigurationError | StoreUnavailable):
         return error
     address = options.address
@@ -321,44 +323,46 @@ def translate(error: Exception, options: MySQLOptions, connecting: bool = False)
         return ConfigurationError(f"the server's certificate is not trusted {at}: {show(wrapped.verify_message, 200)}")
     meaning = None if number is None else MYSQL_MEANINGS.get(number)
     if meaning in _EXPLANATIONS:
-        return _EXPLANATIONS[meaning](message, address)
+        kind, text = _EXPLANATIONS[meaning]
+        return kind(text.format(message=message, address=address))
     if connecting:
         return StoreUnavailable(f"cannot connect: {message}")
     if meaning == "connection_lost" or isinstance(error, OSError) or number is None:
-        # No number: the driver lost track of the protocol (a packet out of order, a closed connection).
+        # Without a number, the driver has lost track of the protocol: a packet out of order, a closed connection.
         return ConnectionLost(f"the connection broke: {message}")
     return ConfigurationError(f"the server refused a statement: {message}")
 
 
-#: By the meaning of a number; ``m`` is the server's message, with the number and the address. An unlisted number is
-#: `StoreUnavailable` while connecting, and else `ConfigurationError`: the server has refused a statement of ours.
-_EXPLANATIONS: dict[SqlErrorMeaning | None, Callable[[str, Address], Exception]] = {
-    "column_missing": lambda m, address: SchemaMismatch(
-        f"{m}; the tables are of another version: effectonce migrate '{address}'"
+#: By the meaning of a driver's error: our error and its text. ``{message}`` is the server's message, with the number
+#: and the address. A number without a meaning is `StoreUnavailable` while connecting, else `ConfigurationError`: the
+#: server has refused a statement of ours.
+_EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] = {
+    "column_missing": (SchemaMismatch, "{message}; the tables are of another version: effectonce migrate '{address}'"),
+    "conflict": (Contention, "{message}"),
+    "database_missing": (SchemaMissing, "{message}; create the database, then run: effectonce migrate '{address}'"),
+    "key_too_long": (KeyTooLong, "{message}; a scope holds 512 characters and a key 4096"),
+    "lock_timeout": (Contention, "{message}"),
+    "login_refused": (
+        ConfigurationError,
+        "the server refuses this user: {message}; check its name, password and GRANTs",
     ),
-    "conflict": lambda m, address: Contention(m),
-    "database_missing": lambda m, address: SchemaMissing(
-        f"{m}; create the database, then run: effectonce migrate '{address}'"
+    "overloaded": (StoreUnavailable, "the server cannot serve this now: {message}"),
+    "permission_denied": (
+        ConfigurationError,
+        "{message}; GRANT SELECT, INSERT, UPDATE, DELETE on the tables to this user",
     ),
-    "key_too_long": lambda m, address: KeyTooLong(f"{m}; a scope holds 512 characters and a key 4096"),
-    "lock_timeout": lambda m, address: Contention(m),
-    "login_refused": lambda m, address: ConfigurationError(
-        f"the server refuses this user: {m}; check its name, password and GRANTs"
+    "query_killed": (Contention, "{message}"),
+    "read_only": (
+        StoreUnavailable,
+        "the server is read-only, and claims need the primary: {message}; connect to the primary",
     ),
-    "overloaded": lambda m, address: StoreUnavailable(f"the server cannot serve this now: {m}"),
-    "permission_denied": lambda m, address: ConfigurationError(
-        f"{m}; GRANT SELECT, INSERT, UPDATE, DELETE on the tables to this user"
-    ),
-    "query_killed": lambda m, address: Contention(m),
-    "read_only": lambda m, address: StoreUnavailable(
-        f"the server is read-only, and claims need the primary: {m}; connect to the primary"
-    ),
-    "table_missing": lambda m, address: SchemaMissing(f"{m}; create the tables: effectonce migrate '{address}'"),
-    "unsafe_binlog": lambda m, address: UnsafeStore(f"{m}; set binlog_format to ROW or MIXED"),
+    "table_missing": (SchemaMissing, "{message}; create the tables: effectonce migrate '{address}'"),
+    "unsafe_binlog": (UnsafeStore, "{message}; set binlog_format to ROW or MIXED"),
 }
 
 
 def _wrapped_error(error: BaseException) -> BaseException | None:
-    """The error inside the driver's: both drivers report timeouts and refused certificates as lost connections."""
+    """The error that the driver's error wraps. Both drivers report timeouts and refused certificates as lost
+    connections."""
     wrapped: BaseException | None = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
     return wrapped

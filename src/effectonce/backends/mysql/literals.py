@@ -1,7 +1,7 @@
-"""Values as they stand in a statement of MySQL, where they are part of its text.
+"""Writing values as literals into the text of a MySQL statement.
 
-Keys, owners and results are arbitrary bytes: in hexadecimal they need no quotes and no escapes, whatever the quoting
-mode and the character set.
+Keys, owners and results may hold any bytes. In hexadecimal they need no quotes and no escapes, whatever the quoting
+mode and the character set of the session are.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from effectonce.backends.common.sql_files import fill
 Value = str | bytes | int | Sequence[str] | Sequence[bytes] | Sequence[int] | None
 
 
-def blob(value: bytes | None) -> str:
+def bytes_literal(value: bytes | None) -> str:
     # Without `_binary`, MariaDB silently cuts a literal in a UNION to its length modulo 65536.
     return "NULL" if value is None else f"_binary x'{value.hex()}'"
 
 
-def text(value: str | None) -> str:
+def text_literal(value: str | None) -> str:
     return "NULL" if value is None else f"_utf8mb4 x'{value.encode().hex()}'"
 
 
 def bind(sql: str, **values: Value) -> str:
-    """``sql`` with each ``{name}`` replaced by the literal of its value, or by a list of literals."""
+    """Replace each ``{name}`` in ``sql`` by the literal of its value, or by a list of literals."""
     return fill(sql, **{name: _literal(value) for name, value in values.items()})
 
 
@@ -31,8 +31,8 @@ def _literal(value: object) -> str:
     if isinstance(value, int):
         return f"{value:d}"
     if isinstance(value, str):
-        return text(value)
+        return text_literal(value)
     if value is None or isinstance(value, bytes):
-        return blob(value)
+        return bytes_literal(value)
     assert isinstance(value, Sequence)
     return ",".join([_literal(item) for item in value])

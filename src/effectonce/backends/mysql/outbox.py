@@ -1,6 +1,7 @@
-"""The relay's side of an outbox in MySQL and MariaDB. Its statements are in ``backends/mysql/outbox.sql``.
+"""The outbox in MySQL and MariaDB, as a relay uses it. The statements are in ``backends/mysql/outbox.sql``.
 
-A lease is one short transaction of two packets: look for rows and lock them, then take those whose turn it is.
+A lease is one short transaction of two packets: the first looks for rows and locks them, the second takes those whose
+turn it is.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from effectonce.contracts.outbox import (
 )
 
 from .connection import ResultRows
-from .literals import bind, text
+from .literals import bind, text_literal
 from .statements import NOW, STATEMENT_BEGAN
 from .tables import MySQLTables
 
-Packet = list[str]  # of statements; `list` is a method below
+Packet = list[str]  # the statements of one packet; inside of the class, `list` is a method
 
 MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
 _STATE_LITERALS: Final[dict[str, str]] = {state: f"'{state}'" for state in get_args(OutboxState)}
@@ -76,7 +77,7 @@ class MySQLOutbox:
         return LeasedRows(rows, after, after > 0 or len(due) == lease.limit)
 
     async def _defer_statements(self, blocked: dict[int, int]) -> Sequence[str]:
-        """The statement that makes blocked rows wait as long as their blockers."""
+        """The statement that makes blocked rows wait as long as their blockers; none where they need not."""
         [rows] = await self.tables.execute(bind(self._sql["blockers"], seqs=sorted(set(blocked.values()))))
         now = rows[0][3] if rows else 0
         until = compute_deferrals(blocked, {seq: (state, due_at) for seq, state, due_at, _ in rows}, now)
@@ -93,7 +94,7 @@ class MySQLOutbox:
             packet += [bind(publish, seqs=published, owner=owner, keep=keep), _COUNT_ROWS]
         rows = [
             f"SELECT {outcome.seq:d} AS seq,{_STATE_LITERALS[outcome.state]} AS state,{outcome.span:d} AS span,"
-            f"{outcome.refund:d} AS refund,{text(outcome.error)} AS error"
+            f"{outcome.refund:d} AS refund,{text_literal(outcome.error)} AS error"
             for outcome in outcomes
             if outcome.state != "published"
         ]

@@ -1,4 +1,4 @@
-"""The statements on records: ``backends/mysql/records.sql``, with everything filled in that is not a value."""
+"""The statements on records: those of ``backends/mysql/records.sql`` with all words filled in that are not values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from effectonce.backends.common.sql_files import read_statements
 from effectonce.record import EXHAUSTED
 
-from .literals import blob
+from .literals import bytes_literal
 
 # The clock when the expression is evaluated, and when the statement began. SYSDATE(6) is a DATETIME without a zone; the
 # session's is UTC, so no hour is ambiguous. UNIX_TIMESTAMP of it is a DECIMAL: a double would round microseconds.
@@ -31,7 +31,7 @@ def load_statements(prefix: str) -> dict[str, str]:
         "backends/mysql/records.sql",
         records_name=f"{prefix}_records",
         meta_name=f"{prefix}_meta",
-        exhausted=blob(EXHAUSTED),
+        exhausted=bytes_literal(EXHAUSTED),
         now=NOW,
         began=STATEMENT_BEGAN,
         **table_names(prefix),
@@ -40,8 +40,8 @@ def load_statements(prefix: str) -> dict[str, str]:
 
 @cache
 def upserts_with_alias(prefix: str) -> dict[str, str]:
-    """`UPSERTS` with an alias for the new row, as MySQL has it since 8.0.19, which warns at every ``VALUES(column)``;
-    MariaDB knows only that."""
+    """`UPSERTS` with an alias for the new row instead of ``VALUES(column)``. MySQL has aliases since 8.0.19, and warns
+    at every ``VALUES(column)``; MariaDB knows no alias."""
     upserts = {}
     for name in UPSERTS:
         head, tail = load_statements(prefix)[name].split(" VALUES {rows} ")

@@ -1,8 +1,9 @@
 """Records in MySQL >= 8.0 or MariaDB >= 10.6.
 
-A batch of claims is one `INSERT ... ON DUPLICATE KEY UPDATE`, of settlements, notes and renewals one `UPDATE` with a
-join, each with what is needed to answer in the same packet. MariaDB returns the rows of the insert itself; MySQL reads
-them in the same transaction. The statements are in ``backends/mysql/records.sql``, with the reasons.
+A batch of claims is one `INSERT ... ON DUPLICATE KEY UPDATE`; a batch of settlements, notes and renewals is one
+`UPDATE` with a join. The same packet reads what is needed for the answers: MariaDB returns the rows of the insert
+itself, MySQL reads them in the same transaction. The statements are in ``backends/mysql/records.sql``, with the
+reasons.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from effectonce.values.urls import Address
 
 from .codec import (
     STATES,
-    answer_of,
     claim_row,
     make_cursor,
-    packet_size_of,
+    max_packet_bytes,
     parse_cursor,
+    read_answer,
     remember_row,
     settlement_row,
     state_literal,
@@ -55,7 +56,7 @@ from .connection import (
     ResultRows,
     SyncMySQLConnection,
 )
-from .literals import Value, bind, blob
+from .literals import Value, bind, bytes_literal
 from .outbox import MySQLOutbox, outbox_statements
 from .statements import load_statements, upserts_with_alias
 from .tables import MySQLTables, schema_sql
@@ -131,7 +132,7 @@ class MySQLPort:
         self._returning = returning
         self._sql = load_statements(prefix)
         self._upserts_with_alias = upserts_with_alias(prefix)
-        #: What one kind of statement applies, and how.
+        #: Which kinds of operation go in one statement, and the method that sends it.
         self._appliers: Sequence[tuple[set[type], Callable[..., Any]]] = (
             ({Claim}, self._claim),
             ({Look}, self._look),
@@ -156,18 +157,18 @@ class MySQLPort:
 
     async def _claim(self, server: MySQLServer, ids: Sequence[bytes], ops: Sequence[Claim]) -> Sequence[Reply]:
         stored = await self._upsert(server, "claim", ids, list(map(claim_row, ids, ops)))
-        return [answer_of(stored[row_id], op.fingerprints, op.owner) for row_id, op in zip(ids, ops, strict=True)]
+        return [read_answer(stored[row_id], op.fingerprints, op.owner) for row_id, op in zip(ids, ops, strict=True)]
 
     async def _remember(self, server: MySQLServer, ids: Sequence[bytes], ops: Sequence[Remember]) -> Sequence[Reply]:
         rows = [remember_row(row_id, op, server.largest_result) for row_id, op in zip(ids, ops, strict=True)]
         stored = await self._upsert(server, "remember", ids, rows)
-        answers = [answer_of(stored[row_id], op.fingerprints) for row_id, op in zip(ids, ops, strict=True)]
+        answers = [read_answer(stored[row_id], op.fingerprints) for row_id, op in zip(ids, ops, strict=True)]
         return [answer.kind == "done" if isinstance(answer, Answer) else answer for answer in answers]
 
     async def _upsert(
         self, server: MySQLServer, name: str, ids: Sequence[bytes], rows: Sequence[str]
     ) -> dict[bytes, tuple[Any, ...]]:
-        """Insert or update. Returns the rows as they are then, by id."""
+        """Insert or update records. Returns the rows as the statement left them, by id."""
         statements = self._upserts_with_alias if server.supports_row_alias else self._sql
         upsert = fill(statements[name], rows=",".join(rows))
         if self._returning and server.returning:
@@ -181,15 +182,15 @@ class MySQLPort:
         [rows] = await self.tables.execute(bind(self._sql["look"], ids=ids))
         stored = {row[0]: row for row in rows}
         return [
-            answer_of(stored[row_id], op.fingerprints) if row_id in stored else Answer("absent")
+            read_answer(stored[row_id], op.fingerprints) if row_id in stored else Answer("absent")
             for row_id, op in zip(ids, ops, strict=True)
         ]
 
     async def _settle(
         self, server: MySQLServer, ids: Sequence[bytes], ops: Sequence[Settlement | Note | Renewal]
     ) -> Sequence[Reply]:
-        """It is one transaction: else a rival that claims a released record at once would make the release look
-        refused."""
+        """The update and the reading are one transaction. Otherwise a rival could claim a released record in between,
+        and the release would look refused."""
         rows = [settlement_row(row_id, op, server.largest_result) for row_id, op in zip(ids, ops, strict=True)]
         settle = fill(self._sql["settle"], rows=" UNION ALL ".join(rows))
         read = bind(self._sql["settled"], ids=ids)
@@ -230,10 +231,11 @@ class MySQLPort:
         return Page(await self._records(matching), make_cursor(at_us, after))
 
     async def _scan(self, query: Query, at_us: int, after: bytes, width: int) -> ResultRows:
-        """The next ``width`` entries of the index that serves the query: id, time, and whether the query matches."""
+        """Read the next ``width`` entries of the index that serves the query: id, time, and whether the query
+        matches."""
         start: dict[str, Value] = {"at": at_us, "id": after, "width": width}
         # Compared as bytes: to the index, scopes that differ in trailing spaces are equal.
-        wanted = "TRUE" if query.scope is None else f"CAST(r.scope AS BINARY) = {blob(query.scope.encode())}"
+        wanted = "TRUE" if query.scope is None else f"CAST(r.scope AS BINARY) = {bytes_literal(query.scope.encode())}"
         if query.unfinished:
             wanted += " AND r.note IS NOT NULL"
         if query.scope is not None and not query.unfinished:
@@ -288,17 +290,17 @@ class MySQLPort:
     async def sweep(self, limit: int) -> SweepResult:
         expired, deleted = await self._sweep_some("expired", "delete", limit)
         lapsed, moved = await self._sweep_some("lapsed", "doubt", limit)
-        # Where others hold locks on all of them, another call would find the same ones.
+        # Where other sessions hold locks on all of them, another call would find the same ones: that is not `more`.
         more = (expired > limit and deleted > 0) or (lapsed > limit and moved > 0)
         if not more:
             await self.tables.execute(self._sql["swept"])
         return SweepResult(deleted, moved, more)
 
     async def _sweep_some(self, which: str, action: str, limit: int) -> tuple[int, int]:
-        """Apply ``action`` to up to ``limit`` records. Returns how many there were (up to one over the limit), and how
-        many were changed.
+        """Apply the statement ``action`` to up to ``limit`` records that the statement ``which`` finds.
 
-        In transactions of a few rows each, every row by its primary key, skipping those that are locked.
+        Returns how many it found (up to one over the limit), and how many were changed. A transaction has only a few
+        rows; each is changed by its primary key, and locked ones are skipped.
         """
         [rows] = await self.tables.execute(bind(self._sql[which], limit=limit + 1))
         ids = sorted(row[0] for row in rows[:limit])
@@ -375,11 +377,11 @@ class MySQLPort:
 def _packets(
     batch: Sequence[Batchable], items: Sequence[tuple[bytes, int]], packet_room: int
 ) -> Iterator[list[tuple[bytes, int]]]:
-    """``items``, ids and positions in the batch, in as many parts as the server's packet size requires: usually one."""
+    """Split ``items``, each an id and a position in the batch, into packets that the server accepts: usually one."""
     part: list[tuple[bytes, int]] = []
     room = packet_room
     for item in items:
-        size = packet_size_of(batch[item[1]])
+        size = max_packet_bytes(batch[item[1]])
         if size > room and part:
             yield part
             part, room = [], packet_room

@@ -22,7 +22,7 @@ def schema_sql(prefix: str) -> str:
 class MySQLTables:
     """The tables of one prefix, over one connection.
 
-    ``probe`` is a statement that fails where another table of the port lacks what this release reads.
+    ``probe`` is a statement that fails where another table of the port lacks a column that this release reads.
     """
 
     def __init__(self, connection: MySQLConnection, address: Address, prefix: str, probe: str | None = None) -> None:
@@ -30,7 +30,7 @@ class MySQLTables:
         self.address = address
         self._prefix = prefix
         self._probe = probe
-        self._verified_connect_count = 0  # the connection, by its number, on which the tables were verified
+        self._verified_connect_count = 0  # the number of the connection on which the tables were verified last
 
     async def execute(self, packet: str) -> list[ResultRows]:
         """Send statements that need the tables, in one packet. Returns the rows of each."""
@@ -46,7 +46,7 @@ class MySQLTables:
         return server
 
     async def verify(self) -> None:
-        """`SchemaMissing` or `SchemaMismatch` where this release cannot use the tables."""
+        """Raise `SchemaMissing` or `SchemaMismatch` where this release cannot use the tables."""
         [[[version, oldest]]] = await self.connection.execute(load_statements(self._prefix)["version"])
         stored, still_readable = (None if number is None else int(number) for number in (version, oldest))
         require_schema_version(self.address, stored, still_readable, SCHEMA_VERSION)
@@ -56,7 +56,7 @@ class MySQLTables:
     async def migrate(self) -> None:
         """Create the tables. Every statement may run twice, also at the same time, so no lock is needed (and none would
         reach across a cluster)."""
-        # Without notes: the async driver would log "table exists" as warnings.
+        # Without the server's notes, since the async driver would log "table exists" as warnings.
         await self.connection.execute(
             f"SET sql_notes = 0; {strip_comments(schema_sql(self._prefix))}; SET sql_notes = 1"
         )

@@ -1,10 +1,10 @@
-"""One statement to PostgreSQL, and its rows back.
+"""A client of PostgreSQL: it sends one statement, and returns its rows.
 
-Straight through libpq, without cursors, adaptation or BEGIN: every statement is its own transaction and one
-round trip. `PostgresClient` is written once, for sync and async callers: what blocks is in its source's `Waiter`.
+It uses libpq directly, without cursors, adaptation or BEGIN: every statement is its own transaction and one round trip.
+`PostgresClient` is written once, for sync and async callers: all that blocks is in the `Waiter` of its source.
 
-Poolers. A connection whose server has another process id than the one it was greeted with runs through a pooler
-(PgBouncer). Nothing that belongs to a session is used there: no prepared statements, no SET, no LISTEN.
+Where the process id in the server's greeting is not that of the process that answers, the connection runs through a
+pooler (PgBouncer). Nothing that belongs to a session is used then: no prepared statements, no SET, no LISTEN.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 NamedRow = dict[str, Any]  # by the names of the columns
-Param = bytes | None
+Param = bytes | None  # in PostgreSQL's binary format
+Params = Sequence[Param]
 T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 1
@@ -39,11 +40,14 @@ _BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class Statement:
-    """One statement. Its name is a hash of its text: behind a pooler, another client's statement of the same name on a
-    shared server connection is then the same statement.
+    """One statement, and the name under which it is prepared.
 
-    ``generic``: prepared, it is planned once. Otherwise the server plans it again for each small batch, since it
-    estimates that to be cheaper, and the planning is half of its work."""
+    The name is a hash of the text. Behind a pooler, several clients share a server connection: so a statement of the
+    same name there is the same statement.
+
+    ``generic``: once prepared, it is planned only once. Otherwise the server plans it again for each small batch, since
+    it estimates that to be cheaper, and planning is half of its work.
+    """
 
     __slots__ = ("generic", "name", "sql")
 
@@ -54,12 +58,12 @@ class Statement:
 
 
 class ClientSettings(Struct, frozen=True):
-    """What a store asks of its server, and what it tolerates."""
+    """The settings of a store's clients."""
 
     address: str  # without its password, for messages
-    timeout: float
+    timeout: float  # of one statement, in seconds
     prepare: PrepareMode
-    allow_unsafe: bool
+    allow_unsafe: bool  # accept a server that may lose what it has confirmed
 
 
 class PostgresClient:
@@ -71,21 +75,21 @@ class PostgresClient:
     def __init__(self, source: ConnectionSource, settings: ClientSettings, statements: Mapping[str, Statement]) -> None:
         self._source = source
         self._settings = settings
-        self._statements = statements  # on records; those about the server and the schema are among them
+        self._statements = statements  # those on records; `facts`, `version`, `durability` and others are among them
         self._address = settings.address
 
-    async def execute(self, statement: Statement, params: Sequence[Param] = (), *, prepare: bool = True) -> list[Row]:
-        """The rows of ``statement``, run by itself in READ COMMITTED. ``prepare=False``: plan it for these
-        parameters."""
+    async def execute(self, statement: Statement, params: Params = (), *, prepare: bool = True) -> list[Row]:
+        """Run ``statement`` as a transaction of its own, in READ COMMITTED, and return its rows. ``prepare=False``:
+        plan it for these parameters."""
 
         async def work(connection: PostgresConnection, deadline: float) -> list[Row]:
             return _rows(connection, await self._run_alone(connection, statement, params, deadline, prepare))
 
         return await self._with_connection(work, schema=True)
 
-    async def query(self, statement: Statement, params: Sequence[Param] = (), *, schema: bool = True) -> list[NamedRow]:
-        """As `execute`, planned for these parameters, with rows by name. For statements that are not sent for every
-        message. ``schema=False``: it needs none of our tables."""
+    async def query(self, statement: Statement, params: Params = (), *, schema: bool = True) -> list[NamedRow]:
+        """As `execute`, planned for these parameters, with the names of the columns. For statements that are not sent
+        for every message. ``schema=False``: it needs none of our tables."""
 
         async def work(connection: PostgresConnection, deadline: float) -> list[NamedRow]:
             return _named_rows(connection, await self._run_alone(connection, statement, params, deadline, False))
@@ -93,7 +97,7 @@ class PostgresClient:
         return await self._with_connection(work, schema=schema)
 
     async def execute_script(self, sql: str, timeout: float) -> None:
-        """Several statements in one message; they are one transaction."""
+        """Run several statements, sent in one message, as one transaction."""
 
         async def work(connection: PostgresConnection, deadline: float) -> None:
             await self._send(connection, lambda: connection.pgconn.send_query(sql.encode()), deadline)
@@ -102,14 +106,14 @@ class PostgresClient:
         await self._with_connection(work, timeout=timeout, schema=False)
 
     async def check(self, denied: Statement) -> None:
-        """Verify again what is verified once per connection, and also that this user may write (``denied`` gives what
-        it may not), and that commits cannot be lost."""
+        """Verify the server and the tables again. Verify also that this user may write (the statement ``denied``
+        returns the privileges that are lacking), and that commits cannot be lost."""
 
         async def work(connection: PostgresConnection, deadline: float) -> NamedRow:
             privileges = await self._fetch_one(connection, denied, deadline)
             return privileges | await self._fetch_one(connection, self._statements["durability"], deadline)
 
-        server = await self._with_connection(work, schema=True, anew=True)
+        server = await self._with_connection(work, schema=True, verify_again=True)
         if server["lacking"]:
             raise ConfigurationError(
                 f"the user of {self._address} lacks {server['lacking']}; "
@@ -139,16 +143,16 @@ class PostgresClient:
             )
 
     async def notifications(self, channel: bytes, timeout: float) -> list[bytes]:
-        """Return the payloads that came in on ``channel``, after at most ``timeout`` seconds; [] where it cannot
-        listen."""
+        """Return the payloads that have arrived on ``channel``, waiting up to ``timeout`` seconds for one. [] where the
+        connection cannot listen."""
         payloads: list[bytes] = []
 
         async def listen(connection: PostgresConnection, deadline: float) -> bool:
-            if connection.behind_pooler or not self._source.owns:
+            if connection.behind_pooler or not self._source.exclusive:
                 return False
             pgconn = connection.pgconn
             if connection.listening_to != channel or time.monotonic() - connection.listened_at > LISTEN_AGAIN_S:
-                # Again now and then, since a server that vanished is silent, too.
+                # Repeat LISTEN now and then: its answer shows that the server is still there.
                 await self._send(connection, lambda: pgconn.send_query(b'LISTEN "' + channel + b'"'), deadline)
                 connection.listening_to, connection.listened_at = channel, time.monotonic()
             until = time.monotonic() + timeout
@@ -178,17 +182,17 @@ class PostgresClient:
         *,
         schema: bool,
         timeout: float | None = None,
-        anew: bool = False,
+        verify_again: bool = False,
     ) -> T:
-        """Do ``work`` with a connection and a deadline.
+        """Call ``work`` with a connection and a deadline, and return its result.
 
-        The time of ``work`` starts when the connection is open and verified, with ``schema`` also the tables. That has
-        a time of its own: else a slow network would end every first operation, and the connection with it. ``anew``:
-        verify again what was verified before.
+        The connection is open then, its server verified, and with ``schema`` also the tables. The time for ``work``
+        starts only after that, since the verification has a time of its own. Otherwise a slow network would end every
+        first operation, and the connection with it. ``verify_again``: verify what was verified before, too.
         """
         connection = await self._source.take()
         try:
-            if anew:
+            if verify_again:
                 connection.verified = connection.schema_verified = False
             if not connection.verified or (schema and not connection.schema_verified):
                 deadline = time.monotonic() + self._source.connect_timeout
@@ -226,6 +230,7 @@ class PostgresClient:
         await self._source.drop(connection)
 
     async def _verify_server(self, connection: PostgresConnection, deadline: float) -> None:
+        """Refuse a server that cannot keep records, and set up the session."""
         server = await self._fetch_one(connection, self._statements["facts"], deadline)
         if server["version"] < OLDEST_SERVER:
             raise UnsafeStore(
@@ -244,8 +249,8 @@ class PostgresClient:
         connection.read_committed = server["isolation"] == "read committed"
         prepare = self._settings.prepare
         connection.may_prepare = prepare == "on" or (prepare == "auto" and not connection.behind_pooler)
-        if self._source.owns and not connection.behind_pooler:
-            # Locks are given up before the statement is, and the statement before its caller gives up.
+        if self._source.exclusive and not connection.behind_pooler:
+            # The server gives up on a lock before it gives up on the statement, and on that before its caller does.
             timeout = self._settings.timeout
             limits = [b"%d" % (timeout * 1000), b"%d" % max(1, timeout * 200)]
             await self._run(connection, self._statements["session_settings"], limits, deadline, False)
@@ -262,12 +267,7 @@ class PostgresClient:
         return row
 
     async def _run_alone(
-        self,
-        connection: PostgresConnection,
-        statement: Statement,
-        params: Sequence[Param],
-        deadline: float,
-        prepare: bool,
+        self, connection: PostgresConnection, statement: Statement, params: Params, deadline: float, prepare: bool
     ) -> PGresult:
         """As `_run`, in a transaction of its own at READ COMMITTED."""
         if connection.read_committed:
@@ -278,17 +278,13 @@ class PostgresClient:
         return result
 
     async def _run(
-        self,
-        connection: PostgresConnection,
-        statement: Statement,
-        params: Sequence[Param],
-        deadline: float,
-        prepare: bool,
+        self, connection: PostgresConnection, statement: Statement, params: Params, deadline: float, prepare: bool
     ) -> PGresult:
+        """Run ``statement``; with ``prepare`` as a prepared one, where the connection may do that."""
         pgconn = connection.pgconn
         formats = [_BINARY] * len(params)
         prepare = prepare and connection.may_prepare
-        generic = prepare and statement.generic and self._source.owns
+        generic = prepare and statement.generic and self._source.exclusive
         if connection.forces_generic_plans != generic:
             mode = b"SET plan_cache_mode = force_generic_plan" if generic else b"RESET plan_cache_mode"
             deadline += await self._send_setup(connection, lambda: pgconn.send_query(mode))
@@ -303,7 +299,7 @@ class PostgresClient:
                     connection, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
                 )
             except NotPrepared:
-                # Something between us and the server shares or resets sessions after all. Nothing was run.
+                # Something between us and the server shares or resets sessions after all. The statement did not run.
                 connection.may_prepare = False
                 if pgconn.transaction_status == pq.TransactionStatus.INERROR:
                     raise ConnectionLost(f"{self._address} has lost a prepared statement") from None
@@ -316,12 +312,13 @@ class PostgresClient:
     async def _send_setup(self, connection: PostgresConnection, send: Callable[[], None]) -> float:
         """Send what a statement needs before it runs for the first time. Returns the seconds that this took: as in
         `_with_connection`, they do not count against the statement's own time."""
-        began = time.monotonic()
-        await self._send(connection, send, began + self._source.connect_timeout)
-        return time.monotonic() - began
+        started_at = time.monotonic()
+        await self._send(connection, send, started_at + self._source.connect_timeout)
+        return time.monotonic() - started_at
 
     async def _send(self, connection: PostgresConnection, send: Callable[[], None], deadline: float) -> PGresult:
-        """The last result of what ``send`` puts on the wire; the first error among them is raised."""
+        """Call ``send``, which hands one message to libpq, and wait for its results. Returns the last one; the first
+        error among them is raised."""
         pgconn, ready = connection.pgconn, self._source.waiter.ready
         send()
         while pgconn.flush():

@@ -1,7 +1,7 @@
-"""How operations travel to PostgreSQL, as parameters, and how rows come back, as answers.
+"""Encoding operations as parameters for PostgreSQL, and reading rows as answers.
 
-Parameters are in its binary format, written by hand: nothing needs quoting, and psycopg's adaptation of lists costs
-more than the server's work on them (1.5 ms for 100 operations of 4 values). `records.sql` has the statements.
+Parameters are in PostgreSQL's binary format, encoded here: nothing needs quoting, and psycopg's adaptation of lists
+costs more than the server's work on them (1.5 ms for 100 operations of 4 values). `records.sql` has the statements.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .client import Param, Row
 CHANGES: Final = frozenset(("take_expired", "take_free", "take_lapsed", "exhaust", "lapse", "flag"))
 
 
-def claim_answer(row: Row) -> tuple[int, Answer | None]:
-    """The claim's position in its batch, and its answer; None: the decision changes the record."""
-    n, decision, token, attempts, generation, lapsed, remains, result, error, note = row
+def read_claim_answer(row: Row) -> tuple[int, Answer | None]:
+    """Read a claim's position in its batch, and its answer; None: the decision still has to change the record."""
+    ordinal, decision, token, attempts, generation, lapsed, remains, result, error, note = row
     if decision in CHANGES:
-        return n - 1, None
+        return ordinal - 1, None
     if decision == "claimed":
         answer = Answer("claimed", token, attempts, generation, lapsed=lapsed, note=note)
     elif decision == "done":
@@ -44,12 +44,13 @@ def claim_answer(row: Row) -> tuple[int, Answer | None]:
         answer = Answer("in_doubt", token, attempts, generation)
     else:
         answer = Answer(decision)  # mismatch or absent: the record's own values are not the caller's
-    return n - 1, answer
+    return ordinal - 1, answer
 
 
-def look_answer(row: Row) -> tuple[int, Answer]:
-    """The look's position in its batch, and its answer: what a claim would get, with ``absent`` for a grant."""
-    position, answer = claim_answer(row)
+def read_look_answer(row: Row) -> tuple[int, Answer]:
+    """Read a look's position in its batch, and its answer: that of a claim, with ``absent`` where it would be
+    granted."""
+    position, answer = read_claim_answer(row)
     if answer is not None:
         return position, answer
     _, decision, token, attempts, generation, *_ = row
@@ -64,7 +65,7 @@ def make_cursor(scope: str, key: str) -> str:
 
 
 def parse_cursor(cursor: str | None) -> tuple[str, str]:
-    """Without a cursor, a scope and a key before all others."""
+    """Parse a cursor. None gives a scope and a key before all others, for the first page."""
     if cursor is None:
         return "", ""
     try:
@@ -75,33 +76,34 @@ def parse_cursor(cursor: str | None) -> tuple[str, str]:
 
 # -- values, and arrays of values, in PostgreSQL's binary format
 
-int4, int8, boolean = Layout(">i"), Layout(">q"), Layout("?")
-_ARRAY_HEAD: Final = Layout(">iiIii")  # dimensions, whether it has NULLs, the type of the values, how many, from which
+int4, int8, boolean = Layout(">i"), Layout(">q"), Layout("?")  # each packs one value
+_ARRAY_HEAD: Final = Layout(">iiIii")  # dimensions, whether it has NULLs, the type of the values, how many, first index
 _NULL: Final = int4.pack(-1)
 _BOOL, _BYTEA, _INT8, _INT4, _TEXT = 16, 17, 20, 23, 25  # types, by their numbers in the server's catalogue
 
 
-def texts(values: Sequence[str | None]) -> bytes:
+def text_array(values: Sequence[str | None]) -> bytes:
     return _array(_TEXT, [None if value is None else utf8(value) for value in values])
 
 
-def blobs(values: Sequence[bytes | None]) -> bytes:
+def bytea_array(values: Sequence[bytes | None]) -> bytes:
     return _array(_BYTEA, values)
 
 
-def bigints(values: Sequence[int]) -> bytes:
+def bigint_array(values: Sequence[int]) -> bytes:
     return _fixed(_INT8, 8, "iq", values)
 
 
-def integers(values: Sequence[int]) -> bytes:
+def integer_array(values: Sequence[int]) -> bytes:
     return _fixed(_INT4, 4, "ii", values)
 
 
-def flags(values: Sequence[bool]) -> bytes:
+def boolean_array(values: Sequence[bool]) -> bytes:
     return _fixed(_BOOL, 1, "i?", values)
 
 
 def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
+    """An array of values of any length: each is written behind its length."""
     parts = [_ARRAY_HEAD.pack(1, None in values, oid, len(values), 1)]
     for value in values:
         if value is None:
@@ -112,6 +114,7 @@ def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
 
 
 def _fixed(oid: int, size: int, code: str, values: Sequence[int]) -> bytes:
+    """An array of values of ``size`` bytes each, packed in one call. ``code`` is struct's, for a length and a value."""
     count = len(values)
     fields: list[int] = [size] * (2 * count)
     fields[1::2] = values
@@ -130,7 +133,7 @@ def utf8(text: str) -> bytes:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
 
 
-# -- operations, as parameters
+# -- operations, as parameters of the statements in records.sql
 
 
 class Field(NamedTuple):
@@ -157,11 +160,11 @@ def _unchanged(value: bytes | None) -> Param:
     return value
 
 
-_AS_TEXT: Final = (utf8, texts)
-_AS_BYTES: Final = (_unchanged, blobs)
-_AS_BIGINT: Final = (int8.pack, bigints)
-_AS_INTEGER: Final = (int4.pack, integers)
-_AS_FLAG: Final = (boolean.pack, flags)
+_AS_TEXT: Final = (utf8, text_array)
+_AS_BYTES: Final = (_unchanged, bytea_array)
+_AS_BIGINT: Final = (int8.pack, bigint_array)
+_AS_INTEGER: Final = (int4.pack, integer_array)
+_AS_FLAG: Final = (boolean.pack, boolean_array)
 _IDENTITY: Final = {"scope": _AS_TEXT, "key": _AS_TEXT}
 
 #: The parameters of each kind of operation, in the order of the statements.
@@ -198,7 +201,7 @@ def encode_settlements(ops: Sequence[Settlement | Note | Renewal]) -> list[Param
 
 
 def encode_settlement(op: Settlement | Note | Renewal) -> list[Param]:
-    """The parameters of `settle_one`, outside of a caller's transaction."""
+    """The parameters of `settle_one` where it does not run in a caller's transaction."""
     return [*encode_one(_SETTLEMENT_FIELDS, as_settlement(op)), _lease(op), boolean.pack(False)]
 
 

@@ -1,7 +1,7 @@
-"""Connections to a PostgreSQL server: our own by URL, or borrowed from a psycopg pool; for sync and async callers.
+"""Connections to a PostgreSQL server: opened by URL, or borrowed from a psycopg pool; for sync and async callers.
 
-A `ConnectionSource` opens or borrows a `PostgresConnection`. All that blocks is in its `Waiter`: a blocking one blocks
-inside an ``async def`` that never suspends.
+A `ConnectionSource` opens or borrows a `PostgresConnection`. All that blocks is in its `Waiter`: `LoopWaiter` suspends,
+`BlockingWaiter` blocks the thread inside an ``async def`` that never suspends.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ except ImportError as _error:
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
-#: ``auto``: prepare statements, but not behind a pooler. ``on``: there, too (PgBouncer 1.21 or later with
-#: max_prepared_statements).
+#: Whether to prepare statements. ``auto``: yes, but not behind a pooler. ``on``: also behind a pooler (PgBouncer 1.21
+#: or later with max_prepared_statements).
 PrepareMode = Literal["auto", "on", "off"]
 PREPARE_MODES: Final[dict[str, PrepareMode]] = {"auto": "auto", "on": "on", "off": "off"}
 
-# libpq's options that may be in a URL. Others (`passfile`, `service`) would read files that the URL does not show.
+# libpq's options that a URL may have. Others (`passfile`, `service`) would read files that the URL does not show.
 _LIBPQ_OPTIONS: Final = (
     "application_name",
     "channel_binding",
@@ -62,8 +62,9 @@ _LIBPQ_OPTIONS: Final = (
 )
 
 
-def _loaders() -> AdaptersMap:
-    """How results are read. A map of our own: a program may have changed psycopg's global one."""
+def _make_loaders() -> AdaptersMap:
+    """The loaders of values in results, by the numbers of their types. A map of our own, since a program may have
+    changed psycopg's global one."""
     loaders = AdaptersMap(types=psycopg.adapters.types)
     loaders.register_loader(16, boolean.BoolBinaryLoader)
     loaders.register_loader(17, string.ByteaBinaryLoader)
@@ -73,11 +74,11 @@ def _loaders() -> AdaptersMap:
     return loaders
 
 
-_LOADERS: Final = _loaders()
+_LOADERS: Final = _make_loaders()
 
 
 class ConnectionOptions(Struct, kw_only=True):
-    """How to connect, and how long to wait."""
+    """How to connect, and how long to wait, in seconds."""
 
     address: str  # without its password, for messages
     timeout: float
@@ -87,7 +88,7 @@ class ConnectionOptions(Struct, kw_only=True):
 
 
 def take_options(address: Address) -> ConnectionOptions:
-    """What a postgresql:// URL says about the connection. Takes its options from ``address``."""
+    """Read the connection's options from a postgresql:// URL."""
     params = {name: address.take(name, str, "") for name in _LIBPQ_OPTIONS}
     params["host"] = address.host or params["host"]
     params["port"] = str(address.port or "")
@@ -109,11 +110,12 @@ def take_options(address: Address) -> ConnectionOptions:
 
 
 def options_of_pool(pool: Any, timeout: float) -> ConnectionOptions:
-    """Where a pool connects to: sync callers beside an async pool need connections of our own, and the reverse."""
+    """Read where a pool connects to. Sync callers beside an async pool need connections of our own, and async callers
+    beside a sync pool, too."""
     if not isinstance(pool.conninfo, str):
         raise SyncAsyncMismatch(
-            f"this {type(pool).__name__} serves only one of sync and async code, and makes up its conninfo as it goes; "
-            "make the store from a URL, which serves both"
+            f"this {type(pool).__name__} serves only one of sync and async code, and computes its conninfo for each "
+            "connection; make the store from a URL, which serves both"
         )
     names = (*_LIBPQ_OPTIONS, "port", "user", "password", "dbname")
     overrides = {name: value for name, value in (pool.kwargs or {}).items() if name in names}
@@ -136,10 +138,10 @@ class PostgresConnection:
     def __init__(self, pgconn: PGconn) -> None:
         self.pgconn = pgconn
         self.borrowed: Any = None  # the pool's object for this connection, until it is given back
-        self.verified = False  # the server is one that can keep records
+        self.verified = False  # the server can keep records
         self.schema_verified = False  # its tables are of our version
         self.behind_pooler = False  # each transaction may run in another server process
-        self.read_committed = True  # a statement by itself runs at READ COMMITTED; else it needs a BEGIN that says so
+        self.read_committed = True  # a statement without BEGIN runs at READ COMMITTED
         self.may_prepare = False
         self.forces_generic_plans = False  # plan_cache_mode is force_generic_plan
         self.prepared_names: set[bytes] = set()
@@ -148,20 +150,20 @@ class PostgresConnection:
         self.loader = Transformer(_LOADERS)
 
 
-# -- what blocks: waiting for sockets, sync and async
+# -- waiting for sockets, sync and async
 
 
 class Waiter(Protocol):
     """How to wait for sockets."""
 
     async def ready(self, fd: int, writing: bool, deadline: float) -> None:
-        """Return when the socket can be read (or, with ``writing``, also written). TimeoutError at the deadline."""
+        """Wait until the socket can be read (or, with ``writing``, written). TimeoutError at the deadline."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
     async def resolve(self, params: dict[str, Any]) -> list[dict[str, Any]]:
-        """One set of libpq's parameters per host and address to try, with the names of hosts looked up."""
+        """Look up the names of hosts. Returns one set of libpq's parameters for each address to try."""
         ...
 
 
@@ -221,10 +223,10 @@ def _set_once(future: asyncio.Future[bool], value: bool) -> None:
 
 
 class ConnectionSource(ABC):
-    """Where connections come from."""
+    """Gives connections to a client, and takes them back."""
 
-    #: Its connections are its alone, so that it may change their settings.
-    owns = True
+    #: No other code uses its connections, so their settings may be changed.
+    exclusive = True
 
     def __init__(self, waiter: Waiter, connect_timeout: float) -> None:
         self.waiter = waiter
@@ -233,7 +235,7 @@ class ConnectionSource(ABC):
 
     @abstractmethod
     async def take(self) -> PostgresConnection:
-        """A connection that is the caller's alone until it is given back or dropped."""
+        """Take a connection, which no other caller gets until it is given back or dropped."""
 
     async def give_back(self, connection: PostgresConnection) -> None:
         """Take back a connection that is idle again."""
@@ -241,7 +243,7 @@ class ConnectionSource(ABC):
 
     @abstractmethod
     async def drop(self, connection: PostgresConnection) -> None:
-        """Close the connection in whatever state it is. Never suspends before the socket is closed."""
+        """Close the connection, whatever state it is in. Never suspends before the socket is closed."""
 
     async def close(self) -> None:
         """Close the connections that are open."""
@@ -270,8 +272,8 @@ class OwnConnection(ConnectionSource):
             await self.drop(self._connection)
 
     async def _connect(self) -> PGconn:
-        """Connect to the first of the addresses that answers. The timeout is for each: a dead one must not hide the
-        next."""
+        """Connect to the first of the addresses that answers. Each has the whole timeout, so that a dead one does not
+        use up the time of the next."""
         reason = "no address to connect to"
         cause: Exception | None = None
         try:
@@ -307,7 +309,8 @@ class OwnConnection(ConnectionSource):
 
 
 class BorrowedPool:
-    """A psycopg pool that the caller owns, and the state of its connections, which all ports on it share."""
+    """A psycopg pool that the caller owns, and our state of each of its connections. All ports on the pool share
+    this."""
 
     def __init__(self, pool: Any, timeout: float) -> None:
         self.pool = pool
@@ -328,15 +331,15 @@ class BorrowedPool:
             )
 
     def after_fork(self) -> None:
-        """In the child: a pool that is open already is the parent's, also where the parent has not used it yet."""
+        """Called in the child. A pool that is open already is the parent's, even if the parent has not used it yet."""
         if self._process is None and not self.pool.closed:
             self._process = os.getppid()
 
 
 class PooledConnections(ConnectionSource):
-    """A connection per operation from the caller's psycopg pool, which the caller closes."""
+    """Takes a connection for each operation from the caller's psycopg pool, which the caller closes."""
 
-    owns = False
+    exclusive = False
 
     def __init__(self, waiter: Waiter, pool: BorrowedPool) -> None:
         super().__init__(waiter, pool.timeout)
@@ -357,7 +360,8 @@ class PooledConnections(ConnectionSource):
         return connection
 
     async def give_back(self, connection: PostgresConnection) -> None:
-        # The state must not refer to an idle connection: that would keep its own entry in `BorrowedPool` alive.
+        # Our state must not refer to an idle connection: that would keep its entry in `BorrowedPool.connections`, whose
+        # keys are weak, alive forever.
         borrowed, connection.borrowed = connection.borrowed, None
         await maybe_await(self._pool.putconn(borrowed))
 
@@ -367,5 +371,5 @@ class PooledConnections(ConnectionSource):
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error of libpq, for messages. It names hosts, users and databases, never a password."""
+    """The first line of libpq's error, for messages. It may name hosts, users and databases, but never a password."""
     return show(str(error).strip().partition("\n")[0] or type(error).__name__, 200)

@@ -1,4 +1,4 @@
-"""The relay's side of an outbox in PostgreSQL. Its statements are in ``backends/postgres/outbox.sql``."""
+"""The outbox in PostgreSQL, as a relay uses it. The statements are in ``backends/postgres/outbox.sql``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,14 @@ from effectonce.contracts.outbox import (
 )
 
 from .client import Param, PostgresClient, Row, Statement
-from .codec import bigints, boolean, int4, int8, integers, texts, utf8
+from .codec import bigint_array, boolean, int4, int8, integer_array, text_array, utf8
 
 MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
-PARTS: Final = ("fresh", "columns", "taking")  # of statements, which the file names beside them
+#: The file also names parts of statements, which are not sent by themselves.
+PARTS: Final = ("fresh", "columns", "taking")
+#: `lease_in_order` returns one row that is no message, recognised by a negative number of attempts. Its ``seq`` is
+#: where the next page begins; with this number there may be more rows to read.
+MORE_TO_READ: Final = -2
 
 
 class PostgresOutbox:
@@ -50,28 +54,31 @@ class PostgresOutbox:
             int4.pack(lease.limit),
             int8.pack(lease.after),
             int4.pack(lease.take or lease.limit),
-            texts(lease.without),
+            text_array(lease.without),
         ]
         if lease.ordered:
             params.append(int8.pack(BLOCKED_ROW_RECHECK_US))
         rows = await self._client.execute(self.statements["lease_in_order" if lease.ordered else "lease"], params)
-        leased = sorted((OutboxRow(*row) for row in rows if row[-1] >= 0), key=attrgetter("seq"))
-        # Beside the rows themselves, a lease in order gives one row that says how far it has read.
-        after, more = next(((row[0], row[-1] == -2) for row in rows if row[-1] < 0), (0, False))
-        return LeasedRows(leased, after, more)
+        leased = LeasedRows([])
+        for row in sorted((OutboxRow(*row) for row in rows), key=attrgetter("seq")):
+            if row.attempts >= 0:
+                leased.rows.append(row)
+            else:
+                leased.after, leased.more = row.seq, row.attempts == MORE_TO_READ
+        return leased
 
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         published = [outcome.seq for outcome in outcomes if outcome.state == "published"]
         others = [outcome for outcome in outcomes if outcome.state != "published"]
         params = [
             owner,
-            bigints(published),
+            bigint_array(published),
             int8.pack(keep),
-            bigints([outcome.seq for outcome in others]),
-            texts([outcome.state for outcome in others]),
-            bigints([outcome.span for outcome in others]),
-            integers([outcome.refund for outcome in others]),
-            texts([outcome.error for outcome in others]),
+            bigint_array([outcome.seq for outcome in others]),
+            text_array([outcome.state for outcome in others]),
+            bigint_array([outcome.span for outcome in others]),
+            integer_array([outcome.refund for outcome in others]),
+            text_array([outcome.error for outcome in others]),
         ]
         ((applied,),) = await self._client.execute(self.statements["settle"], params)
         return int(applied)
@@ -82,7 +89,7 @@ class PostgresOutbox:
     # -- for operators and the clean-up
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
-        chosen = None if seqs is None else bigints(seqs)
+        chosen = None if seqs is None else bigint_array(seqs)
         limits = int4.pack(limit), int4.pack(MAX_FREED_ROWS)
         ((count,),) = await self._query("unpark", chosen, boolean.pack(discard), *limits)
         return int(count)

@@ -1,4 +1,4 @@
-"""The statements on records: ``backends/postgres/records.sql``, with everything filled in that is not a value."""
+"""The statements on records: those of ``backends/postgres/records.sql`` with all words filled in."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from effectonce.record import EXHAUSTED
 
 from .client import Statement
 
-#: The parts of statements that the file names, beside the statements.
+#: The file also names parts of statements, which are not sent by themselves.
 PARTS: Final = ("decision", "insert_claims", "settled", "record_columns", "listed_columns")
 
 
 @cache
 def prepared_statements(prefix: str) -> dict[str, Statement]:
-    """The statements by name, as a client sends them."""
+    """The statements by name, as `PostgresClient` sends them."""
     return {name: Statement(sql, generic=True) for name, sql in load_statements(prefix).items() if name not in PARTS}
 
 
@@ -27,7 +27,7 @@ def load_statements(prefix: str) -> dict[str, str]:
 
 
 def schema_words(prefix: str) -> dict[str, str]:
-    """What the words in braces stand for; the file explains each."""
+    """The words of the file, and of the schema's. The file's head explains each."""
     payload = "json_build_array(l.scope, l.key)::text"
     channel = f"'{prefix}_settled'"
     return {
@@ -43,8 +43,9 @@ def schema_words(prefix: str) -> dict[str, str]:
         "is_placed": "r.ctid = l.place AND r.owner = l.owner AND r.token = l.token AND r.state = 'claimed' "
         "AND (r.expires_at IS NULL OR r.expires_at > l.now)",
         "exhausted": f"'\\x{EXHAUSTED.hex()}'",
-        # A payload of 8,000 bytes or more is an error, and so is a full queue (a listener somewhere sits in an open
-        # transaction): both would take the settlement with them. Then nothing is announced, and those who wait poll.
+        # pg_notify fails for a payload of 8,000 bytes or more, and where the queue of notifications is full (since some
+        # listener keeps a transaction open). Either would undo the settlement. So nothing is announced in these cases,
+        # and waiters find out by polling.
         "announced": f"CASE WHEN l.awaited AND octet_length({payload}) < 7999 AND pg_notification_queue_usage() < 0.5 "
         f"THEN pg_notify({channel}, {payload})::text = '' ELSE true END",
     }

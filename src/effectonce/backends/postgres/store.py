@@ -1,7 +1,8 @@
 """Records in PostgreSQL 13 or later, also behind PgBouncer in transaction mode.
 
-One statement per batch, each its own transaction: see `backends/postgres/records.sql` for what they promise and why
-they are shaped so. Times come from the server's clock; duplicates of finished records write nothing.
+A batch is one statement, which is its own transaction. `backends/postgres/records.sql` explains what the statements
+promise, and the reasons for their form. Times come from the server's clock; duplicates of finished records write
+nothing.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from .codec import (
     CLAIM_FIELDS,
     LOOK_FIELDS,
     REMEMBER_FIELDS,
-    claim_answer,
     encode_many,
     encode_one,
     encode_settlement,
     encode_settlements,
     int4,
     int8,
-    look_answer,
     make_cursor,
     parse_cursor,
+    read_claim_answer,
+    read_look_answer,
     utf8,
 )
 from .connection import (
@@ -71,7 +72,7 @@ MAX_COUNT: Final = 100_000  # the most that `stats` counts of a state
 MAX_ROWS_PER_COUNT: Final = 250_000  # the most that `stats` looks at for the states that have no index
 MAX_ROWS_PER_PAGE: Final = 10_000  # the most that one page of `list` looks at
 MIN_ROWS_PER_ROUND: Final = 1_000  # ... in statements of at least so many, after the first
-MAX_ROUNDS: Final = 20  # an operation that met a rival is sent again; that many times in a row is a fault
+MAX_ROUNDS: Final = 20  # how often an operation is sent again, since a rival changed its record meanwhile
 MIGRATION_TIMEOUT_S: Final = 60.0
 
 
@@ -132,9 +133,9 @@ class PostgresBackend:
 class PostgresPoolBackend(PostgresBackend):
     """The same over a ``psycopg_pool.ConnectionPool`` or ``AsyncConnectionPool``, which its owner closes.
 
-    An operation takes a connection and gives it back. Sync callers beside an async pool (heartbeats run on a thread)
-    get connections of our own to the same server, and async callers beside a sync pool, too. A pool's connections do
-    not listen: waiters poll. A pool that was open before a fork is refused in the child.
+    Each operation takes a connection from the pool and gives it back. Sync callers beside an async pool (heartbeats run
+    on a thread) get connections of our own to the same server, and async callers beside a sync pool, too. A pool's
+    connections do not listen, so waiters poll. A pool that was open before a fork is refused in the child.
     """
 
     capabilities = msgspec.structs.replace(PostgresBackend.capabilities, notifies=False)
@@ -173,7 +174,7 @@ class PostgresPort:
         self._prefix = prefix
         self.statements = prepared_statements(prefix)
         self._channel = f"{prefix}_settled".encode()
-        #: Which kinds of operation go in one statement, and so in one commit.
+        #: Which kinds of operation go in one statement, and the method that sends it.
         self._appliers: Sequence[tuple[set[type], Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]]] = (
             ({Claim}, self._claim),
             ({Look}, self._look),
@@ -193,7 +194,8 @@ class PostgresPort:
     # -- one kind of operation at a time
 
     async def _claim(self, batch: Sequence[Claim]) -> Sequence[Reply]:
-        """New keys and duplicates are answered by one statement. Records that are to be taken over cost another."""
+        """One statement answers claims of new keys and of finished records. Records that a claim changes need a second
+        one."""
 
         async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
             name, params = "claim", encode_many(CLAIM_FIELDS, [batch[n] for n in positions])
@@ -209,14 +211,14 @@ class PostgresPort:
         return await self._send_until_answered("claims", len(batch), send)
 
     async def _send_claims(self, name: str, params: list[Param], positions: Sequence[int]) -> dict[int, Reply | None]:
-        """The answers by position; None: the decision changes the record. The statement may be silent about claims that
-        met a rival."""
+        """Return the answers by position; None: the decision still has to change the record. A claim whose record a
+        rival has changed meanwhile may have no answer."""
         rows = await self._client.execute(self.statements[name], params)
-        return {positions[n]: answer for n, answer in map(claim_answer, rows)}
+        return {positions[n]: answer for n, answer in map(read_claim_answer, rows)}
 
     async def _look(self, batch: Sequence[Look]) -> Sequence[Reply]:
         rows = await self._client.execute(self.statements["look"], encode_many(LOOK_FIELDS, batch))
-        answers = dict(map(look_answer, rows))
+        answers = dict(map(read_look_answer, rows))
         return [answers[n] for n in range(len(batch))]
 
     async def _settle(self, batch: Sequence[Settlement | Note | Renewal]) -> Sequence[Reply]:
@@ -244,15 +246,15 @@ class PostgresPort:
         return await self._send_until_answered("successes", len(batch), send)
 
     async def _send(self, name: str, params: list[Param], positions: Sequence[int]) -> dict[int, Reply | None]:
-        """Whether the operations at ``positions`` were applied; None: that one met a rival."""
+        """Return whether the operations at ``positions`` were applied; None: a rival changed the record meanwhile."""
         rows = await self._client.execute(self.statements[name], params)
         return {positions[n - 1]: applied for n, applied in rows}
 
     async def _send_until_answered(
         self, operations: str, count: int, send: Callable[[Sequence[int]], Awaitable[dict[int, Reply | None]]]
     ) -> Sequence[Reply]:
-        """``send`` the operations at all ``count`` positions, and again those that got no answer, since a rival changed
-        their records while the statement ran."""
+        """Call ``send`` with the positions of all ``count`` operations, and again with those that got no answer, since
+        a rival changed their records while the statement ran."""
         replies: dict[int, Reply | None] = {}
         unanswered: Sequence[int] = range(count)
         for _ in range(MAX_ROUNDS):
@@ -272,8 +274,8 @@ class PostgresPort:
         return record_from(list(rows[0].values())) if rows else None
 
     async def list(self, query: Query) -> Page:
-        """By (scope, key). A page that had to pass over many records of other states may be short, or empty, and
-        still have a cursor."""
+        """Ordered by scope and key. A page that had to pass over many records of other states may be short, or empty,
+        and still have a cursor."""
         after = query.after if query.cursor is None and query.after is not None else parse_cursor(query.cursor)
         scope = None if query.scope is None else utf8(query.scope)
         state = None if query.state is None else query.state.encode()
@@ -282,7 +284,7 @@ class PostgresPort:
         records: list[Record] = []
         visited = 0
         while True:
-            # One more than the limit tells whether there is another page.
+            # One more than the limit, which tells whether there is another page.
             size = query.limit + 1 if visited == 0 else max(query.limit + 1, MIN_ROWS_PER_ROUND)
             rows = await self._query(name, scope, state, utf8(after[0]), utf8(after[1]), int4.pack(size))
             for row in rows:
@@ -369,7 +371,8 @@ class PostgresPort:
         await self._client.check(self.statements["denied"])
 
     async def migrate(self) -> None:
-        """One transaction under a lock of its own: of two processes, the second finds the tables there."""
+        """Create the tables in one transaction, under a lock: the second of two processes waits, and finds them
+        there."""
         lock = f"hashtextextended('effectonce migrate {self._prefix}_settled', 0)"
         await self._client.execute_script(
             "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; "
