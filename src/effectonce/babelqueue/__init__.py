@@ -1,3 +1,3 @@
-"""Everything BabelQueue: its envelope, its headers, its lists on Redis, and a seen-set for its consumers."""
+"""All support for BabelQueue: its envelope, its headers, its lists on Redis, and a seen-set for its consumers."""
 
 from .envelope import BabelQueue as BabelQueue

@@ -1,6 +1,7 @@
-"""What BabelQueue's contract wants of a message on each broker: its headers, their types, and the broker's own fields.
+"""BabelQueue's bindings: the form that its contract gives a message on each broker.
 
-A publisher asks a packet for its form (`contracts.Packet.for_broker`); no broker's adapter knows of BabelQueue.
+That is the names and types of headers, and the fields of the broker's own message. Publishers call
+`contracts.Packet.for_broker`, which applies the binding; so no broker's adapter knows of BabelQueue.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ class BabelQueuePacket(Packet, frozen=True, kw_only=True):
 
 
 def bind_to_rabbitmq(packet: Packet) -> Packet:
-    """The contract's headers as properties and as headers of other names, two of them numbers."""
+    """The contract's headers become properties, or headers of other names; two of them become numbers."""
     contract = {on_rabbitmq: packet.headers[name] for name, on_rabbitmq in RABBITMQ_NAMES.items()}
     headers = {**other_headers(packet.headers), "app-id": "babelqueue", "content-type": JSON, **contract}
     return replace(packet, headers=headers, numbers=frozenset((RABBITMQ_NAMES[VERSION], RABBITMQ_NAMES[ATTEMPTS])))
 
 
 def bind_to_kafka(packet: Packet) -> Packet:
-    """The record's timestamp is the time at which the envelope was written."""
+    """The record's timestamp is the time at which the message was created."""
     return replace(packet, fields={"timestamp": int(packet.headers[CREATED])})
 
 
 def bind_to_sqs(packet: Packet) -> Packet:
+    """Two of the headers become numbers."""
     return replace(packet, numbers=frozenset((VERSION, CREATED)))
 
 
 def bind_to_service_bus(packet: Packet) -> Packet:
-    """Fields for job and trace. The time of creation stays text: the SDK writes only numbers of 32 bits."""
+    """Job and trace become fields of the message, and the version a number. The time of creation stays text, since the
+    SDK writes numbers of 32 bits only."""
     fields = {"subject": packet.headers[JOB], "correlation_id": packet.headers[TRACE], "content_type": JSON}
     return replace(packet, numbers=frozenset((VERSION,)), fields=fields)
 

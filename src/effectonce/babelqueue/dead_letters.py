@@ -1,4 +1,4 @@
-"""A dead letter as BabelQueue's contract has it: the message's own JSON, with a member ``dead_letter`` added."""
+"""Dead letters in the form of BabelQueue's contract: the message's own JSON, with a member ``dead_letter`` added."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MEMBER = b'"dead_letter":'
 
 
 def dead_letter_record(body: bytes, block: Mapping[str, Any]) -> bytes:
-    """``body`` with ``block`` as its member ``dead_letter``. `original_body` undoes this.
+    """Add ``block`` to ``body`` as the member ``dead_letter``. `original_body` undoes this, byte for byte.
 
-    A JSON object gets the member at its end, and every byte before it stays as it is. Any other body is wrapped:
-    ``{"raw": …}``, in base64 where it is not text.
+    A JSON object gets the member at its end, and every byte before it stays as it is; white space around the object
+    moves into the block, as ``around``. Any other body is wrapped: ``{"raw": …}``, in base64 where it is not text.
     """
     trimmed = body.strip(_JSON_WHITESPACE)
     if _is_strict_object(body):
@@ -25,7 +25,8 @@ def dead_letter_record(body: bytes, block: Mapping[str, Any]) -> bytes:
         around = [body[:start].decode(), body[start + len(trimmed) :].decode()]
         written = _json({**block, "around": around} if any(around) else block)
         inner = trimmed[1:-1]
-        return b"{" + inner + (b"," if inner.strip(_JSON_WHITESPACE) else b"") + _MEMBER + written + b"}"
+        comma = b"," if inner.strip(_JSON_WHITESPACE) else b""
+        return b"".join((b"{", inner, comma, _MEMBER, written, b"}"))
     try:
         raw = {"raw": body.decode()}
     except UnicodeDecodeError:
@@ -34,19 +35,20 @@ def dead_letter_record(body: bytes, block: Mapping[str, Any]) -> bytes:
 
 
 def original_body(record: bytes) -> tuple[bytes, dict[str, Any]]:
-    """The body and the block that `dead_letter_record` got. A record that it did not write is its own body."""
+    """Return the body and the block that were given to `dead_letter_record`. A record that it did not write is returned
+    as the body."""
     try:
         members = json.loads(record)
         block = members["dead_letter"]
         if "raw" in members and len(members) - ("raw_encoding" in members) == 2:
             raw = members["raw"]
             return base64.b64decode(raw) if members.get("raw_encoding") == "base64" else raw.encode(), block
-        at = record.rindex(_MEMBER)  # inside a string, its quotes would be escaped
-        if json.loads(record[at + len(_MEMBER) : -1]) != block:
+        member_start = record.rindex(_MEMBER)  # it is no part of a string: there its quotes would be escaped
+        if json.loads(record[member_start + len(_MEMBER) : -1]) != block:
             return record, block
-        inner = record[:at]
+        opened_object = record[:member_start].removesuffix(b",")
         before, after = block.pop("around", ("", ""))
-        return b"".join((before.encode(), inner.removesuffix(b","), b"}", after.encode())), block
+        return b"".join((before.encode(), opened_object, b"}", after.encode())), block
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return record, {}
 
@@ -58,7 +60,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def _is_strict_object(body: bytes) -> bool:
-    """Whether ``body`` is one strict JSON object without a member ``dead_letter``, all of whose text is valid."""
+    """Whether ``body`` is one strict JSON object in valid UTF-8, without a member ``dead_letter``."""
     try:
         members = msgspec.json.decode(body)
     except (ValueError, RecursionError):

@@ -1,8 +1,7 @@
-"""The headers of BabelQueue's messages, which its consumers and its brokers' routing go by.
+"""The headers of BabelQueue's messages. Its consumers read them, and brokers route by them.
 
-`BabelQueue` writes them into a packet as text: ``bq-job``, ``bq-trace-id``, ``bq-message-id``, ``bq-schema-version``,
-``bq-source-lang``, ``bq-attempts``, ``bq-created-at``. Most brokers carry them under these names; `bindings` has what
-the contract wants on the others.
+`BabelQueue` writes them into a packet as text. Most brokers carry them under the names below; `bindings` has the forms
+that the contract defines for the others.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ VERSION: Final = "bq-schema-version"
 LANG: Final = "bq-source-lang"
 ATTEMPTS: Final = "bq-attempts"
 CREATED: Final = "bq-created-at"
+#: The headers that the contract names.
 CONTRACT: Final = frozenset((JOB, TRACE, ID, VERSION, LANG, ATTEMPTS, CREATED))
-"""The headers that the contract names."""
 
 JSON: Final = "application/json"
 
-#: How the contract names them on RabbitMQ, whose messages have properties for the others.
+#: Their names on RabbitMQ. The others are properties there: the message's id, and its timestamp.
 RABBITMQ_NAMES: Final = {
     JOB: "type",
     TRACE: "correlation-id",
@@ -40,7 +39,7 @@ def is_babelqueue(headers: Mapping[str, str]) -> bool:
 
 
 def other_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that are not part of the contract: they travel beside the envelope."""
+    """The headers that are not part of the contract, and travel beside the envelope."""
     return {name: value for name, value in headers.items() if name not in CONTRACT and name != "content-type"}
 
 

@@ -1,4 +1,7 @@
-"""Elements of BabelQueue's lists on Redis: an envelope as it is, or in a frame with the headers beside it."""
+"""Writing and reading the elements of BabelQueue's lists on Redis.
+
+An element is an envelope as it is, or a frame: a JSON object with a body and the headers beside it.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from .headers import is_babelqueue, other_headers
 to_json = msgspec.json.Encoder().encode
 
 FRAME: Final = "__bq_frame"
-#: Headers of ours in a frame, which packets do not show.
+#: Headers of ours in a frame, which packets do not show. ``BODY_ENCODING`` is "base64" where the body is not text.
 ID: Final = "eo-id"
 ORDERING_KEY: Final = "eo-ordering-key"
 BODY_ENCODING: Final = "eo-body"
-#: Why a message is a dead letter: the worker's header for it, and what BabelQueue calls the worker's reasons.
+#: The header in which a worker says why a message is a dead letter, and BabelQueue's words for the worker's reasons.
 CAUSE: Final = "eo-dead"
 REASONS: Final = {"unknown-type": "unknown_urn", "undecodable": "poison", "forged-message": "poison"}
 
@@ -39,7 +42,7 @@ _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def make_element(packet: Packet) -> bytes:
-    """The element that carries ``packet``: an envelope of BabelQueue as it is, any other body in a frame."""
+    """Make the element that carries ``packet``: an envelope of BabelQueue as it is, any other body in a frame."""
     headers = other_headers(packet.headers) if is_babelqueue(packet.headers) else dict(packet.headers)
     id, ordering_key = identity_of(packet.body)
     if packet.id != id:
@@ -50,6 +53,7 @@ def make_element(packet: Packet) -> bytes:
 
 
 def _frame_body(body: bytes, headers: dict[str, str]) -> bytes:
+    """Put ``body`` into a frame, if there are headers to carry, or if it could be taken for a frame itself."""
     if not headers and FRAME.encode() not in body:
         return body
     try:
@@ -60,7 +64,7 @@ def _frame_body(body: bytes, headers: dict[str, str]) -> bytes:
 
 
 def _unframe(element: bytes) -> tuple[bytes, dict[str, str]]:
-    """The body and the headers of an element; one without a frame is its own body."""
+    """Read the body and the headers of an element. One without a frame is its own body, and has no headers."""
     if element[:1] == b"{" and FRAME.encode() in element:
         try:
             frame = _frame_decoder.decode(element)
@@ -79,7 +83,8 @@ def read_packet(element: bytes) -> Packet:
 
 
 def count_attempt(element: bytes) -> bytes:
-    """The element of a message that is given back: with one attempt more, and all else as it is."""
+    """Make the element of a message that is given back: with one more attempt in its envelope, and otherwise
+    unchanged."""
     body, headers = _unframe(element)
     try:
         members: dict[str, Any] = dict(_members_decoder.decode(body))
@@ -90,7 +95,8 @@ def count_attempt(element: bytes) -> bytes:
 
 
 def make_dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: str) -> bytes:
-    """The element of a dead letter, as BabelQueue has it. Headers, id and ordering key are under ``effectonce``."""
+    """Make the element of a dead letter in BabelQueue's form. Headers, id and ordering key are in the member
+    ``effectonce`` of its ``dead_letter`` block."""
     try:
         cause = msgspec.json.decode(headers.get(CAUSE, "{}"), type=dict[str, Any])
     except msgspec.DecodeError:
@@ -110,7 +116,7 @@ def make_dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: 
 
 
 def read_dead_letter(element: bytes, queue: str) -> DeadLetter:
-    """The dead letter in an element, which may be one that another SDK has written."""
+    """Read the dead letter in an element, which another SDK may have written."""
     record, frame_headers = _unframe(element)
     body, block = original_body(record)
     own = block.pop("effectonce", None)

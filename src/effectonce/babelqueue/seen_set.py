@@ -1,11 +1,11 @@
-"""babelqueue: its idempotency guard, on any effectonce store instead of one process's memory.
+"""A seen-set for babelqueue's idempotency guard, on any effectonce store instead of one process's memory.
 
     from babelqueue import idempotency
     from effectonce.babelqueue.seen_set import seen_set
 
     app.register("urn:babel:payments:charge", idempotency.wrap(seen_set(store, scope="payments"), charge))
 
-Nothing of babelqueue is imported here: `SeenSet` has the three methods that its `wrap` asks for.
+Nothing of babelqueue is imported here: `SeenSet` has the three methods that its `wrap` calls.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from effectonce.values.identity import encode_key
 
 
 class SeenSet:
-    """The message ids that one consumer has handled: mode S, so looked up before the handler, recorded after it.
+    """The message ids that one consumer has handled. This is mode S: an id is looked up before the handler runs, and
+    recorded after it.
 
-    - 0 lost: an id is recorded only after the handler succeeded.
-    - Doubled where two deliveries of one id run at the same time, and where a handler's success was not recorded
-      (the process died, or the store went away, in between): the handler must bear that. ``once`` narrows it.
+    - No message is lost: an id is recorded only after the handler succeeded.
+    - An effect is doubled where two deliveries of one id run at the same time, and where a handler's success was not
+      recorded, since the process died or the store did not answer in between. The handler must tolerate that; ``once``
+      makes it rarer.
     - A store that does not answer raises `StoreUnavailable`, from `seen` before the handler runs and from `remember`
-      after it. babelqueue then delivers again; nothing is acked on a guess. But it counts that as an attempt, and
-      drops a message after its ``max_attempts`` unless the app has ``dead_letter=True``: set it, with a backoff.
+      after it. babelqueue then redelivers; nothing is acked on a guess. But it counts that as an attempt, and drops a
+      message after its ``max_attempts`` unless the app has ``dead_letter=True``: set it, with a backoff.
     """
 
     def __init__(self, store: Store, policy: Policy) -> None:
@@ -42,26 +44,26 @@ class SeenSet:
     def seen(self, message_id: str) -> bool:
         """Whether this id was handled.
 
-        Where `once` shares the scope and its record is claimed, in doubt or failed, that is raised
-        (`InProgress`, `InDoubt`, `PermanentFailure`): neither running nor acking would be right.
+        Where a `once` has the same scope, its record may be claimed, in doubt or failed. Then `InProgress`, `InDoubt`
+        or `PermanentFailure` is raised: neither to run nor to ack would be right.
         """
-        run = self._run(message_id)
+        run = self._prepare_run(message_id)
         try:
             run_sync(begin(run, run.runtime.sync_client()))
-        except ResultNotStored:  # done, by a guard that could not store its result, which is not asked for here
+        except ResultNotStored:  # done, by a guard that could not store its result: it is not needed here
             return True
         return run.replayed
 
     def remember(self, message_id: str) -> None:
-        """Record that this id was handled. Whatever `once` holds under it by now stays as it is."""
-        run = self._run(message_id)
+        """Record that this id was handled. A record that a `once` has made for it meanwhile stays as it is."""
+        run = self._prepare_run(message_id)
         run_sync(finish(run, run.runtime.sync_client(), None))
 
     def forget(self, message_id: str) -> None:
         """Let the next delivery of this id run."""
         self._store.forget(self._policy.scope, message_id)
 
-    def _run(self, message_id: str) -> Run:
+    def _prepare_run(self, message_id: str) -> Run:
         return prepare(self._store.runtime, self._policy, encode_key(message_id), b"")
 
     def __repr__(self) -> str:
@@ -69,10 +71,10 @@ class SeenSet:
 
 
 def seen_set(store: Store, *, scope: str, retention: Duration = DEFAULT_RETENTION) -> SeenSet:
-    """A seen-set on ``store`` for ``babelqueue.idempotency.wrap``; its promise is that of `SeenSet`.
+    """Make a seen-set on ``store`` for ``babelqueue.idempotency.wrap``. `SeenSet` says what it promises.
 
-    ``scope`` names the consumer and its handler: two that receive the same message need two, or the first would hide
-    it from the second. ``retention`` is how long an id is known; keep it longer than the broker can redeliver.
+    ``scope`` names the consumer and its handler. Two consumers that receive the same message need two scopes, or the
+    first would hide it from the second. ``retention`` is how long an id is known: longer than the broker can redeliver.
     """
     check_scope(scope)
     codec = Codec(Any, store.max_result)

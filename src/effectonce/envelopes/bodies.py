@@ -1,4 +1,5 @@
-"""What all envelopes share: the limit for bodies, content types, the packet, and data as JSON."""
+"""Writing and reading the bodies of packets, for all envelopes: JSON or bytes, content types, the limit of their
+size."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from effectonce.core.codec import json_decoder, to_json
 from effectonce.errors import ConfigurationError, Undecodable, show
 from effectonce.message import Message
 
-#: The longest body that is written or read by default: what most brokers take as they are installed.
+#: The longest body that is written or read by default: what most brokers accept without being configured.
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 JSON_CONTENT: Final = "application/json"
 BYTES_CONTENT: Final = "application/octet-stream"
@@ -21,7 +22,7 @@ BYTES_TYPES: Final = (bytes, bytearray, memoryview)
 
 
 def body_too_large(packet: Packet, limit: int) -> Undecodable:
-    """Why the body of ``packet``, which is over ``limit`` bytes, is not parsed."""
+    """The error for a packet whose body is longer than ``limit`` bytes, and therefore not parsed."""
     return Undecodable(
         f"the body has {len(packet.body)} bytes, over the limit of {limit}; raise the envelope's max_body"
     )
@@ -35,7 +36,7 @@ def is_json(content_type: str) -> bool:
 def make_packet(
     message: Message[Any], body: bytes, headers: Mapping[str, str], limit: int, kind: type[Packet] = Packet
 ) -> Packet:
-    """The packet of ``message``. `ConfigurationError` where it cannot be sent."""
+    """Make the packet of ``message``. `ConfigurationError` where it cannot be sent."""
     if len(body) > limit:
         raise ConfigurationError(
             f"message {show(message.id)} has a body of {len(body)} bytes, over the limit of {limit}; keep large data "
@@ -47,7 +48,7 @@ def make_packet(
 
 
 def write_json(value: Any, message: Message[Any]) -> bytes:
-    """``value``, which holds the data of ``message``, as JSON."""
+    """Write ``value``, which is or holds the data of ``message``, as JSON."""
     try:
         return to_json(value)
     except Exception as error:
@@ -55,18 +56,18 @@ def write_json(value: Any, message: Message[Any]) -> bytes:
 
 
 def write_data(message: Message[Any]) -> tuple[bytes, str]:
-    """The data of ``message`` as a body with its content type: bytes as they are, all else as JSON."""
+    """Write the data of ``message`` as a body: bytes as they are, all else as JSON. Returns its content type, too."""
     if isinstance(message.data, BYTES_TYPES):
         return bytes(message.data), BYTES_CONTENT
     return write_json(message.data, message), JSON_CONTENT
 
 
 def read_json(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:
-    """``body`` read as ``type_``. Every defect of it raises `Undecodable`; ``what`` names it there."""
+    """Read ``body`` as ``type_``. Every defect of it raises `Undecodable`, whose message calls it ``what``."""
     decode = _decoder(type_)
     try:
         return decode(body)
-    except Exception as error:  # a model's own validators raise what they like, and nesting may be too deep
+    except Exception as error:  # a model's own validators may raise anything, and the nesting may be too deep
         raise Undecodable(f"{what} cannot be read: {show(error, 300) or type(error).__name__}") from error
 
 

@@ -1,9 +1,9 @@
 """CloudEvents 1.0, the default envelope: JSON in the body (structured), or attributes in the headers (binary).
 
 Fields of a `Message` that the specification lacks are extension attributes: ``idempotencykey`` (where the key is not
-the id), ``partitionkey`` (the ordering key), ``correlationid`` (the trace id), ``traceparent`` and ``tracestate``.
-Other attributes are the message's headers by their names in binary mode, ``ce-subject`` and so on; all other headers
-travel beside the body in both modes.
+the id), ``partitionkey`` (the ordering key), ``correlationid`` (the trace id), ``traceparent`` and ``tracestate``. All
+other attributes are headers of the message, under their names in binary mode (``ce-subject``). Other headers travel
+beside the body in both modes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STRUCTURED_CONTENT: Final = "application/cloudevents+json"
 UNTYPED: Final = "effectonce.untyped"
 
 _TRACE = ("traceparent", "tracestate")
-#: How attributes begin in headers, by the bindings to HTTP and NATS, to Kafka, and to AMQP.
+#: The prefixes of attributes in headers: those of the bindings to HTTP and NATS, to Kafka, and to AMQP (two).
 PREFIXES: Final = ("ce-", "ce_", "cloudEvents:", "cloudEvents_")
 _PREFIX = re.compile(r"^(?:ce[-_]|cloudEvents[:_])(?=[a-z0-9])", re.IGNORECASE)
 _MESSAGE_FIELDS = {
@@ -54,10 +54,10 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class CloudEvents:
     """CloudEvents 1.0. Reads both modes, and writes ``mode``.
 
-    ``source`` is the attribute of messages that name none. In structured mode data is JSON, or ``data_base64`` where
-    it is bytes; in binary mode the body is the JSON, or the bytes themselves, and ``prefix`` begins the names of the
-    headers: ``ce-``, or for readers that follow their broker's binding ``ce_`` (Kafka) or ``cloudEvents:`` (AMQP).
-    All of these are read.
+    In structured mode the body is the whole event; data that is bytes is in ``data_base64``. In binary mode the body is
+    the data, as JSON or bytes, and attributes are headers whose names begin with ``prefix``: ``ce-``, or for readers
+    that follow their broker's binding ``ce_`` (Kafka) or ``cloudEvents:`` (AMQP). All of these prefixes are read.
+    ``source`` is the source of messages that have none.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CloudEvents:
         return make_packet(message, body, headers, self.max_body)
 
     def _attributes(self, message: Message[Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The attributes of ``message``, and its headers that are not attributes."""
+        """Split ``message`` into its attributes, and the headers that are not attributes."""
         attributes: dict[str, Any] = {
             "specversion": "1.0",
             "id": message.id,
@@ -141,7 +141,8 @@ class CloudEvents:
 
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
-    """A structured event as we write it, with JSON data: parsed in one step. `_read_structured` reads all others."""
+    """A structured event as we write it, with JSON data, which msgspec parses in one step. `_read_structured` reads all
+    other events."""
 
     specversion: Literal["1.0"]
     id: str
@@ -157,7 +158,7 @@ class _Event(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _PlainEvent(_Event):
-    """The same, for a handler that names no type for the data."""
+    """The same, where the handler names no type for the data."""
 
     data: Any
 
@@ -167,7 +168,7 @@ _plain_event = msgspec.json.Decoder(_PlainEvent)
 
 
 def _read_own(packet: Packet, data_type: Any) -> Message[Any] | None:
-    """The message, where the event is written as we write it; None where `_read_structured` has to read it."""
+    """Read an event that is written as we write it. None: `_read_structured` has to read it."""
     plain = data_type is Any
     try:
         event = (_plain_event if plain else _event).decode(packet.body)
@@ -225,14 +226,14 @@ def _read_binary(body: bytes, headers: Mapping[str, str], content_type: str, dat
 
 
 def _decode_data(body: bytes, content_type: str, data_type: Any) -> Any:
-    """Data that is not inside a JSON event: read as JSON where its content type says so, bytes otherwise."""
+    """Read data that is not inside a JSON event: as JSON where its content type says so, as bytes otherwise."""
     if data_type is bytes or (data_type is Any and not is_json(content_type)):
         return body
     return read_json(body or b"null", data_type, "the data")
 
 
 def _make_message(attributes: dict[str, str], content_type: str, headers: dict[str, str], data: Any) -> Message[Any]:
-    """The message with these ``attributes``; those that have no field in it become headers."""
+    """Make the message with these ``attributes``. Those for which it has no field become headers."""
     version = attributes.pop("specversion", "")
     if version != "1.0":
         raise Undecodable(f"its specversion is {show(version)!r}; this release reads CloudEvents 1.0")

@@ -1,4 +1,4 @@
-"""No envelope: the body is the data, JSON or bytes, as producers without effectonce write it."""
+"""No envelope: the body is the data itself, as JSON or bytes. Producers without effectonce write it so."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ _HEADER_PATH: Final = "headers."
 
 
 class Raw:
-    """The body as it is. ``key`` says what duplicates share: a path into the body (``"data.payment.id"``) or a header
-    (``"headers.x-request-id"``), a tuple of these, or a function of ``data`` and ``headers``; without it, the id that
-    the producer gave the broker.
+    """Reads and writes bodies without an envelope.
 
-    The type is that of the header ``type_header``, or ``type`` for all. ``content`` is ``"json"``, ``"bytes"``, or
-    None: JSON unless the content type says otherwise.
+    ``key`` says what duplicates share: a path into the body (``"data.payment.id"``), a header
+    (``"headers.x-request-id"``), a tuple of these, or a function of ``data`` and ``headers``. Without it, the key is
+    the id that the producer gave the broker.
+
+    The message's type is in the header ``type_header``; messages without it have the type ``type``. ``content`` is
+    ``"json"`` or ``"bytes"``; None: JSON unless the content type says otherwise.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Raw:
             return encode_key(self._key((data, headers), {}))
         except (MissingKey, InvalidKey) as error:
             raise Undecodable(f"its key {show(self._key_text)} cannot be taken: {error}") from error
-        except Exception as error:  # the user's function, on a body that it did not expect
+        except Exception as error:  # the user's function fails for a body that it did not expect
             raise Undecodable(f"its key {show(self._key_text)} cannot be taken: {type(error).__name__}") from error
 
 

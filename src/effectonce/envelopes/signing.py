@@ -1,13 +1,14 @@
 """Signed messages (F67: a forged message is decoded): HMAC-SHA-256, verified before anything is decoded.
 
-The signature covers the body, the packet's id and ordering key, and every header except ours (``eo-…``: the signature
-itself, marks of redrives and dead letters) and W3C trace context, which are written on the way. It is the header
-``eo-signature``, in hexadecimal; the id of its key is ``eo-signature-key``. It is computed over these as netstrings
-(``<length>:<bytes>``, UTF-8): ``effectonce-1``, the id of the key, the packet's id, its ordering key or nothing, each
-header's name and value, sorted by name, and the body.
+The signature covers the body, the packet's id and ordering key, and all headers except those that may be added on the
+way: ours (``eo-…``: the signature itself, marks of redrives and dead letters), and W3C trace context. It is in the
+header ``eo-signature``, in hexadecimal; the id of its key is in ``eo-signature-key``.
 
-Of an envelope that has `contracts.StableHeaders`, only those headers are covered. `BabelQueue` has them: brokers rename
-and leave out its contract's headers, which say again what is in the body; and ``bq-attempts`` grows on the way.
+It is computed over these texts, as netstrings (``<length>:<bytes>``, in UTF-8): ``effectonce-1``, the id of the key,
+the packet's id, its ordering key or nothing, each header's name and value, sorted by name, and the body.
+
+Where an envelope has `contracts.StableHeaders`, only those headers are covered. `BabelQueue` has them: brokers rename
+and leave out the headers of its contract, which only repeat what is in the body, and ``bq-attempts`` grows on the way.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _UNSIGNED_HEADERS = ("traceparent", "tracestate")
 
 
 class Signed:
-    """``envelope``, signed with ``keys[use]``, and read only where a key of ``keys`` has signed it.
+    """Signs the packets of ``envelope`` with ``keys[use]``, and reads only those that were signed with one of ``keys``.
 
     To change keys: add the new one to all consumers, then ``use`` it in the producers, then remove the old one when
     nothing that it signed is left. Keys have at least 16 bytes: make one with ``secrets.token_bytes(32)``.

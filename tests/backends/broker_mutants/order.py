@@ -48,5 +48,5 @@ class GivesUpTheWholeKey(MemoryConsumer):
         numbers = list(group.numbers_by_key.get(delivery.packet.ordering_key or "", ()))
         answer = await super().dead_letter(delivery, headers)
         for number in numbers[1:]:
-            group.show_at(number, 1 << 62)
+            group.make_visible_at(number, 1 << 62)
         return answer

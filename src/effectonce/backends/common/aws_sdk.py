@@ -1,4 +1,4 @@
-"""The AWS SDK, as DynamoDB and SQS use it: a client by its address, and the SDK's errors translated to ours.
+"""The AWS SDK, as DynamoDB and SQS use it: opening a client by its address, and translating the SDK's errors.
 
 botocore is the SDK for sync code, aiobotocore the same for async code. They are imported when a client is opened.
 """
@@ -19,10 +19,10 @@ SDK_ATTEMPTS: Final = 2
 
 
 class AWSTarget(Struct, frozen=True, kw_only=True):
-    """A service of AWS and how to reach it. Credentials come from the SDK's own chain, never from here."""
+    """A service of AWS, and how to reach it. The SDK itself finds the credentials."""
 
-    service: str  # the SDK's name of it, and the scheme of its URLs
-    table: str = ""  # of DynamoDB
+    service: str  # the SDK's name of it, which is also the scheme of its URLs
+    table: str = ""  # only for DynamoDB
     region: str | None = None
     endpoint: str | None = None
     profile: str | None = None
@@ -35,19 +35,19 @@ class AWSTarget(Struct, frozen=True, kw_only=True):
         return f"{self.service}://{self.table}" + (f"?{shown}" if shown else "")
 
     def create_client(self, session_class: Any, config_class: Any, *, connections: int, longest_wait: int = 0) -> Any:
-        """An SDK client (of aiobotocore: a context manager of one) that answers or fails within the timeouts.
+        """Make an SDK client (aiobotocore makes a context manager of one) that answers or fails within the timeouts.
 
-        ``longest_wait``: for how many seconds the service itself may hold a reply back.
+        ``longest_wait`` is for how many seconds the service itself may hold a reply back, as in a long poll.
         """
         session = session_class(profile=self.profile)
         session.register_component("data_loader", _data_loader())
         config = config_class(
-            # Each attempt has its share, so that the options bound the call as a whole.
+            # Each attempt has its share of the timeout, so that the options bound the call as a whole.
             connect_timeout=self.connect_timeout / SDK_ATTEMPTS,
             read_timeout=self.timeout / SDK_ATTEMPTS + longest_wait,
             retries={"mode": "standard", "total_max_attempts": SDK_ATTEMPTS},
             max_pool_connections=connections,
-            parameter_validation=False,  # the parameters are ours
+            parameter_validation=False,  # our own code makes the parameters
             tcp_keepalive=True,
         )
         return session.create_client(self.service, region_name=self.region, endpoint_url=self.endpoint, config=config)
@@ -55,15 +55,15 @@ class AWSTarget(Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1)
 def _data_loader() -> Any:
-    """The loader of the SDK's descriptions of services. It reads each once: that is most of the time to open a
-    client."""
+    """The loader of the SDK's descriptions of services. All clients share it: reading these descriptions takes most of
+    the time to open a client."""
     from botocore.loaders import create_loader
 
     return create_loader()
 
 
 def parse_target(address: Address, *, table: str = "", timeout: float) -> AWSTarget:
-    """The target of ``service://…?region=…&endpoint=…&profile=…&timeout=…``; ``timeout`` is the default."""
+    """Read the target from ``service://…?region=…&endpoint=…&profile=…&timeout=…``. ``timeout`` is the default."""
     scheme = address.scheme
     if address.user is not None or address.password is not None:
         raise InvalidOption(
@@ -89,7 +89,7 @@ def parse_target(address: Address, *, table: str = "", timeout: float) -> AWSTar
 
 # -- errors
 
-# Parts of the SDK's error codes: services name one and the same refusal with several prefixes and suffixes.
+# Parts of the SDK's error codes: services use the same word for a refusal, with several prefixes and suffixes.
 _THROTTLED: Final = (
     "LimitExceeded",
     "OverLimit",
@@ -134,10 +134,11 @@ def translate_error(
     broken: type[Retryable],
     refused: type[ConfigurationError],
 ) -> Exception:
-    """Our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is.
+    """Return our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is.
 
-    ``unavailable``: the service cannot be reached, or throttles. ``broken``: it failed, or the connection did, so that
-    the request may have been carried out. ``refused``: it does not take the request.
+    The caller says which errors of ours to use. ``unavailable``: the service cannot be reached, or throttles.
+    ``broken``: the service or the connection failed, so that the request may have been carried out. ``refused``: the
+    service does not accept the request.
     """
     from botocore import exceptions as sdk
 

@@ -1,7 +1,7 @@
-"""Clients of DynamoDB: opened by address or the caller's own, with the SDK's errors translated.
+"""Clients of DynamoDB, over an SDK client that is opened by address or the caller's own, with every error translated.
 
 The sync and the async client have the same methods; those of `SyncDynamoDBClient` never suspend. An SDK client keeps a
-pool of HTTP connections and drops a broken or cancelled one by itself, so there is nothing to drop after an error.
+pool of HTTP connections and drops a broken or cancelled one by itself, so we drop nothing after an error.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ A = TypeVar("A")
 B = TypeVar("B")
 Item = dict[str, Any]
 
-#: Calls in flight at once on one port; the SDK's own default for the size of its pool.
+#: How many calls one port has in flight at once: the SDK's own default for the size of its pool.
 MAX_CONCURRENT_CALLS: Final = 10
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 
 
 def parse_target(address: Address) -> AWSTarget:
-    """The target of ``dynamodb://table?region=…&endpoint=…&profile=…&timeout=…&connect_timeout=…``."""
-    target = parse_aws_target(address, table=table_name(address.netloc), timeout=5.0)
+    """Read the target from ``dynamodb://table?region=…&endpoint=…&profile=…&timeout=…&connect_timeout=…``."""
+    target = parse_aws_target(address, table=require_table_name(address.netloc), timeout=5.0)
     target = replace(target, connect_timeout=address.seconds("connect_timeout", 5.0))
     address.done()
     if address.path not in ("", "/"):
@@ -52,8 +52,8 @@ def parse_target(address: Address) -> AWSTarget:
     return target
 
 
-def table_name(text: str) -> str:
-    """``text``, which must be a valid name of a DynamoDB table."""
+def require_table_name(text: str) -> str:
+    """Return ``text`` if it can be the name of a DynamoDB table; else raise `InvalidOption`."""
     if _TABLE_NAME.fullmatch(text) is None:
         raise InvalidOption(
             f"{show(text)!r} is not the name of a DynamoDB table; write dynamodb://table with 3 to 255 of A-Z a-z 0-9 "
@@ -63,7 +63,7 @@ def table_name(text: str) -> str:
 
 
 class ConditionFailed(Exception):
-    """The condition of a write did not hold. ``item`` is the item that is there; None: there is none."""
+    """The condition of a write did not hold. ``item`` is the stored item; None: there is none."""
 
     def __init__(self, item: Item | None) -> None:
         super().__init__("the condition did not hold")
@@ -82,7 +82,7 @@ class TableInUse(EffectOnceError):
 
 
 class DynamoDBClient(ABC):
-    """A client of one table. Every reply, a refusal too, tells ``clock`` the service's time."""
+    """A client of one table. It passes the date of every reply, also of a refusal, to ``clock``."""
 
     def __init__(self, target: AWSTarget, clock: ServerClock, client: Any = None) -> None:
         self.target = target
@@ -129,8 +129,8 @@ class DynamoDBClient(ABC):
 
     @abstractmethod
     async def gather(self, work: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
-        """Call ``work`` for every item, concurrently. Raises the first error after all have ended. ``work`` must not
-        call this itself."""
+        """Call ``work`` for every item, concurrently, and return the results. An error is raised after all have ended.
+        ``work`` must not call `gather` itself: its threads could all wait for each other."""
 
     @abstractmethod
     async def pause(self, seconds: float) -> None: ...
@@ -159,7 +159,7 @@ class SyncDynamoDBClient(DynamoDBClient):
         futures = [self._pool.submit(_run_sync, work, item) for item in items]
         try:
             wait(futures)
-        except BaseException:  # Ctrl-C: calls that have not started are cancelled; writes recognise their repetition
+        except BaseException:  # Ctrl-C: cancel the calls that have not started; the others recognise their repetition
             for future in futures:
                 future.cancel()
             raise
@@ -230,7 +230,7 @@ class AsyncDynamoDBClient(DynamoDBClient):
 
 
 def translate(error: Exception, target: AWSTarget) -> Exception:
-    """``error`` of the SDK as one of ours; any other error (a bug of ours) as it is."""
+    """Return our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is."""
     code, text = error_code(error)
     if code == "ConditionalCheckFailedException":
         return ConditionFailed(reply_of(error).get("Item") or None)

@@ -1,6 +1,6 @@
-"""What an operation makes of a record that was read: its answer, and the record to write. Pure: no clock, no I/O.
+"""Deciding an operation on a record that was read: its answer, and the record to write. Pure: no clock, no I/O.
 
-`operations` writes the new record on the condition that the one that was read is still there.
+`operations` then writes the new record on the condition that the stored one has not changed since it was read.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from .items import StoredItem
 Decision = tuple[Reply, StoredItem | None]
 
 
-def unexpired(stored: StoredItem | None, past: int) -> StoredItem | None:
-    """The record; None where it is absent or expired."""
+def drop_expired(stored: StoredItem | None, past: int) -> StoredItem | None:
+    """Return the record; None where it is absent or expired."""
     if stored is None or (stored.expires_at is not None and stored.expires_at <= past):
         return None
     return stored
 
 
 def answer_look(op: Look, stored: StoredItem | None, time: Time) -> Answer:
-    return _answer_of(unexpired(stored, time.past), time, op.fingerprints) or Answer("absent")
+    return _answer_of(drop_expired(stored, time.past), time, op.fingerprints) or Answer("absent")
 
 
 def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
-    """The steps of a claim, for a record that the first write could not take."""
+    """Decide a claim of a record that the first write could not take, by the steps of `contracts.Port.run`."""
     now = time.now
-    record = unexpired(stored, time.past)
+    record = drop_expired(stored, time.past)
     answer = _answer_of(record, time, op.fingerprints, claimant=op.owner)
     if record is not None and answer is not None:
         if answer.kind == "in_doubt" and record.state == "claimed":
@@ -70,7 +70,7 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
 
 def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Decision:
     now = time.now
-    record = unexpired(stored, time.past)
+    record = drop_expired(stored, time.past)
     answer = _answer_of(record, time, op.fingerprints)
     if answer is not None:
         return answer.kind == "done", None
@@ -90,14 +90,14 @@ def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Deci
 
 
 def decide_forget(retention: int, stored: StoredItem | None, time: Time) -> Decision:
-    record = unexpired(stored, time.past)
+    record = drop_expired(stored, time.past)
     if record is None:
         return False, None
     return True, replace(_reopen(record, time.now, retention), fingerprint=None)
 
 
 def decide_resolve(resolution: Resolution, stored: StoredItem | None, time: Time) -> Decision:
-    record = unexpired(stored, time.past)
+    record = drop_expired(stored, time.past)
     answer = _answer_of(record, time)
     if record is None or answer is None or answer.kind != "in_doubt":
         return False, None
@@ -117,17 +117,17 @@ def decide_resolve(resolution: Resolution, stored: StoredItem | None, time: Time
 def _answer_of(
     record: StoredItem | None, time: Time, fingerprints: bytes = b"", claimant: bytes | None = None
 ) -> Answer | None:
-    """What an unexpired record answers, by the rules that all stores share; None: it may be claimed."""
+    """The answer of an unexpired record, by the rules that all stores share; None: it may be claimed."""
     return None if record is None else answer_for(record, fingerprints=fingerprints, now=time.past, claimant=claimant)
 
 
 def _new_record(op: Claim | Remember, now: int) -> StoredItem:
-    """The record that a first claim finds in place of none."""
+    """An empty record, from which that of a first claim is made."""
     return StoredItem(scope=op.scope, key=op.key, created_at=now, changed_at=now, expires_at=None)
 
 
 def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
-    """The record freed, in a new generation, its owner fenced out."""
+    """Free the record: a new generation, its owner fenced out."""
     return replace(
         record,
         state="free",
@@ -144,5 +144,5 @@ def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
 
 
 def _next_token(stored: StoredItem | None, now: int) -> int:
-    """A token above every earlier one, also of an expired record and where that is ahead of the clock."""
+    """A token above every earlier one: also above that of an expired record, and where that is ahead of the clock."""
     return now if stored is None else max(stored.token + 1, now)

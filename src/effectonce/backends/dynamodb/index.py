@@ -1,7 +1,7 @@
-"""The index ``by_state``: all but the done records, under state and shard, each shard in the order of its ranks.
+"""Reading the index ``by_state``, which has all records but the done ones, by state and shard, in the order of `rank`.
 
-It lags behind the table, so what is read here is only a hint: a change is conditional, and a listed record is read
-again from the table.
+The index lags behind the table, so what is read here is only a hint: a change is conditional, and a listed record is
+read again from the table.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ MAX_COUNT_REQUESTS: Final = 400  # requests that one count may take, of 1 MB eac
 _UNEXPIRED: Final = "(attribute_not_exists(#expires_at) OR #expires_at > :past)"
 
 
-class Keys(NamedTuple):
-    """Keys from one shard of the index, and the position of its next page (None: there is none)."""
+class ShardPage(NamedTuple):
+    """Keys from one shard of the index."""
 
     items: list[Item]
-    last: Item | None
+    last: Item | None  # the key behind which the next page begins; None: there is no next page
 
 
-def shards_of(state: State) -> list[str]:
+def shard_names(state: State) -> list[str]:
+    """The shards with the records in ``state``. Claims that lapse into doubt have shards of their own."""
     kinds = ("claimed", "claimed?") if state == "claimed" else (state,)
     return [f"{kind}/{n}" for kind in kinds for n in range(SHARDS)]
 
@@ -42,7 +43,7 @@ def lapses_to_doubt(shard: str) -> bool:
 
 
 def _shard_query(shard: str, past: int, *, until: int | None = None, scope: str | None = None) -> dict[str, Any]:
-    """The parameters of a query for unexpired records of ``shard``, up to the rank ``until``."""
+    """Make the parameters of a query for unexpired records of ``shard``, up to the rank ``until``."""
     texts = {"KeyConditionExpression": "#bucket = :bucket"}
     values: dict[str, Value] = {"bucket": shard, "past": past}
     filters = [] if lapses_to_doubt(shard) else [_UNEXPIRED]
@@ -66,30 +67,30 @@ async def read_shard(
     until: int | None = None,
     start: Item | None = None,
     scope: str | None = None,
-) -> Keys:
-    """Keys of unexpired records in one shard, up to the rank ``until``."""
+) -> ShardPage:
+    """Read keys of unexpired records in one shard, up to the rank ``until``, behind the key ``start``."""
     parameters = _shard_query(shard, client.clock.read().past, until=until, scope=scope)
     if start is not None:
         parameters["ExclusiveStartKey"] = start
     reply = await client.call("query", Limit=limit, ScanIndexForward=not newest, **parameters)
-    return Keys(reply["Items"], reply.get("LastEvaluatedKey"))
+    return ShardPage(reply["Items"], reply.get("LastEvaluatedKey"))
 
 
 async def list_identities(client: DynamoDBClient, query: Query, state: State) -> tuple[list[bytes], str | None]:
-    """The digests of a page of records in ``state``, merged from its shards, and the cursor of the next page.
+    """List a page of records in ``state``, merged from its shards. Returns their digests, and the next page's cursor.
 
-    The cursor holds how far each shard was read (None: to its end).
+    The cursor holds a position for each shard: how far it was read; None: to its end.
     """
-    shards = shards_of(state)
+    shards = shard_names(state)
     positions: list[Any] = ["start"] * len(shards)
     if query.cursor is not None:
         positions = read_cursor(query.cursor, list)
         if len(positions) != len(shards):
             raise _foreign_cursor()
 
-    async def read(n: int) -> Keys:
+    async def read(n: int) -> ShardPage:
         if positions[n] is None:
-            return Keys([], None)
+            return ShardPage([], None)
         start = None if positions[n] == "start" else _start_key(shards[n], positions[n])
         newest = not lapses_to_doubt(shards[n])
         return await read_shard(client, shards[n], query.limit, newest=newest, start=start, scope=query.scope)
@@ -102,34 +103,34 @@ async def list_identities(client: DynamoDBClient, query: Query, state: State) ->
         ((order(n, item), n, item) for n, page in enumerate(pages) for item in page.items),
         key=lambda entry: entry[:2],
     )[: query.limit]
-    used = [0] * len(shards)
+    shown = [0] * len(shards)  # how many keys of each shard are on this page
     for _, n, item in merged:
-        used[n] += 1
+        shown[n] += 1
         positions[n] = _position(item)
     for n, page in enumerate(pages):
-        if used[n] == len(page.items):  # all were used: continue where the index stopped reading
+        if shown[n] == len(page.items):  # all that were read: continue where the reading stopped
             positions[n] = None if page.last is None else _position(page.last)
     more = any(position is not None for position in positions)
     return [item["id"]["B"] for _, _, item in merged], write_cursor(positions) if more else None
 
 
 async def count_state(client: DynamoDBClient, state: State) -> tuple[int, bool]:
-    """How many unexpired records are in ``state``, up to `MAX_COUNT`, and whether that is exact. Done records, which
-    the index does not hold, are counted by a scan of the table."""
+    """Count the unexpired records in ``state``, up to `MAX_COUNT`. Returns the count, and whether it is exact. Done
+    records, which the index does not have, are counted by a scan of the table."""
     past = client.clock.read().past
     if state == "done":
         texts = {"FilterExpression": "#state = :done AND #expires_at > :past"}
         counted = [await _count_pages(client, "scan", **expressions({"past": past}, **texts))]
     else:
         counted = await client.gather(
-            lambda shard: _count_pages(client, "query", **_shard_query(shard, past)), shards_of(state)
+            lambda shard: _count_pages(client, "query", **_shard_query(shard, past)), shard_names(state)
         )
     count = sum(count for count, _ in counted)
     return min(count, MAX_COUNT), count >= MAX_COUNT or all(is_complete for _, is_complete in counted)
 
 
 async def _count_pages(client: DynamoDBClient, operation: str, **parameters: Any) -> tuple[int, bool]:
-    """The count of all pages of a query or scan, and whether it is complete."""
+    """Count all pages of a query or scan. Returns the count, and whether it is complete."""
     count = 0
     for _ in range(MAX_COUNT_REQUESTS):
         reply = await client.call(operation, Select="COUNT", **parameters)
@@ -145,24 +146,24 @@ async def _count_pages(client: DynamoDBClient, operation: str, **parameters: Any
 
 
 def _position(key: Item) -> list[Any]:
-    return [int(key["rank"]["N"]), to_text(key["id"]["B"])]
+    return [int(key["rank"]["N"]), encode_base64(key["id"]["B"])]
 
 
 def _start_key(shard: str, position: Any) -> Item:
     try:
         rank, identity = position
-        return {"bucket": wrap(shard), "rank": wrap(int(rank)), "id": wrap(from_text(identity))}
+        return {"bucket": wrap(shard), "rank": wrap(int(rank)), "id": wrap(decode_base64(identity))}
     except (TypeError, ValueError):
         raise _foreign_cursor() from None
 
 
 def write_cursor(position: object) -> str:
-    return to_text(json.dumps(position, separators=(",", ":")).encode())
+    return encode_base64(json.dumps(position, separators=(",", ":")).encode())
 
 
 def read_cursor(cursor: str, kind: type) -> Any:
     try:
-        position = json.loads(from_text(cursor))
+        position = json.loads(decode_base64(cursor))
     except ValueError:
         position = None
     if not isinstance(position, kind):
@@ -170,11 +171,11 @@ def read_cursor(cursor: str, kind: type) -> Any:
     return position
 
 
-def to_text(value: bytes) -> str:
+def encode_base64(value: bytes) -> str:
     return base64.urlsafe_b64encode(value).decode()
 
 
-def from_text(text: str) -> bytes:
+def decode_base64(text: str) -> bytes:
     try:
         return base64.urlsafe_b64decode(text)
     except (binascii.Error, ValueError):

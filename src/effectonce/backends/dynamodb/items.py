@@ -1,4 +1,4 @@
-"""Records as DynamoDB items, and the expressions of its calls. Pure: no clock, no I/O."""
+"""Encoding records as DynamoDB items, decoding them, and building expressions. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from effectonce.values.identity import digest
 
 from .client import Item
 
-SHARDS: Final = 8  # of the index, per state
+SHARDS: Final = 8  # how many partitions of the index each state is spread over
 NEVER_EXPIRES_S: Final = 253_402_300_799  # the year 9999, for DynamoDB's time to live
 
 
@@ -35,7 +35,7 @@ _CONSTANTS: Final[dict[str, Value]] = {
 
 
 def wrap(value: Value) -> Item:
-    """``value`` as an attribute: with DynamoDB's name of its type."""
+    """Write ``value`` as an attribute: with DynamoDB's name of its type."""
     if isinstance(value, bool):
         return {"BOOL": value}
     if isinstance(value, int):
@@ -44,7 +44,7 @@ def wrap(value: Value) -> Item:
 
 
 def unwrap(item: Item) -> dict[str, Any]:
-    """The attributes of ``item`` as Python values. `ValueError` for a type that effectonce never writes."""
+    """Read the attributes of ``item`` as Python values. `ValueError` for a type that effectonce never writes."""
     plain: dict[str, Any] = {}
     for name, typed in item.items():
         ((kind, value),) = typed.items()
@@ -58,10 +58,10 @@ def unwrap(item: Item) -> dict[str, Any]:
 
 
 def expressions(values: Mapping[str, Value], **texts: str) -> dict[str, Any]:
-    """The parameters of a call with expressions: the texts, with the names and those ``values`` that they use.
+    """Make the parameters of a call with expressions: ``texts``, and the names and those ``values`` that they use.
 
-    Every attribute is written ``#name`` and every value ``:name``: DynamoDB reserves 573 words, and refuses a name or
-    value that no expression uses.
+    In the texts, write every attribute as ``#name`` and every value as ``:name``. (DynamoDB reserves 573 words as
+    names, and refuses a name or value that no expression uses.)
     """
     names, used = _placeholders(" ".join(texts.values()))
     parameters: dict[str, Any] = {**texts, "ExpressionAttributeNames": names}
@@ -73,6 +73,7 @@ def expressions(values: Mapping[str, Value], **texts: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _placeholders(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The attributes that ``text`` names, by ``#name``, and the names of the values that it uses."""
     names = {name: name[1:] for name in re.findall(r"#\w+", text)}
     return names, tuple(dict.fromkeys(name[1:] for name in re.findall(r":\w+", text)))
 
@@ -81,14 +82,14 @@ def _placeholders(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 class StoredItem(StoredClaim, kw_only=True, gc=False):
-    """A record as it was read."""
+    """A record as it was read from its item."""
 
     scope: str
     key: str
     created_at: int
     changed_at: int
     expires_at: int | None  # None: never
-    version: int = 0  # which a write must find in order to replace it; 0: none was read
+    version: int = 0  # a write replaces the item only while it has this version; 0: none was read
 
     def to_record(self) -> Record:
         return Record(**{name: getattr(self, name) for name in Record.__struct_fields__})
@@ -102,12 +103,14 @@ _OPTIONAL: Final = ("owner", "lease_until", "expires_at", "fingerprint", "result
 
 
 def bucket(state: str, doubt: bool, identity: bytes) -> str:
-    """The partition of the index. Claims that lapse into doubt have their own, so that a sweep reads only them."""
+    """The partition of the index for a record: its attribute ``bucket``. Claims that lapse into doubt have partitions
+    of their own, so that a sweep reads only them."""
     return f"{state}{'?' if doubt and state == 'claimed' else ''}/{identity[0] % SHARDS}"
 
 
 def encode(stored: StoredItem, write: bytes) -> Item:
-    """The item of a record. ``write`` names this write: its maker recognises by it that it was applied."""
+    """Encode the item of a record. ``write`` is a random name of this write: a writer that finds its name in the stored
+    item knows that its write was applied."""
     identity = digest(stored.scope, stored.key)
     is_claimed = stored.state == "claimed"
     never_expires = is_claimed and stored.doubt_on_lapse
@@ -127,7 +130,7 @@ def encode(stored: StoredItem, write: bytes) -> Item:
 
 
 def decode(item: Item | None) -> StoredItem | None:
-    """The record in ``item``; None where there is none. `CorruptRecord` for an item that effectonce did not write."""
+    """Decode the record in ``item``; None where there is none. `CorruptRecord` where effectonce did not write it."""
     if not item:
         return None
     try:
@@ -149,5 +152,5 @@ def decode(item: Item | None) -> StoredItem | None:
 
 
 def whole_seconds(micros: int) -> int:
-    """Microseconds in whole seconds, rounded up."""
+    """Convert microseconds to whole seconds, rounded up."""
     return -(-micros // 1_000_000)

@@ -1,4 +1,4 @@
-"""Claims, settlements, renewals and looks on DynamoDB: the conditional writes, and the time they are made at."""
+"""Claims, settlements, renewals and looks on DynamoDB: the conditional writes, and the checks of the estimated time."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from effectonce.values.identity import digest
 
 from .client import ConditionFailed, DynamoDBClient, Item, ItemTooLarge
 from .clock import Time
-from .decisions import Decision, answer_look, decide_claim, decide_remember, unexpired
+from .decisions import Decision, answer_look, decide_claim, decide_remember, drop_expired
 from .items import NEVER_EXPIRES_S, StoredItem, Value, bucket, decode, encode, expressions, whole_seconds, wrap
 from .schema import META_ID, require_version
 
 MAX_WRITE_ROUNDS: Final = 20  # how often a record may change under one operation
-PROBE_AGAIN_AFTER_US: Final = 10_000_000  # after probes that did not make the clock precise enough
-PROBE_FOR_US: Final = 1_100_000  # one turn of the second, and a little more
+PROBE_AGAIN_AFTER_US: Final = 10_000_000  # the pause after probes that did not make the clock precise enough
+PROBE_FOR_US: Final = 1_100_000  # a second, within which the service's date changes once, and a little more
 MIN_PROBE_PAUSE_US: Final = 5_000
 
 
-#: When an existing record may be taken without having read it: unexpired, and free or lapsed with rerun.
-#: (A token that is not below now has to be read to be exceeded: that is a second write.)
+#: The condition on which an existing record may be taken without reading it first: it is unexpired, and free or lapsed
+#: with rerun. (A token that is not below now must be read, so that the new one is above it: that takes a second write.)
 _TAKEABLE = (
     "#expires_at > :past AND #token < :now AND (#state = :free"
     " OR (#state = :claimed AND #doubt_on_lapse = :no AND #lease_until <= :past AND #owner <> :owner))"
 )
-#: ``was`` is the state before: a repeated claim answers from it whether the lease before had lapsed.
+#: ``was`` is the state before. By it, a repeated claim answers whether it has taken a lapsed lease.
 _TAKE = (
     "SET #scope = :scope, #key = :key, #state = :claimed, #owner = :owner, #token = :now, #doubt_on_lapse = :doubt,"
     " #version = if_not_exists(#version, :zero) + :one, #attempts = if_not_exists(#attempts, :zero) + :one,"
@@ -42,12 +42,12 @@ _TAKE = (
     " #changed_at = :now, #lease_until = :until, #expires_at = :expires_at, #expires = :expires,"
     " #bucket = :bucket, #rank = :rank, #was = if_not_exists(#state, :free)"
 )
-#: A claim that lapses into doubt is exempt from DynamoDB's time to live, and ranked by the end of its lease, for the
-#: sweep; any other is ranked by when it was taken, whatever its heartbeats do (see _renew).
+#: A claim that lapses into doubt is exempt from DynamoDB's time to live, and its rank is the end of its lease, by which
+#: the sweep finds it. The rank of any other claim is the time at which it was taken; renewals keep it (see `_renew`).
 _TAKE_DOUBTFUL = ", #keep = :expires REMOVE #result, #error, #since"
 _TAKE_PLAIN = ", #since = :now REMOVE #result, #error, #keep"
-#: Held by this claim, and not expired. A claim with doubt_on_lapse never expires, whatever its expires_at says (see
-#: _renew).
+#: The condition that this claim holds the record, and that it has not expired. A claim with doubt_on_lapse never
+#: expires, whatever its expires_at is (see `_renew`).
 _HELD_BY_CLAIM = (
     "#owner = :owner AND #token = :token"
     " AND (#doubt_on_lapse = :yes OR attribute_not_exists(#expires_at) OR #expires_at > :past) AND "
@@ -66,7 +66,7 @@ def _settlement_update(changes: dict[str, str]) -> str:
 
 
 class Operations:
-    """`contracts.Port.run`, and the steps that the rest of the port is made of."""
+    """Implements `contracts.Port.run`. `DynamoDBPort` adds the rest of the port, with the helpers from here."""
 
     def __init__(self, client: DynamoDBClient) -> None:
         self._dynamodb = client
@@ -78,7 +78,7 @@ class Operations:
     # -- getting ready
 
     async def _prepare(self) -> None:
-        """Check the schema's version and learn the service's time: one request, once per port."""
+        """Check the schema's version, and learn the service's time by that request. Done once per port."""
         if self._is_prepared:
             return
         require_version(await self._read(META_ID), self._dynamodb)
@@ -95,8 +95,8 @@ class Operations:
     async def _probe_clock(self, lease: int) -> None:
         """Make the clock precise enough for ``lease``, if a second of probes can do that.
 
-        Only leases that are short beside the one-second grain of a date need it: probes wait for the turn of the
-        second, close enough together to place it within a quarter of the lease.
+        Only leases of a few seconds need it, since a date has whole seconds. Probes are repeated until the date
+        changes. They are so close together that the moment of the change is known to a quarter of the lease.
         """
         clock, needed = self._clock, lease // 4
         started = clock.local()
@@ -144,7 +144,7 @@ class Operations:
     async def _claim(self, op: Claim) -> Reply:
         clock = self._clock
         if clock.uncertainty() > op.lease // 4:
-            # It cannot be granted; but a record that is finished, or claimed by another, can be answered.
+            # The claim cannot be granted. But if the record is finished, or another holds it, it can be answered.
             stored = decode(await self._read(digest(op.scope, op.key)))
             answer, change = decide_claim(op, stored, clock.read())
             return answer if change is None else self._lease_too_short(op.lease)
@@ -240,7 +240,7 @@ class Operations:
             # A success must not be lost to the size of its result: duplicates get ResultNotStored.
             return await self._settle(replace(op, result=None))
         except ConditionFailed as lost:
-            record = unexpired(decode(lost.item), past)  # applied before, where its reply was lost
+            record = drop_expired(decode(lost.item), past)  # applied before, where its reply was lost
             return record is not None and (record.state, record.owner, record.token) == (op.state, op.owner, op.token)
         return True
 
@@ -256,8 +256,8 @@ class Operations:
                 "expires_at": until + op.retention,
                 "expires": whole_seconds(until + op.retention),
             }
-            # A renewal does not know whether its claim lapses into doubt and so must not expire. Where it does, the
-            # attribute `keep` is there and `expires` stays at it; where it does not, `since` is, and is its rank.
+            # A renewal does not know whether its claim lapses into doubt, and so must not expire. If it does, the item
+            # has the attribute `keep`, and `expires` stays at that. If not, it has `since`, which stays its rank.
             renew = (
                 "SET #lease_until = :until, #rank = if_not_exists(#since, :until), #expires_at = :expires_at,"
                 " #expires = if_not_exists(#keep, :expires), #version = #version + :one"
@@ -279,9 +279,11 @@ class Operations:
             return await self._remember(replace(op, result=None))
 
     async def _change(self, decide: Callable[[StoredItem | None, Time], Decision], item: Item | None) -> Reply:
-        """Decide on ``item`` and put the outcome in its place; where it has changed meanwhile, decide again.
+        """Call ``decide`` for ``item``, and put the new record in its place. Where the item has changed meanwhile,
+        decide again.
 
-        A change by this very write counts as applied: where a reply is lost, the SDK sends the request again.
+        Where a reply is lost, the SDK sends the write again, and the condition fails by our own change. So a change
+        that carries the name of this very write counts as applied.
         """
         write = os.urandom(8)
         for _ in range(MAX_WRITE_ROUNDS):

@@ -1,4 +1,4 @@
-"""The port of DynamoDB: records and lists for operators, and the sweep, over its operations."""
+"""The port of DynamoDB: what operators and the sweep need, added to `operations`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from effectonce.record import Page, Query, Record, Resolution, State, Stats, Swe
 from effectonce.values.identity import digest
 
 from .client import ConditionFailed
-from .decisions import decide_forget, decide_resolve, unexpired
+from .decisions import decide_forget, decide_resolve, drop_expired
 from .index import (
     MAX_COUNT,
     count_state,
-    from_text,
+    decode_base64,
+    encode_base64,
     list_identities,
     read_cursor,
     read_shard,
-    shards_of,
-    to_text,
+    shard_names,
     write_cursor,
 )
 from .items import SHARDS, StoredItem, Value, bucket, decode, expressions, wrap
@@ -38,7 +38,7 @@ class DynamoDBPort(Operations):
 
     async def get(self, scope: str, key: str) -> Record | None:
         await self._prepare()
-        record = unexpired(decode(await self._read(digest(scope, key))), self._clock.read().past)
+        record = drop_expired(decode(await self._read(digest(scope, key))), self._clock.read().past)
         return None if record is None else record.to_record()
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
@@ -75,7 +75,7 @@ class DynamoDBPort(Operations):
                 filters.append(f"#{name} = :{name}")
                 values[name] = value
         options = expressions(values, FilterExpression=" AND ".join(filters))
-        start = None if query.cursor is None else {"id": wrap(from_text(read_cursor(query.cursor, str)))}
+        start = None if query.cursor is None else {"id": wrap(decode_base64(read_cursor(query.cursor, str)))}
         records: list[StoredItem] = []
         for _ in range(MAX_PAGE_SCANS):
             if start is not None:
@@ -84,25 +84,25 @@ class DynamoDBPort(Operations):
             reply = await self._dynamodb.call("scan", ConsistentRead=True, Limit=limit, **options)
             start = reply.get("LastEvaluatedKey")
             past = self._clock.read().past
-            listed = [record for item in reply["Items"] if (record := unexpired(decode(item), past)) is not None]
+            listed = [record for item in reply["Items"] if (record := drop_expired(decode(item), past)) is not None]
             room = query.limit - len(records)
             records += listed[:room]
             if len(listed) > room:  # a scan can resume after any item, not only after the last that it read
                 start = {"id": wrap(digest(records[-1].scope, records[-1].key))}
             if start is None or len(records) == query.limit:
                 break
-        cursor = None if start is None else write_cursor(to_text(start["id"]["B"]))
+        cursor = None if start is None else write_cursor(encode_base64(start["id"]["B"]))
         return Page([record.to_record() for record in records], cursor)
 
     async def _list_by_index(self, query: Query, state: State) -> Page:
         identities, cursor = await list_identities(self._dynamodb, query, state)
         records = await self._fetch(identities)
         past = self._clock.read().past
-        listed = [unexpired(records.get(identity), past) for identity in identities]
+        listed = [drop_expired(records.get(identity), past) for identity in identities]
         return Page([record.to_record() for record in listed if record and record.state == state], cursor)
 
     async def _fetch(self, identities: Sequence[bytes]) -> dict[bytes, StoredItem]:
-        """Read records from the table, by their digests."""
+        """Read the records with these digests from the table."""
         records: dict[bytes, StoredItem] = {}
         keys = [{"id": wrap(identity)} for identity in identities]
         for _ in range(MAX_BATCH_GET_ROUNDS):
@@ -129,7 +129,9 @@ class DynamoDBPort(Operations):
         await self._prepare()
         meta = await self._read(META_ID) or {}
         counted = {state: await count_state(self._dynamodb, state) for state in get_args(State)}
-        oldest = await self._dynamodb.gather(lambda shard: read_shard(self._dynamodb, shard, 1), shards_of("in_doubt"))
+        oldest = await self._dynamodb.gather(
+            lambda shard: read_shard(self._dynamodb, shard, 1), shard_names("in_doubt")
+        )
         swept_at = meta.get("swept_at", {}).get("N")
         return Stats(
             counts={state: count for state, (count, _) in counted.items()},

@@ -1,4 +1,4 @@
-"""The table and its index: created where they are missing, and checked for what would break a promise."""
+"""The table and its index: creating them where they are missing, and checking that they can keep the promises."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIME_TO_LIVE: Final = {"Enabled": True, "AttributeName": "expires"}
 
 
 def schema_commands(table: str) -> str:
-    """The table as commands of the AWS command line."""
+    """The commands of the AWS command line that create the table."""
     create = json.dumps({"TableName": table, **TABLE})
     time_to_live = json.dumps({"TableName": table, "TimeToLiveSpecification": TIME_TO_LIVE})
     meta = {"id": {"B": base64.b64encode(META_ID).decode()}, "schema": wrap(SCHEMA_VERSION)}
@@ -55,7 +55,7 @@ def schema_commands(table: str) -> str:
 
 
 def require_version(meta: Item | None, client: DynamoDBClient) -> None:
-    """`SchemaMissing` or `SchemaMismatch`, unless ``meta``, the item `META_ID`, names the version that we read."""
+    """Raise `SchemaMissing` or `SchemaMismatch`, unless ``meta``, the item `META_ID`, has the version that we read."""
     migrate = f"run: effectonce migrate '{client.target}'"
     if meta is None:
         raise SchemaMissing(f"the table of {client.target} is not prepared for effectonce; {migrate}")
@@ -68,6 +68,7 @@ def require_version(meta: Item | None, client: DynamoDBClient) -> None:
 
 
 async def check_table(client: DynamoDBClient) -> None:
+    """Raise where the table was not made by effectonce, or does not delete expired records."""
     await _describe_table(client)
     if not await _has_time_to_live(client):
         raise SchemaMissing(
@@ -97,7 +98,7 @@ async def migrate_table(client: DynamoDBClient) -> None:
 
 
 async def _create_table(client: DynamoDBClient) -> None:
-    """Return when the table is there and active."""
+    """Create the table where it is missing, and wait until it is active."""
     for _ in range(MAX_TABLE_POLLS):
         try:
             if (await _describe_table(client))["TableStatus"] == "ACTIVE":
@@ -115,8 +116,8 @@ async def _create_table(client: DynamoDBClient) -> None:
 
 
 async def _describe_table(client: DynamoDBClient) -> dict[str, Any]:
-    """The description of the table; `SchemaMismatch` where effectonce did not make it, `UnsafeStore` where it is part
-    of a global table."""
+    """Return the description of the table. Raises `SchemaMismatch` where effectonce did not make it, and `UnsafeStore`
+    where it is part of a global table."""
     table: dict[str, Any] = (await client.call("describe_table"))["Table"]
     indexes = {index["IndexName"]: index["KeySchema"] for index in table.get("GlobalSecondaryIndexes", [])}
     index_keys = TABLE["GlobalSecondaryIndexes"][0]["KeySchema"]

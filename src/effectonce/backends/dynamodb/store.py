@@ -1,18 +1,17 @@
-"""DynamoDB: one item per record, every change one conditional write.
+"""Records in DynamoDB: a record is an item, and every change is one conditional write.
 
-- A claim tries the usual case first, that the record may be taken, in one UpdateItem with the whole rule as its
-  condition. Where the condition fails, the reply brings the item along (``ReturnValuesOnConditionCheckFailure``), from
-  which the claim is answered: a first claim, a duplicate and a completion are one request each. Other changes (a lapse
-  into doubt, exhaustion, an expired record that DynamoDB has not deleted yet) are a second write, on the condition
-  that the item still has the same version; where that race is lost, it starts again from the item that won.
+- A claim tries the usual case first, that the record may be taken: one UpdateItem, with the whole rule as its
+  condition. Where the condition fails, the reply contains the item (``ReturnValuesOnConditionCheckFailure``), by which
+  the claim is answered. So a first claim, a duplicate and a completion are one request each. Other changes (a lapse
+  into doubt, exhaustion, an expired record that DynamoDB has not deleted yet) need a second write, on the condition
+  that the item still has the same version; if it has not, the claim is decided again on the new item.
 - DynamoDB's expressions cannot read a clock: see `clock.ServerClock`.
-- There is no conditional write of several items short of a transaction, which costs double: a batch is single
-  calls, made concurrently.
-- Expired records are deleted by DynamoDB itself, hours late, by the ``expires`` attribute (seconds; time to live).
-  So every condition compares ``expires_at`` (microseconds).
-- The index ``by_state`` holds all but the done records, under state and shard (a GSI partition takes 1,000 writes a
-  second). `list` and `sweep` read it; it costs a claim and a completion one write unit each. It lags behind the table,
-  so what is read there is only a hint: changes are conditional, and listed records are read again from the table.
+- Only a transaction can write several items conditionally, and it costs double. So a batch is single calls, made
+  concurrently.
+- DynamoDB itself deletes expired records, hours late, by the attribute ``expires`` (in seconds; its time to live). So
+  every condition also compares ``expires_at`` (in microseconds).
+- The index ``by_state`` has all records but the done ones, by state and shard (a partition of an index takes 1,000
+  writes a second). `list` and `sweep` read it. It costs a claim and a completion one write unit each.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from effectonce.backends.common.drivers import require_driver
 from effectonce.contracts import Capabilities, Port
 from effectonce.values.urls import Address
 
-from .client import AsyncDynamoDBClient, SyncDynamoDBClient, parse_target, table_name
+from .client import AsyncDynamoDBClient, SyncDynamoDBClient, parse_target, require_table_name
 from .clock import ServerClock
 from .port import DynamoDBPort
 from .schema import schema_commands
@@ -46,7 +45,7 @@ class DynamoDBBackend:
         require_driver("DynamoDB", "dynamodb", "botocore")
         self.target = parse_target(address) if isinstance(address, Address) else address
         self.server_clock = clock or ServerClock()
-        self._client: Any = None  # the caller's; None: open one
+        self._client: Any = None  # the caller's own; None: a port opens one
         self._async_client: Any = None
 
     @classmethod
@@ -58,7 +57,7 @@ class DynamoDBBackend:
         it was made in.
         """
         region, endpoint = client.meta.region_name, client.meta.endpoint_url
-        target = AWSTarget(service="dynamodb", table=table_name(table), region=region, endpoint=endpoint)
+        target = AWSTarget(service="dynamodb", table=require_table_name(table), region=region, endpoint=endpoint)
         backend = cls(target)
         if any(base.__module__.startswith("aiobotocore") for base in type(client).__mro__):
             backend._async_client = client
@@ -74,7 +73,7 @@ class DynamoDBBackend:
         return DynamoDBPort(AsyncDynamoDBClient(self.target, self.server_clock, self._async_client))
 
     def schema_sql(self) -> str:
-        """The table as commands of the AWS command line."""
+        """The commands of the AWS command line that create the table: there is no SQL."""
         return schema_commands(self.target.table)
 
     def __repr__(self) -> str:

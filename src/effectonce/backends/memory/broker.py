@@ -1,7 +1,7 @@
-"""Queues in this process: for tests, single-process programs, and as the model of what a broker does.
+"""Queues in this process: for tests, for programs of one process, and as the model of what a broker does.
 
-A delivered message stays in its queue, invisible until its ack window ends; only its last delivery can settle it. Of
-one ordering key only the oldest message is ever visible.
+A delivered message stays in its queue, invisible until its ack window ends; only its last delivery can settle it. Only
+the oldest message of an ordering key is ever visible.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ from effectonce.values.clocks import SystemClock
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
-#: How often a clock that is moved by hand is looked at.
+#: How often a consumer looks at a clock that a test moves.
 MANUAL_CLOCK_POLL_S: Final = 0.005
 
 
 class _QueuedMessage(Struct):
     packet: Packet
-    visible_at: int
+    visible_at: int  # from then on it may be delivered
     attempts: int = 0
     delivery: HeldDelivery | None = None  # the last one; None: never delivered, or given back
 
 
 class GroupQueue:
-    """The messages of a queue that one group of consumers has not settled, by number, and its dead letters."""
+    """The messages of a queue that one group of consumers has not settled, by number, and the group's dead letters."""
 
     def __init__(self) -> None:
         self.messages: dict[int, _QueuedMessage] = {}
         self.numbers_by_key: dict[str, deque[int]] = {}  # by ordering key, in order; the first is the visible one
-        self.schedule: list[tuple[int, int]] = []  # (visible_at, number); skipped where the message says otherwise
+        # A heap of (visible_at, number). An entry counts only while its message has the same visible_at: entries of a
+        # message that was settled, or whose visible_at has changed, are skipped.
+        self.schedule: list[tuple[int, int]] = []
         self.dead_letters: dict[int, Packet] = {}
 
     def add(self, number: int, packet: Packet, now: int) -> None:
@@ -63,7 +65,7 @@ class GroupQueue:
         heapq.heappush(self.schedule, (now, number))
 
     def take(self, limit: int, now: int, until: int) -> list[tuple[_QueuedMessage, HeldDelivery]]:
-        """Deliver up to ``limit`` messages that are visible now, and are not again before ``until``."""
+        """Deliver up to ``limit`` visible messages, and make them invisible until ``until``."""
         taken: list[tuple[_QueuedMessage, HeldDelivery]] = []
         while len(taken) < limit and self.schedule and self.schedule[0][0] <= now:
             visible_at, number = heapq.heappop(self.schedule)
@@ -71,21 +73,21 @@ class GroupQueue:
             if message is not None and message.visible_at == visible_at:
                 message.attempts += 1
                 message.delivery = HeldDelivery(number, until)
-                self.show_at(number, until)
+                self.make_visible_at(number, until)
                 taken.append((message, message.delivery))
         return taken
 
-    def show_at(self, number: int, visible_at: int) -> None:
+    def make_visible_at(self, number: int, visible_at: int) -> None:
         self.messages[number].visible_at = visible_at
         heapq.heappush(self.schedule, (visible_at, number))
-        if len(self.schedule) > 100 + 2 * len(self.messages):  # most of them no longer agree with their message
+        if len(self.schedule) > 100 + 2 * len(self.messages):  # most entries no longer count: rebuild the heap
             numbers = {number for _, number in self.schedule if number in self.messages}
             self.schedule = [(self.messages[number].visible_at, number) for number in numbers]
             heapq.heapify(self.schedule)
 
     def give_back(self, number: int, visible_at: int) -> None:
         self.messages[number].delivery = None
-        self.show_at(number, visible_at)
+        self.make_visible_at(number, visible_at)
 
     def remove(self, number: int, now: int) -> Packet:
         """Remove a settled message. The next one of its ordering key becomes visible."""
@@ -94,20 +96,22 @@ class GroupQueue:
             numbers = self.numbers_by_key[packet.ordering_key]
             numbers.popleft()
             if numbers:
-                self.show_at(numbers[0], now)
+                self.make_visible_at(numbers[0], now)
             else:
                 del self.numbers_by_key[packet.ordering_key]
         return packet
 
 
 class _Queue:
+    """A queue, with a `GroupQueue` for each of its groups."""
+
     def __init__(self) -> None:
         self.groups: dict[str, GroupQueue] = {}
-        self.early: list[tuple[int, Packet]] = []  # published before there was a group
+        self.early: list[tuple[int, Packet]] = []  # published before there was a group: the first group gets them
 
 
 class MemoryQueues:
-    """The queues behind all handles of one name, and their one lock."""
+    """The queues of all brokers of one name, and the one lock for them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -128,7 +132,7 @@ class MemoryQueues:
         return groups[group]
 
     def wake_consumers(self) -> None:
-        """Let every waiting consumer look again. Called under the lock, from any thread."""
+        """Wake every waiting consumer. Call this under the lock; any thread may do so."""
         for loop, event in self.waiting:
             with suppress(RuntimeError):  # a loop that has ended
                 loop.call_soon_threadsafe(event.set)
@@ -139,7 +143,8 @@ _named_queues_lock = threading.Lock()
 
 
 class MemoryBrokerBackend:
-    """``memory://`` for one handle alone, ``memory://name`` for all handles of that name in this process.
+    """``memory://`` for queues of its own, ``memory://name`` for those that all brokers of this name in the process
+    share.
 
     ``ack_window`` (30 s): how long an unsettled delivery stays with its consumer.
     """
@@ -189,7 +194,7 @@ class MemoryBrokerBackend:
         return None
 
     def after_fork(self) -> None:
-        """A thread of the parent may have held the lock, and its loops are not ours to wake."""
+        """In a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
         self.queues.lock = threading.Lock()
         self.queues.waiting.clear()
 
@@ -252,7 +257,8 @@ class MemoryConsumer:
             wake_up.clear()
 
     def _take(self, limit: int) -> tuple[list[Delivery], float]:
-        """The deliveries that are there, and for how many seconds time alone brings no more."""
+        """Take the deliveries that are visible now. Returns them, and for how many seconds no other message becomes
+        visible by the passing of time."""
         now = self._clock.now()
         group = self._queues.group(self._queue, self._group, now)
         room = min(limit, self._unsettled.room())
@@ -304,7 +310,7 @@ class MemoryConsumer:
         def keep(group: GroupQueue, held: HeldDelivery, now: int) -> None:
             held.ends_at = now + round(seconds * 1e6)
             self._unsettled.add(held)
-            group.show_at(held.key, held.ends_at)
+            group.make_visible_at(held.key, held.ends_at)
 
         return self._settle(_handles(deliveries), keep)
 

@@ -1,7 +1,7 @@
-"""Records in this process: for tests, single-process programs, and as the model of what a store does.
+"""Records in this process: for tests, for programs of one process, and as the model of what a store does.
 
-Read this one first to learn the rules of `contracts.Port`: the other stores say in SQL, Lua or conditional writes what
-the methods of `MemoryPort` say here, one method for each kind of operation. The explorer runs on it.
+Read this store first to learn the rules of `contracts.Port`. `MemoryPort` has one method for each kind of operation;
+the other stores do the same in SQL, Lua or conditional writes. The crash explorer runs on this store.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from effectonce.values.clocks import SystemClock
 from effectonce.values.fingerprint import first_fingerprint
 from effectonce.values.urls import Address
 
-COUNT_CAP = 100_000  # `stats` counts the records of one state up to here
+MAX_COUNT = 100_000  # the most that `stats` counts of one state
 
 
 class MemoryRow(StoredClaim, kw_only=True, gc=False):
-    """What is stored under one scope and key."""
+    """The stored record of one scope and key."""
 
     state: State
     lapsed: bool = False
@@ -64,7 +64,7 @@ class MemoryRow(StoredClaim, kw_only=True, gc=False):
         return self.owner == op.owner and self.token == op.token
 
     def fence_out(self, now: int) -> None:
-        """Make sure that the owner's settlement is refused from now on."""
+        """Make the store refuse the owner's settlement from now on."""
         self.owner = b""
         self.token = max(self.token + 1, now)
 
@@ -77,7 +77,7 @@ class MemoryRow(StoredClaim, kw_only=True, gc=False):
 
 
 class MemoryStoreBackend:
-    """Every port shares one dictionary and one lock, and never blocks on anything else."""
+    """The store ``memory://``. All its ports share one dictionary and one lock, and never block on anything else."""
 
     capabilities = Capabilities(
         name="memory", connections="none", durable=False, shared=False, notes=True, ordered=True
@@ -89,7 +89,7 @@ class MemoryStoreBackend:
             if address.netloc or address.path not in ("", "/"):
                 raise InvalidOption(f"memory:// has no host or path, got {address}")
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.lock = threading.RLock()  # a signal's handler may claim on the thread that holds it
+        self.lock = threading.RLock()  # reentrant: a signal handler may claim on the thread that holds it
         self.scopes: dict[str, dict[str, MemoryRow]] = {}
         self.swept_at: int | None = None
 
@@ -99,7 +99,7 @@ class MemoryStoreBackend:
     async_port = sync_port
 
     def after_fork(self) -> None:
-        """A thread of the parent may have held the lock; no such thread is in the child."""
+        """In a forked child: a thread of the parent may have held the lock, and that thread does not exist here."""
         self.lock = threading.RLock()
 
     def schema_sql(self) -> str:
@@ -110,7 +110,7 @@ class MemoryStoreBackend:
 
 
 class MemoryPort:
-    """See `contracts.Port`. Every operation is applied under the backend's lock, at one time of its clock."""
+    """See `contracts.Port`. Operations are applied under the backend's lock; those of a batch see the same time."""
 
     def __init__(self, backend: MemoryStoreBackend) -> None:
         self._backend = backend
@@ -159,7 +159,7 @@ class MemoryPort:
             changed_at=now,
             note=op.note if live is None or live.note is None else live.note,
         )
-        if rows.get(op.key) is not stored:  # a signal's handler has claimed it meanwhile, on this very thread
+        if rows.get(op.key) is not stored:  # a signal handler on this very thread has claimed it meanwhile
             return self._claim(op, now)
         rows[op.key] = taken
         return Answer(
@@ -171,9 +171,9 @@ class MemoryPort:
             note=taken.note,
         )
 
-    def _answer_for(self, row: MemoryRow, prints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
-        """What an unexpired record answers; None: it is there to be taken."""
-        return answer_for(row, fingerprints=prints, now=now, claimant=claimant)
+    def _answer_for(self, row: MemoryRow, fingerprints: bytes, now: int, owner: bytes | None = None) -> Answer | None:
+        """The answer of an unexpired record; None: it may be claimed."""
+        return answer_for(row, fingerprints=fingerprints, now=now, claimant=owner)
 
     def _move_to_doubt(self, row: MemoryRow, now: int) -> None:
         """Rule 7: a claim that meets a lapsed one with ``doubt_on_lapse`` moves it to in doubt."""
@@ -213,7 +213,7 @@ class MemoryPort:
         row.error = op.error
         row.changed_at = now
         row.expires_at = None if op.state == "in_doubt" else now + op.retention
-        row.state = op.state  # last: an interruption before has changed nothing that counts
+        row.state = op.state  # last: before that, an interruption (Ctrl-C) has changed nothing that counts
         return True
 
     def _note(self, op: Note, now: int) -> bool:
@@ -262,10 +262,10 @@ class MemoryPort:
     async def get(self, scope: str, key: str) -> Record | None:
         with self._backend.lock:
             row = self._find(scope, key, self._backend.clock.now())
-            return None if row is None else _record(scope, key, row)
+            return None if row is None else _make_record(scope, key, row)
 
     async def list(self, query: Query) -> Page:
-        after = _read_cursor(query.cursor) or query.after
+        after = _parse_cursor(query.cursor) or query.after
         with self._backend.lock:
             now = self._backend.clock.now()
             matching = sorted(
@@ -277,9 +277,9 @@ class MemoryPort:
                 and (after is None or (scope, key) > after)
             )
             page = matching[: query.limit]
-            records = [_record(scope, key, self._scopes[scope][key]) for scope, key in page]
+            records = [_make_record(scope, key, self._scopes[scope][key]) for scope, key in page]
         more = len(matching) > query.limit
-        return Page(records, _cursor(*page[-1]) if more else None)
+        return Page(records, _make_cursor(*page[-1]) if more else None)
 
     def _all_rows(self, scope: str | None = None) -> Iterator[tuple[str, str, MemoryRow]]:
         for name, rows in self._scopes.items():
@@ -295,10 +295,10 @@ class MemoryPort:
             for _, _, row in self._all_rows():
                 if row.is_expired(now):
                     continue
-                counts[row.state] = min(COUNT_CAP, counts[row.state] + 1)
+                counts[row.state] = min(MAX_COUNT, counts[row.state] + 1)
                 if row.state == "in_doubt":
                     oldest = row.changed_at if oldest is None else min(oldest, row.changed_at)
-        return Stats(counts=counts, cap=COUNT_CAP, oldest_in_doubt=oldest, swept_at=self._backend.swept_at)
+        return Stats(counts=counts, cap=MAX_COUNT, oldest_in_doubt=oldest, swept_at=self._backend.swept_at)
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         with self._backend.lock:
@@ -334,7 +334,7 @@ class MemoryPort:
         with self._backend.lock:
             now = self._backend.clock.now()
             scopes = list(self._scopes.items())
-        # Scope by scope, so that others get the lock in between.
+        # Scope by scope, so that other threads get the lock in between.
         for scope, rows in scopes:
             with self._backend.lock:
                 expired += self._delete_expired(scope, rows, now, limit - expired)
@@ -349,8 +349,8 @@ class MemoryPort:
         return SweepResult(expired, lapsed, False)
 
     def _delete_expired(self, scope: str, rows: dict[str, MemoryRow], now: int, limit: int) -> int:
-        """Delete at most ``limit`` expired records of a scope, and the scope with its last one. Returns how many had
-        expired."""
+        """Delete at most ``limit`` expired records of a scope, and the scope if that was its last one. Returns how many
+        had expired."""
         expired = [key for key, row in rows.items() if row.is_expired(now)]
         for key in expired[:limit]:
             del rows[key]
@@ -374,7 +374,7 @@ class MemoryPort:
         return None
 
 
-def _record(scope: str, key: str, row: MemoryRow) -> Record:
+def _make_record(scope: str, key: str, row: MemoryRow) -> Record:
     fields = structs.asdict(row)
     del fields["lapsed"]
     fields["lease_until"] = row.lease_until if row.state == "claimed" else None
@@ -382,11 +382,11 @@ def _record(scope: str, key: str, row: MemoryRow) -> Record:
     return Record(scope=scope, key=key, **fields)
 
 
-def _cursor(scope: str, key: str) -> str:
+def _make_cursor(scope: str, key: str) -> str:
     return f"{len(scope)}:{scope}{key}"
 
 
-def _read_cursor(cursor: str | None) -> tuple[str, str] | None:
+def _parse_cursor(cursor: str | None) -> tuple[str, str] | None:
     if cursor is None:
         return None
     length, _, rest = cursor.partition(":")

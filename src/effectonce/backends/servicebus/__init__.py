@@ -1,1 +1,1 @@
-"""Azure Service Bus: the broker, over the SDK of Microsoft."""
+"""Azure Service Bus: the broker, over Microsoft's SDK."""

@@ -1,13 +1,13 @@
 """Azure Service Bus, through Microsoft's SDK: peek-lock, duplicate detection by MessageId, native dead letters.
 
-**Never run against the service itself**, nor against Microsoft's emulator, which exists only as a container. Tests run
-all but `declare` and `check` with the SDK over AMQP, against a server of ours that does what the service is documented
-to do (``tests/harness/servicebus.py``); `declare` and `check` against a stand-in for the SDK's administration client.
-So the SDK's side of the wire is real, and the service's is our reading of its documentation.
+**This was never run against the service itself**, nor against Microsoft's emulator, which exists only as a container.
+Tests use the real SDK over AMQP, against a server of ours that does what the service is documented to do
+(``tests/harness/servicebus.py``). Only `declare` and `check` are tested with a stand-in for the SDK's administration
+client.
 
 A delivery is ours while its lock lasts, which is the ack window; see `visibility_timeout`. The service cannot delay a
-message that is given back: a copy of it is scheduled, and then it is completed, so that a crash in between doubles it
-and loses nothing. Only sessions keep an order; see `sessions`.
+message that is given back. So a copy of it is scheduled, and then it is completed: a crash in between doubles it and
+loses nothing. Only sessions keep an order; see `sessions`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .queues import QueueSettings, check_queue, declare_queue
 from .sessions import ServiceBusSessionsConsumer
 
 DAY_S: Final = 86400.0
-#: The longest lock duration of a queue.
+#: The longest lock duration that a queue can have.
 MAX_LOCK_S: Final = 300
 
 
 class ServiceBusBackend:
-    """``servicebus://KeyName:Key@name.servicebus.windows.net``, the key percent-encoded; without one the machine's
-    identity is used, by ``azure-identity``.
+    """``servicebus://KeyName:Key@name.servicebus.windows.net``, with the key percent-encoded. Without a key,
+    ``azure-identity`` finds the machine's identity.
 
     Options: ``ack_window`` (1m: the queue's lock duration, at most 5m), ``dedup_window`` (10m: the queue's duplicate
     detection; ``none``: it has none), ``sessions`` (no; yes: all queues of this broker have sessions, by which an
@@ -114,13 +114,23 @@ class ServiceBusPublisher:
         batch: Any = None
         session: str | None = None
         batched: list[int] = []  # the indexes of the packets in the batch
+
+        async def send_batch() -> None:
+            nonlocal batch
+            try:
+                await link.use(lambda sender: sender.send_messages(batch))
+            except (BrokerUnavailable, ServiceBusRefusal) as error:
+                for index in batched:
+                    outcomes[index] = error
+            batch = None
+            batched.clear()
+
         for index, packet in enumerate(packets):
             message = make_message(packet, sessions=self._sessions)
             if batched and message.session_id != session:  # a batch goes to one session
-                await self._send(link, batch, batched, outcomes)
-                batch, batched = None, []
+                await send_batch()
             session = message.session_id
-            for _ in range(2):
+            while True:
                 batch = batch or await link.use(lambda sender: sender.create_message_batch())
                 try:
                     batch.add_message(message)
@@ -132,20 +142,11 @@ class ServiceBusPublisher:
                             f"the message is over what a queue of {self._namespace} takes: {error}"
                         )
                         break
-                    await self._send(link, batch, batched, outcomes)
-                    batch, batched = None, []
+                    await send_batch()
         if batched:
-            await self._send(link, batch, batched, outcomes)
+            await send_batch()
         raise_if_all_unavailable(outcomes)
         return outcomes
-
-    @staticmethod
-    async def _send(link: ServiceBusLink, batch: Any, batched: Sequence[int], outcomes: list[Exception | None]) -> None:
-        try:
-            await link.use(lambda sender: sender.send_messages(batch))
-        except (BrokerUnavailable, ServiceBusRefusal) as error:
-            for index in batched:
-                outcomes[index] = error
 
     async def close(self) -> None:
         links, self._links = self._links, {}

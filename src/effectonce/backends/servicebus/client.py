@@ -1,4 +1,4 @@
-"""Azure Service Bus: a namespace by address, the SDK's clients, and their errors translated to ours."""
+"""A namespace of Azure Service Bus, read from a URL; the SDK's clients for it; and the translation of their errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
     """A namespace, its login and its timeout."""
 
-    shown: str
+    shown: str  # the URL without its key
     host: str
-    user: str | None
+    user: str | None  # the name of the key; None: log in by the machine's identity
     key: str
     emulator: bool
-    timeout: float
+    timeout: float  # of one call, in seconds
 
     def __repr__(self) -> str:
         return self.shown
@@ -33,10 +33,10 @@ class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
     __str__ = __repr__
 
     def client(self) -> Any:
-        """The SDK's client for messages; nothing is opened."""
+        """Make the SDK's client for messages. Nothing is opened yet."""
         from azure.servicebus.aio import ServiceBusClient
 
-        # Without retries: the SDK would make them on a new link, where old deliveries mean nothing.
+        # Without retries: the SDK would retry on a new link, where deliveries of the old one cannot be settled.
         if self.emulator:
             return ServiceBusClient.from_connection_string(
                 f"Endpoint=sb://{self.host};SharedAccessKeyName={self.user};SharedAccessKey={self.key};"
@@ -46,7 +46,7 @@ class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
         return ServiceBusClient(self.host, self._credential(), retry_total=0)
 
     def administration(self) -> Any:
-        """The SDK's client for queues, which speaks HTTPS."""
+        """Make the SDK's client for creating and reading queues, which uses HTTPS."""
         from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
         return ServiceBusAdministrationClient(self.host, self._credential())
@@ -62,7 +62,7 @@ class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
 
 
 def parse_namespace(address: Address) -> ServiceBusNamespace:
-    """The namespace of ``servicebus://KeyName:Key@name.servicebus.windows.net``."""
+    """Read the namespace from ``servicebus://KeyName:Key@name.servicebus.windows.net``."""
     require_driver("Azure Service Bus", "servicebus", "azure", "azure.servicebus")
     if not address.host or address.path not in ("", "/"):
         raise InvalidOption(
@@ -85,7 +85,7 @@ def parse_namespace(address: Address) -> ServiceBusNamespace:
 
 
 class ServiceBusRefusal(ConfigurationError):
-    """Service Bus does not take the message as it is."""
+    """Service Bus does not accept the message."""
 
 
 class LockLost(BrokerUnavailable):
@@ -93,14 +93,14 @@ class LockLost(BrokerUnavailable):
 
 
 def lock_lost_errors() -> tuple[type[Exception], ...]:
-    """The errors of the SDK for a message whose lock has ended. The link that it came on still works."""
+    """The SDK's errors for a message whose lock has ended. The link that received it still works."""
     from azure.servicebus import exceptions as sdk
 
     return sdk.MessageLockLostError, sdk.MessageNotFoundError, sdk.MessageAlreadySettled
 
 
 def translate(error: Exception, namespace: ServiceBusNamespace, queue: str = "") -> Exception:
-    """Our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is."""
+    """Return our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is."""
     from azure.core.exceptions import AzureError, ClientAuthenticationError, ResourceNotFoundError
     from azure.servicebus import exceptions as sdk
 
@@ -127,10 +127,11 @@ def translate(error: Exception, namespace: ServiceBusNamespace, queue: str = "")
 
 
 class ServiceBusLink:
-    """One sender or receiver of the SDK, opened when first used, and anew after an error.
+    """One sender or receiver of the SDK (``handler``), opened when it is first used, and again after an error.
 
-    The SDK's senders and receivers are not made for several tasks at once: calls take turns here. ``on_lost`` is called
-    when a link is dropped, since its successor cannot settle what it had received (F56: an ack on another link).
+    The SDK's senders and receivers do not support several tasks at once, so calls take turns here. ``on_lost`` is
+    called when the link is dropped: the next one cannot settle what this one has received (F56: an ack on another
+    link).
     """
 
     def __init__(
@@ -149,8 +150,8 @@ class ServiceBusLink:
         self._turn = asyncio.Lock()
 
     async def use(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-        """Await ``work`` with the sender or receiver, and return its result. After an error the link is dropped, except
-        where only the lock of a message has ended."""
+        """Await ``work`` with the sender or receiver, and return its result. After an error the link is dropped, unless
+        only the lock of a message has ended."""
         async with self._turn:
             try:
                 async with asyncio.timeout(self._namespace.timeout):
@@ -180,7 +181,8 @@ class ServiceBusLink:
 
 
 async def close_quietly(closable: Any, namespace: ServiceBusNamespace) -> None:
-    """Close a client, sender or receiver of the SDK, where there is one. Errors do not matter: it is given up."""
+    """Close a client, sender or receiver of the SDK, if there is one. Errors are ignored: it is given up in any
+    case."""
     if closable is None:
         return
     with suppress(Exception):

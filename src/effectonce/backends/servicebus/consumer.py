@@ -1,4 +1,4 @@
-"""Consumers of Azure Service Bus: how a delivery is settled, and the consumer of queues without sessions."""
+"""Consuming from Azure Service Bus: settling a delivery, and the consumer for queues without sessions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from effectonce.errors import BrokerUnavailable
 from .client import LockLost, ServiceBusLink, ServiceBusNamespace
 from .messages import OWN_REASON, make_message, read_packet, write_description
 
-#: How long one receive keeps the receiver to itself: settlements wait for it.
+#: How long one receive may take. Settlements wait for it, since calls take turns on the receiver.
 MAX_POLL_S: Final = 0.2
 
 
 class SettlingConsumer(ABC):
-    """What consumers with and without sessions do alike with a delivery that they own."""
+    """What consumers with and without sessions have in common: settling the deliveries that they own."""
 
     def __init__(self, namespace: ServiceBusNamespace, queue: str) -> None:
         self._queue = queue
@@ -36,7 +36,7 @@ class SettlingConsumer(ABC):
         return [await self._settle(delivery, "complete_message") for delivery in deliveries]
 
     async def _postpone(self, delivery: Delivery, delay: float, *, sessions: bool = False) -> bool:
-        """Schedule a copy of an owned delivery, and then complete it."""
+        """Delay an owned delivery: schedule a copy of it, and then complete it."""
         copy = make_message(delivery.packet, sessions=sessions, attempts=delivery.attempt)
         due = datetime.now(UTC) + timedelta(seconds=delay)
         await self._copies.use(lambda sender: sender.schedule_messages(copy, due))
@@ -68,11 +68,14 @@ class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
         )
         deliveries = []
         for message in messages:
-            packet, attempt = read_packet(message)
-            # The lock ends at a time of the service's clock, or one window after we asked: the earlier one counts.
+            received = read_packet(message)
+            # Two times at which the lock may end: one that the service's clock names, and one window after our call.
+            # The earlier one counts, since the machine's clock may be wrong.
             left = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
             held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + left))
-            deliveries.append(Delivery(packet=packet, queue=self._queue, attempt=attempt, handle=held))
+            deliveries.append(
+                Delivery(packet=received.packet, queue=self._queue, attempt=received.attempt, handle=held)
+            )
         return deliveries
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
@@ -103,7 +106,7 @@ class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
         held: HeldDelivery = delivery.handle
 
         async def call(receiver: Any) -> bool:
-            if not self._unsettled.owns(held):  # it ended while another call used the receiver
+            if not self._unsettled.owns(held):  # its lock ended while another call used the receiver
                 return False
             await getattr(receiver, operation)(held.key, **options)
             return True
@@ -115,7 +118,7 @@ class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
             return False
 
     async def close(self) -> None:
-        """Abandon unsettled messages; where that fails, they come when their locks end."""
+        """Abandon unsettled messages. Where that fails, they are redelivered when their locks end."""
         unsettled = await self._stop_polling()
 
         async def give_back(receiver: Any) -> None:

@@ -18,8 +18,8 @@ RECEIVE_TIMEOUT_S: Final = 0.5
 
 
 class ServiceBusDeadLetters:
-    """See `contracts.DeadLetters`. Browsing peeks, and hides nothing; removing receives all dead letters before the
-    chosen ones, and abandons those."""
+    """See `contracts.DeadLetters`. Browsing peeks, and hides none from other readers. Removing has to receive all dead
+    letters before the chosen ones, and abandons them afterwards."""
 
     def __init__(self, namespace: ServiceBusNamespace, queue: str) -> None:
         self._queue = queue
@@ -39,7 +39,7 @@ class ServiceBusDeadLetters:
             messages += more
             after = more[-1].sequence_number
         page = [
-            DeadLetter(id=str(message.sequence_number), packet=read_packet(message)[0], queue=self._queue)
+            DeadLetter(id=str(message.sequence_number), packet=read_packet(message).packet, queue=self._queue)
             for message in messages[:limit]
         ]
         return page, page[-1].id if len(messages) > limit else None

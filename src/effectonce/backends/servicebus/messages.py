@@ -1,7 +1,8 @@
-"""A packet as a message of Azure Service Bus, and as a dead letter there.
+"""Writing a packet into a message of Azure Service Bus, and reading it back, also from a dead letter.
 
-Headers are application properties. The id is the MessageId, by which the queue detects duplicates. A delayed copy and a
-redriven dead letter must not be taken for duplicates: they have another MessageId, and the id is a property.
+Headers are application properties. The packet's id is the MessageId, by which the queue detects duplicates. A delayed
+copy and a redriven dead letter must not be taken for duplicates: so they have another MessageId, and the packet's id is
+a property.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from effectonce.backends.common.packets import deduplication_id, fit_id, random_id
 from effectonce.contracts import Packet
 
-#: Properties of ours that packets do not show. ``ATTEMPTS``: deliveries before the last delay.
+#: Properties of ours that packets do not show. ``ATTEMPTS``: how often the message was delivered before its last delay.
 ID: Final = "eo-id"
 ORDERING_KEY: Final = "eo-ordering-key"
 ATTEMPTS: Final = "eo-deliveries"
@@ -23,10 +24,10 @@ _OWN_PROPERTIES: Final = (ID, ORDERING_KEY, ATTEMPTS)
 #: Fields of a message beside its properties, which a packet keeps in `Packet.fields`.
 _FIELDS: Final = ("subject", "correlation_id", "content_type")
 
-#: Properties that the service itself writes on a dead letter.
+#: Properties that the service itself writes into a dead letter.
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
-#: The longest description that the service takes.
+#: The longest description that the service accepts.
 MAX_DESCRIPTION_CHARS: Final = 4000
 #: The reason of a dead letter whose description holds our headers.
 OWN_REASON: Final = "effectonce"
@@ -39,7 +40,8 @@ UNORDERED_SESSIONS: Final = 8
 
 
 def make_message(packet: Packet, *, sessions: bool = False, attempts: int = 0) -> Any:
-    """The SDK's message that carries ``packet``. ``attempts``: how often it was delivered before this copy was made."""
+    """Make the SDK's message that carries ``packet``. For a delayed copy, ``attempts`` is how often the message was
+    delivered before."""
     from azure.servicebus import ServiceBusMessage
 
     packet = packet.for_broker("servicebus")
@@ -66,9 +68,15 @@ def _session_id(ordering_key: str | None, id: str) -> str:
     return fit_id(ordering_key, _ALLOWED_ID)
 
 
-def read_packet(message: Any) -> tuple[Packet, int]:
-    """The packet in a received message, which another sender may have sent, and how often it was delivered, this time
-    included."""
+class ReceivedMessage(NamedTuple):
+    """A packet as it was received, and how often it was delivered, this time included."""
+
+    packet: Packet
+    attempt: int
+
+
+def read_packet(message: Any) -> ReceivedMessage:
+    """Read the packet in a received message, which another sender may have sent."""
     headers: dict[str, str] = {}
     numbers: set[str] = set()
     own: dict[str, Any] = {}
@@ -91,11 +99,12 @@ def read_packet(message: Any) -> tuple[Packet, int]:
         fields={name: str(getattr(message, name)) for name in _FIELDS if getattr(message, name, None) is not None},
     )
     attempts = own.get(ATTEMPTS, 0)
-    return packet, (attempts if isinstance(attempts, int) else 0) + (message.delivery_count or 0) + 1
+    attempts_before_delay = attempts if isinstance(attempts, int) else 0
+    return ReceivedMessage(packet, attempts_before_delay + (message.delivery_count or 0) + 1)
 
 
 def property_text(value: Any) -> str | None:
-    """A property's value as the value of a header; None: as if the property were absent."""
+    """Turn a property's value into the text of a header; None: leave the header out."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -104,7 +113,8 @@ def property_text(value: Any) -> str | None:
 
 
 def write_description(headers: Mapping[str, str]) -> str:
-    """``headers`` as the description of a dead letter. Where they are too long, the longest are cut."""
+    """Write ``headers`` into the description of a dead letter, as JSON. Where they are too long, the longest are
+    cut."""
     cut = dict(headers)
     while len(text := json.dumps(cut)) > MAX_DESCRIPTION_CHARS and any(cut.values()):
         name = max(cut, key=lambda name: len(cut[name]))
@@ -113,7 +123,8 @@ def write_description(headers: Mapping[str, str]) -> str:
 
 
 def _read_cause(reason: str, description: str) -> dict[str, str]:
-    """The headers that `write_description` has written; else the service's own reason, in a worker's header."""
+    """Read the headers that `write_description` wrote. Where the service itself has dead-lettered the message, put its
+    reason into the header in which a worker writes the cause."""
     if reason == OWN_REASON:
         try:
             headers = json.loads(description)

@@ -1,4 +1,4 @@
-"""The queues of Azure Service Bus: created where they are missing, and checked for settings that break a promise."""
+"""The queues of Azure Service Bus: creating them, and checking them for settings that break a promise."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from effectonce.errors import ConfigurationError
 
 from .client import ServiceBusLink, ServiceBusNamespace, translate
 
-#: The service dead-letters a message by itself after so many deliveries: the most that it takes. The worker counts.
+#: After so many deliveries the service itself dead-letters a message. It is set as high as possible: the worker counts.
 MAX_DELIVERY_COUNT: Final = 2000
 
 
 class QueueSettings(Struct, frozen=True, kw_only=True):
-    """The settings of a queue that the URL names, in seconds."""
+    """The settings of a queue that the URL names. Times are in seconds."""
 
-    lock: float
-    dedup: float | None
+    lock: float  # how long a delivered message is locked
+    dedup: float | None  # how long the queue remembers ids; None: it detects no duplicates
     retention: float
     sessions: bool = False
 
 
 async def declare_queue(namespace: ServiceBusNamespace, queue: str, settings: QueueSettings) -> None:
+    """Create the queue; where it exists, take it as it is."""
     if namespace.emulator:  # its queues are created by its own configuration
         return
     from azure.core.exceptions import ResourceExistsError
@@ -50,6 +51,7 @@ async def declare_queue(namespace: ServiceBusNamespace, queue: str, settings: Qu
 
 
 async def check_queue(namespace: ServiceBusNamespace, queue: str, settings: QueueSettings) -> None:
+    """Raise `ConfigurationError` where the queue is missing, or has other settings than the URL says."""
     await _open_sender(namespace, queue)
     if namespace.emulator:
         return
@@ -79,7 +81,7 @@ async def check_queue(namespace: ServiceBusNamespace, queue: str, settings: Queu
 
 
 async def _open_sender(namespace: ServiceBusNamespace, queue: str) -> None:
-    """Open and close a sender: it fails where the queue does not exist."""
+    """Open and close a sender, which fails where the queue does not exist."""
     link = ServiceBusLink(namespace, queue, lambda client: client.get_queue_sender(queue))
     try:
         await link.use(lambda sender: asyncio.sleep(0))

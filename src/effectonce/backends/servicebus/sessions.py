@@ -1,18 +1,19 @@
-"""Sessions of Azure Service Bus: the messages of one ordering key are one session, which one consumer has at a time.
+"""Consuming from a queue with sessions on Azure Service Bus.
 
-A consumer has several sessions, each with a receiver of the SDK and a task that reads from it. All deliveries of a
-session are ours for as long as the session's lock, which is renewed as a whole.
+The messages of one ordering key are one session, which one consumer has at a time. A consumer has several sessions,
+each with a receiver of the SDK and a task that reads from it. All deliveries of a session are ours while the session is
+locked; its lock is renewed for all of them at once. Messages without an ordering key are spread over a few sessions,
+since each session costs a connection.
 
-Messages without an ordering key are spread over a few sessions, since each session costs a connection.
+A nacked message stays here, locked. Nothing more of its session is read, until its delay is over and it is delivered
+again from here. (If it were abandoned, it would be redelivered behind those that the SDK has prefetched.) If this
+process dies, the message is redelivered when the session's lock ends: its delay and the attempts that were counted here
+are lost, the message is not. A message without an ordering key must hold up no others: a copy of it is scheduled.
 
-A nacked message stays here, locked: nothing more of its session is read, and it is delivered again, and counted, from
-here when its delay is over. (If it were abandoned at once, it would come behind those that the SDK has prefetched.) If
-this process dies, the message comes again when the session's lock ends: the delay and the attempts counted here are
-lost, the message is not. A message without an ordering key holds up no others: a copy of it is scheduled.
+Attempts may be counted too high: the service also counts messages that the SDK had prefetched when a session was
+released, and that were never delivered.
 
-Attempts may be counted too high: messages that the SDK has prefetched when a session is released were never delivered.
-
-**Never run against the service itself**; see `broker`.
+**This was never run against the service itself**; see `broker`.
 """
 
 from __future__ import annotations
@@ -28,30 +29,32 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from effectonce.contracts import Delivery, Packet
+from effectonce.contracts import Delivery
 
 from .client import LockLost, ServiceBusNamespace, close_quietly, lock_lost_errors, translate
 from .consumer import MAX_POLL_S, SettlingConsumer
-from .messages import read_packet
+from .messages import ReceivedMessage, read_packet
 
-#: The most sessions that are read at once. As many more may wait for a delay.
+#: The most sessions that are read at once. As many again may wait for the delay of a nacked message.
 MAX_READ_SESSIONS: Final = 32
-#: How long the task of a session pauses before it looks again whether the session may be read.
+#: How long the task of a session pauses while the session may not be read.
 READ_PAUSE_S: Final = 0.02
 #: A session without a message for so long is released.
 RELEASE_IDLE_AFTER_S: Final = 0.5
-#: How long one call waits for a session that has messages.
+#: How long one call waits for a session with messages.
 ACCEPT_TIMEOUT_S: Final = 5.0
 
 
 class _SessionDelivery(Struct, eq=False):
-    """The `Delivery.handle`: an unsettled message, and the session whose lock it is under."""
+    """The `Delivery.handle`: an unsettled message, and the session that it belongs to."""
 
     session: _LockedSession
     message: Any
 
 
 class _DelayedDelivery(Struct, eq=False):
+    """A nacked delivery, until it is delivered again."""
+
     due: float  # on the monotonic clock
     delivery: Delivery
 
@@ -67,14 +70,14 @@ class _LockedSession:
     def __init__(self, receiver: Any, window: float) -> None:
         self.receiver = receiver
         self.window = window
-        # It was locked a moment ago. The lock ends at a time of the service's clock, or one window after that moment:
-        # the earlier one counts.
+        # It was locked a moment ago. Two times at which the lock may end: one that the service's clock names, and one
+        # window after that moment. The earlier one counts, since the machine's clock may be wrong.
         ends_at = receiver.session.locked_until_utc
         left = window if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds()
         self.locked_until = time.monotonic() + min(left, window - MAX_POLL_S)
-        self.turn = asyncio.Lock()  # the SDK's receivers are not made for several tasks at once
+        self.turn = asyncio.Lock()  # the SDK's receivers do not support several tasks at once
         self.unsettled: set[_SessionDelivery] = set()
-        self.delayed: list[_DelayedDelivery] = []  # in the order of the session
+        self.delayed: list[_DelayedDelivery] = []  # in the order of the queue
         self.idle_since = time.monotonic()
         self.task: asyncio.Task[None] | None = None
 
@@ -99,17 +102,17 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
         self._client: Any = None
         self._sessions: set[_LockedSession] = set()
         self._arrived: deque[Delivery] = deque()
-        self._requested = 0  # how many messages the sessions' tasks are receiving at this moment
+        self._requested = 0  # how many messages the sessions' tasks may receive by the calls that are under way
         self._failure: Exception | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._wake_up = asyncio.Event()
 
     # -- receiving
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         deadline = time.monotonic() + wait
         while True:
-            self._changed.clear()
+            self._wake_up.clear()
             deliveries: list[Delivery] = []
             while self._arrived and len(deliveries) < limit:
                 delivery = self._arrived.popleft()
@@ -126,7 +129,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
             if left <= 0:
                 return []
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                await asyncio.wait_for(self._wake_up.wait(), left)
 
     def _room(self) -> int:
         return self._prefetch - sum(len(session.unsettled) for session in self._sessions)
@@ -137,7 +140,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
         return self._room() > 0 and read < MAX_READ_SESSIONS and delayed < MAX_READ_SESSIONS
 
     async def _accept_session(self) -> None:
-        """Lock the next session that has messages and no consumer, and start reading it, where there is one."""
+        """Lock the next session that has messages and no consumer, if there is one, and start to read it."""
         from azure.servicebus import NEXT_AVAILABLE_SESSION
         from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -166,7 +169,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
             await self._drop_client()
         finally:
             self._accepting = None
-            self._changed.set()
+            self._wake_up.set()
 
     async def _read_session(self, session: _LockedSession) -> None:
         """Read from ``session`` until its lock is lost, or it has been idle for a while."""
@@ -175,9 +178,9 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
                 now = time.monotonic()
                 if session.locked_until - now < session.window / 2 and session.delayed and not session.unsettled:
                     await self._use(session, lambda receiver: session.renew())
-                while session.delayed and session.delayed[0].due <= now:  # those behind it wait for it
-                    last = session.delayed.pop(0).delivery
-                    self._deliver(session, last.packet, last.attempt + 1, last.handle.message)
+                while session.delayed and session.delayed[0].due <= now:  # the first one holds up those behind it
+                    nacked = session.delayed.pop(0).delivery
+                    self._deliver(session, nacked.handle.message, ReceivedMessage(nacked.packet, nacked.attempt + 1))
                 room = self._room() - self._requested
                 if session.delayed or room <= 0:
                     await asyncio.sleep(READ_PAUSE_S)
@@ -194,7 +197,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
         finally:
             self._sessions.discard(session)
             session.locked_until = 0.0
-            self._changed.set()
+            self._wake_up.set()
             await close_quietly(session.receiver, self._namespace)
 
     async def _receive_messages(self, session: _LockedSession, room: int) -> bool:
@@ -206,20 +209,21 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
         finally:
             self._requested -= room
         for message in messages:
-            self._deliver(session, *read_packet(message), message)
+            self._deliver(session, message, read_packet(message))
         return bool(messages)
 
-    def _deliver(self, session: _LockedSession, packet: Packet, attempt: int, message: Any) -> None:
+    def _deliver(self, session: _LockedSession, message: Any, received: ReceivedMessage) -> None:
         handle = _SessionDelivery(session, message)
         session.unsettled.add(handle)
         session.idle_since = time.monotonic()
-        self._arrived.append(Delivery(packet=packet, queue=self._queue, attempt=attempt, handle=handle))
-        self._changed.set()
+        delivery = Delivery(packet=received.packet, queue=self._queue, attempt=received.attempt, handle=handle)
+        self._arrived.append(delivery)
+        self._wake_up.set()
 
     async def _use(self, session: _LockedSession, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """Await ``work`` with the session's receiver, and return its result.
 
-        After an error the session is lost, except where only the lock of a message has ended.
+        After an error the session counts as lost, unless only the lock of a message has ended.
         """
         async with session.turn:
             try:
@@ -265,10 +269,11 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
 
     def _release(self, handle: _SessionDelivery) -> None:
         handle.session.unsettled.discard(handle)
-        self._changed.set()
+        self._wake_up.set()
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        """See `contracts.Consumer`. Renews locks of whole sessions by the lock duration, whatever ``seconds`` is."""
+        """See `contracts.Consumer`. Renews the locks of whole sessions by the lock duration, whatever ``seconds``
+        is."""
         for session in {delivery.handle.session for delivery in deliveries if self._owns(delivery.handle)}:
             with suppress(LockLost):
                 await self._use(session, lambda receiver: session.renew())  # noqa: B023
@@ -277,7 +282,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
     # -- closing
 
     async def close(self) -> None:
-        """Abandon unsettled messages; where that fails, they come when the locks of their sessions end."""
+        """Abandon unsettled messages. Where that fails, they are redelivered when the locks of their sessions end."""
         tasks = [task for task in (self._accepting, *(session.task for session in self._sessions)) if task is not None]
         for session in list(self._sessions):
             with suppress(Exception):

@@ -3,8 +3,8 @@
 A delivery is ours for its visibility timeout, which is the ack window. A standard queue answers "deleted" to a stale
 receipt, and deletes nothing; see `visibility_timeout`.
 
-Dead letters are a standard queue of their own, ``{queue}-dead``: a message is sent there, confirmed, and then deleted
-here. SQS keeps dead letters, like every message, for 14 days at most.
+Dead letters have a standard queue of their own, ``{queue}-dead``. A message is sent there, confirmed, and only then
+deleted from its queue. SQS keeps dead letters, like every message, for 14 days at most.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEDUP_WINDOW_S: Final = 300.0
 #: The longest that a message may be invisible, counted from when it was received.
 MAX_VISIBILITY_TIMEOUT_S: Final = 43200
 KIB: Final = 1024
-#: How much of a message's size is set aside for headers, id and key when the longest body is computed.
+#: How much of a message's size is reserved for headers, id and key where the longest body is computed.
 HEADER_RESERVE_BYTES: Final = 16 * KIB
 
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,70}")
@@ -112,10 +112,10 @@ class SQSBackend:
             await client.close()
 
     def _client(self) -> SQSClient:
-        """The one client of this event loop: opening it takes longer than a call."""
+        """The one client of this event loop. It is shared, since opening one takes longer than a call."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            self._clients = {open: client for open, client in self._clients.items() if not open.is_closed()}
+            self._clients = {other: client for other, client in self._clients.items() if not other.is_closed()}
             self._clients[loop] = SQSClient(self._account)
         return self._clients[loop]
 
@@ -166,18 +166,14 @@ class SQSPublisher:
                 outcomes[index] = outcome
 
         chunks = self._split_into_chunks(sizes)
-        if not self._fifo:
+        if self._fifo:
+            groups = [entry["MessageGroupId"] for entry in entries]
+            for chunk in chunks:
+                _hold_back_behind_failed(chunk, groups, outcomes)
+                if unsent := [index for index in chunk if outcomes[index] is None]:
+                    await send(unsent)
+        else:
             await asyncio.gather(*map(send, chunks))
-        for chunk in chunks if self._fifo else ():  # in order, and no message behind a failed one of its group
-            failed_groups = set()
-            for index in range(chunk[-1] + 1):
-                group = entries[index]["MessageGroupId"]
-                if outcomes[index] is not None:
-                    failed_groups.add(group)
-                elif index >= chunk[0] and group in failed_groups:
-                    outcomes[index] = BrokerUnavailable("it was not sent, since one before it failed; send it again")
-            if unsent := [index for index in chunk if outcomes[index] is None]:
-                await send(unsent)
         raise_if_all_unavailable(outcomes)
         return outcomes
 
@@ -190,9 +186,10 @@ class SQSPublisher:
         )
 
     def _split_into_chunks(self, sizes: Sequence[int]) -> list[list[int]]:
-        """The messages, by index, that are sent in one call each: at most ten, together no larger than one may be."""
+        """Split the messages, by index, into the chunks that one call sends each. A chunk has at most ten messages,
+        which together are no larger than one message may be."""
         chunks: list[list[int]] = []
-        room = 0
+        room = 0  # in the last chunk
         for index, size in enumerate(sizes):
             if size > self._max_message:
                 continue
@@ -207,10 +204,21 @@ class SQSPublisher:
         return None
 
 
-class SQSDelivery(HeldDelivery):
-    """The key is the receipt handle."""
+def _hold_back_behind_failed(chunk: Sequence[int], groups: Sequence[str], outcomes: list[Exception | None]) -> None:
+    """Give an outcome to the messages of ``chunk`` that must not be sent, since one before them in their group
+    failed."""
+    failed_groups = set()
+    for index in range(chunk[-1] + 1):
+        if outcomes[index] is not None:
+            failed_groups.add(groups[index])
+        elif index >= chunk[0] and groups[index] in failed_groups:
+            outcomes[index] = BrokerUnavailable("it was not sent, since one before it failed; send it again")
 
-    received_at: float  # on the monotonic clock, before the call that brought it
+
+class SQSDelivery(HeldDelivery):
+    """A `HeldDelivery` whose key is the receipt handle."""
+
+    received_at: float  # on the monotonic clock, before the call that received it
 
 
 class SQSConsumer(PollingConsumer[SQSDelivery]):
@@ -230,7 +238,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         if len(deliveries) == MAX_BATCH_ENTRIES < limit:
             more = (self._receive_chunk(MAX_BATCH_ENTRIES, 0) for _ in range(limit // MAX_BATCH_ENTRIES - 1))
             for chunk in await asyncio.gather(*more, return_exceptions=True):
-                deliveries += chunk if isinstance(chunk, list) else []  # a failure comes again with the next poll
+                deliveries += chunk if isinstance(chunk, list) else []  # where a call failed, the next poll will, too
         return deliveries
 
     async def _receive_chunk(self, limit: int, wait: int) -> list[Delivery]:
@@ -274,15 +282,15 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         *,
         releases: bool,
     ) -> list[bool]:
-        """Apply ``operation`` to every delivery this consumer still owns; ``releases``: it is settled by that.
+        """Apply ``operation`` to every delivery that this consumer still owns. ``releases``: that settles them.
 
-        Returns for which ones it is known to have worked.
+        Returns for which deliveries it is known to have worked.
         """
         owned = [delivery.handle for delivery in deliveries if self._unsettled.owns(delivery.handle)]
         entries = [{"ReceiptHandle": held.key, **parameters(held)} for held in owned]
         outcomes = await self._client.send_entries(operation, self._name, entries)
         raise_if_all_unavailable(outcomes)
-        # An answer that comes after the end of the timeout may be about another consumer's delivery.
+        # Where the timeout has ended before the answer came, the operation may have hit another consumer's delivery.
         applied = {
             held for held, error in zip(owned, outcomes, strict=True) if error is None and self._unsettled.owns(held)
         }
@@ -301,6 +309,6 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         return all(await self.ack([delivery]))
 
     async def close(self) -> None:
-        """Make unsettled messages visible at once; where that fails, they come when their visibility timeout ends."""
+        """Make unsettled messages visible at once. Where that fails, they are redelivered when their timeout ends."""
         entries = [{"ReceiptHandle": held.key, "VisibilityTimeout": 0} for held in await self._stop_polling()]
         await self._client.send_entries("change_message_visibility_batch", self._name, entries)

@@ -1,4 +1,4 @@
-"""SQS: a client by address, its calls, and its errors translated to ours."""
+"""A client of SQS, opened by address: its calls, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CONNECTIONS: Final = 20
 
 
 def parse_account(address: Address) -> AWSTarget:
-    """The account of ``sqs://?region=…&endpoint=…&profile=…&timeout=…``."""
+    """Read the account from ``sqs://?region=…&endpoint=…&profile=…&timeout=…``."""
     require_driver("SQS", "sqs", "aiobotocore", "botocore")
     account = parse_target(address, timeout=10.0)
     if address.netloc or address.path not in ("", "/"):
@@ -33,7 +33,7 @@ class MissingSQSQueue(ConfigurationError):
 
 
 class SQSRefusal(ConfigurationError):
-    """SQS does not take the request as it is."""
+    """SQS does not accept the request."""
 
 
 class SQSClient:
@@ -47,7 +47,7 @@ class SQSClient:
         self._urls: dict[str, str] = {}
 
     async def call(self, operation: str, queue: str = "", **parameters: Any) -> dict[str, Any]:
-        """Make one request, for ``queue`` where it is named. Returns the reply, or raises one of our errors."""
+        """Make one request, about ``queue`` where that is named. Returns the reply, or raises one of our errors."""
         try:
             sdk = await self._open()
             if queue:
@@ -96,7 +96,7 @@ class SQSClient:
         return [outcome for chunk in outcomes for outcome in chunk]
 
     async def send_chunk(self, operation: str, queue: str, entries: Sequence[dict[str, Any]]) -> list[Exception | None]:
-        """Send up to ten entries in one call. Where SQS refuses it as a whole, each is sent alone."""
+        """Send up to ten entries in one call. Where SQS refuses the call as a whole, send each entry alone."""
         named = [{**entry, "Id": str(index)} for index, entry in enumerate(entries)]
         try:
             reply = await self.call(operation, queue, Entries=named)
@@ -106,10 +106,10 @@ class SQSClient:
             return [(await self.send_chunk(operation, queue, [entry]))[0] for entry in entries]
         except BrokerUnavailable as error:
             return [error] * len(entries)
-        done = {entry["Id"] for entry in reply.get("Successful", ())}
+        succeeded = {entry["Id"] for entry in reply.get("Successful", ())}
         failed = {entry["Id"]: _translate_failure(entry, operation, self.account) for entry in reply.get("Failed", ())}
         unknown = BrokerUnavailable(f"{self.account} did not report the outcome of an entry; send it again")
-        return [None if entry["Id"] in done else failed.get(entry["Id"], unknown) for entry in named]
+        return [None if entry["Id"] in succeeded else failed.get(entry["Id"], unknown) for entry in named]
 
     async def close(self) -> None:
         sdk, self._sdk = self._sdk, None
@@ -118,7 +118,7 @@ class SQSClient:
 
 
 def translate(error: Exception, account: AWSTarget, queue: str = "") -> Exception:
-    """Our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is."""
+    """Return our error for an error of the SDK. Any other exception is a bug of ours, and returned as it is."""
     code, _ = error_code(error)
     if code.endswith(("NonExistentQueue", "QueueDoesNotExist")):
         return MissingSQSQueue(
@@ -128,7 +128,7 @@ def translate(error: Exception, account: AWSTarget, queue: str = "") -> Exceptio
 
 
 def _translate_failure(entry: dict[str, Any], operation: str, account: AWSTarget) -> Exception:
-    """Our error for one entry of a batch, which SQS reports as it would refuse a request for that entry alone."""
+    """Return our error for one entry of a batch. SQS reports it as it would refuse a request with that entry alone."""
     from botocore.exceptions import ClientError
 
     status = 400 if entry.get("SenderFault") else 500

@@ -1,7 +1,7 @@
-"""The dead letters of a queue on SQS: a queue of their own.
+"""The dead letters of a queue on SQS, which have a queue of their own.
 
 SQS shows a message only to the consumer that receives it. So a listing hides dead letters from other listings: until
-its last page, or `close`, or for a minute at most. Two listings at the same time see a part each.
+its last page, or `close`, or for a minute at most. Of two listings at the same time, each sees a part.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from .messages import read_packet
 
 #: How long a listing hides dead letters from others.
 LISTING_TIMEOUT_S: Final = 60
-#: The cursor of every page but the first: the listing itself knows what it has shown.
+#: The cursor of every page but the first. The object itself remembers what it has shown.
 NEXT_PAGE: Final = "more"
 
 
 class _ListedDeadLetter(Struct, eq=False):
+    """A dead letter that this listing has received, and hides from others."""
+
     dead_letter: DeadLetter
     receipt: str
     sent_at_ms: int
@@ -33,8 +35,8 @@ class _ListedDeadLetter(Struct, eq=False):
 class SQSDeadLetters:
     """See `contracts.DeadLetters`.
 
-    Oldest first holds as far as SQS keeps an order, and the count is its estimate. A dead letter that another listing
-    has received meanwhile may stay, though `remove` has counted it.
+    Pages are oldest first only as far as SQS keeps an order, and the count is an estimate of SQS. Where another listing
+    has received a dead letter meanwhile, it may stay, although `remove` has counted it.
     """
 
     def __init__(self, client: SQSClient, queue: str, name: str) -> None:
@@ -83,7 +85,7 @@ class SQSDeadLetters:
         await self._end_listing()
 
     async def _receive(self, limit: int) -> list[_ListedDeadLetter]:
-        """Receive some more dead letters; [] where there are none."""
+        """Receive more dead letters; [] where there are none."""
         started_at = time.monotonic()
         messages = await self._client.receive(
             self._name,
@@ -104,7 +106,7 @@ class SQSDeadLetters:
         return received
 
     async def _delete(self, chosen: Iterable[_ListedDeadLetter]) -> set[str]:
-        """Delete ``chosen``, and return the ids of those whose receipts SQS took."""
+        """Delete ``chosen``, and return the ids of those whose receipts SQS accepted."""
         chosen = list(chosen)
         entries = [{"ReceiptHandle": listed.receipt} for listed in chosen]
         outcomes = await self._client.send_entries("delete_message_batch", self._name, entries)

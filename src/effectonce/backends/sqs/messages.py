@@ -1,8 +1,9 @@
-"""A packet as a message of SQS.
+"""Writing a packet into an SQS message, and reading it back.
 
-A body on SQS is text without control characters, and not empty: other bodies travel in base64. A message has at most
-ten attributes, with plain names and with values that are such text: headers that fit are attributes, so that other
-consumers can read and filter by them. Other headers, the id and the ordering key are JSON in one attribute, ``eo``.
+A body on SQS is text without control characters, and not empty; other bodies travel in base64. A message has at most
+ten attributes, with plain names, whose values are such text. Headers that fit become attributes, so that other
+consumers can read them and filter by them. All other headers, the id and the ordering key are JSON in one attribute,
+``eo``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ALLOWED_ID: Final = re.compile(r"[!-~]{1,128}")
 
 
 def make_entry(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
-    """The entry that carries ``packet`` in a batch that is sent."""
+    """Make the entry of a batch call that sends ``packet``."""
     packet = packet.for_broker("sqs")
     own: dict[str, Any] = {"id": packet.id} if packet.id else {}
     if packet.ordering_key is not None:
@@ -64,7 +65,7 @@ def make_entry(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
 
 
 def message_size(entry: Mapping[str, Any]) -> int:
-    """The size of a message as SQS counts it."""
+    """The size of a message in bytes, as SQS counts it."""
     attributes = entry["MessageAttributes"].items()
     return len(entry["MessageBody"].encode()) + sum(
         len(name) + len(value["DataType"]) + len(value["StringValue"].encode()) for name, value in attributes
@@ -72,7 +73,7 @@ def message_size(entry: Mapping[str, Any]) -> int:
 
 
 def read_packet(message: Mapping[str, Any]) -> Packet:
-    """The packet in a message, which another producer may have sent."""
+    """Read the packet in a message, which another producer may have sent."""
     headers: dict[str, str] = {}
     numbers: set[str] = set()
     for name, attribute in message.get("MessageAttributes", {}).items():
@@ -97,7 +98,7 @@ def read_packet(message: Mapping[str, Any]) -> Packet:
 
 
 def _body_text(body: bytes) -> str | None:
-    """``body`` as text; None where SQS does not take it as text."""
+    """``body`` as text; None where it is not text that SQS accepts."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
