@@ -33,7 +33,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     #: operation goes straight to `Port.run`, from any thread.
     connections: Literal["none", "one", "by_kind"] = "by_kind"
     #: A batch may hold operations of all kinds, at the price of one kind. Threads then share one connection, since each
-    #: further one would be another thread to wake. Event loops keep the kinds apart: there, thousands of claims may wait
+    #: further one would be another thread to wake. Event loops keep the kinds apart: thousands of claims may wait there
     #: before a settlement.
     mixed_batches: bool = False
     #: The most operations in one round trip.

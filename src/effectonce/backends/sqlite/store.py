@@ -3,8 +3,7 @@
 The store's clock is the machine's wall clock, which all processes that share the file have in common. Only one
 connection can write at a time, so one connection serves all operations, and a batch of mixed operations is one
 transaction. A lone claim or settlement is one statement, which is its own transaction. The statements are in
-``backends/sqlite/records.sql``, the
-lists and counts for operators in `record_reader`.
+``backends/sqlite/records.sql``, the lists and counts for operators in `record_reader`.
 """
 
 from __future__ import annotations
