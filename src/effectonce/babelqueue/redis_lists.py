@@ -136,14 +136,14 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return await self._unsettled.settle(deliveries, lambda held: self._settle_reservations("ack", 0, b"", held))
+        return await self._unsettled.settle(deliveries, lambda held: self._apply("ack", 0, b"", held))
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         verb, target = ("delay", self._delayed) if delay > 0 else ("push", self._queue.encode())
 
         async def send(held: list[ListReservation]) -> list[bool]:
             elements = [count_attempt(reservation.element) for reservation in held]
-            return await self._settle_reservations(verb, delay, target, held, elements)
+            return await self._apply(verb, delay, target, held, elements)
 
         return await self._unsettled.settle(deliveries, send)
 
@@ -151,20 +151,18 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         elements = [make_dead_letter_element(delivery.packet, headers, self._queue)]
         target = dead_letter_list(self._queue)
         (answer,) = await self._unsettled.settle(
-            [delivery], lambda held: self._settle_reservations("push", 0, target, held, elements)
+            [delivery], lambda held: self._apply("push", 0, target, held, elements)
         )
         return answer
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        extended = await self._unsettled.extend(
-            deliveries, lambda held: self._settle_reservations("extend", seconds, b"", held)
-        )
+        extended = await self._unsettled.extend(deliveries, lambda held: self._apply("extend", seconds, b"", held))
         for delivery, is_ours in zip(deliveries, extended, strict=True):
             if is_ours:
                 delivery.handle.ends_at = time.monotonic() + seconds
         return extended
 
-    async def _settle_reservations(
+    async def _apply(
         self,
         verb: str,
         seconds: float,
@@ -187,9 +185,7 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         held = await self._stop_polling()
         elements = [reservation.element for reservation in held]  # unchanged: this was no attempt
         try:
-            await give_back_unsettled(
-                lambda: self._settle_reservations("push", 0, self._queue.encode(), held, elements)
-            )
+            await give_back_unsettled(lambda: self._apply("push", 0, self._queue.encode(), held, elements))
         finally:
             await self._connection.close()
 
@@ -244,8 +240,7 @@ class BabelQueueListDeadLetters:
         return sum(await self._connection.exchange(*(("LREM", self._list, 1, element) for element in found)))
 
     async def count(self) -> int:
-        length: int = await self._connection.call("LLEN", self._list)
-        return length
+        return int(await self._connection.call("LLEN", self._list))
 
     async def close(self) -> None:
         await self._connection.close()

@@ -89,7 +89,6 @@ class Publisher(Protocol):
         all again, with the same ids. A packet with the header `message.REDRIVEN` is sent again on purpose: the broker's
         own deduplication must not drop it.
         """
-        ...
 
     async def close(self) -> None: ...
 
@@ -111,39 +110,32 @@ class Consumer(Protocol):
         Also takes over deliveries that dead consumers of the group left unsettled for longer than the ack window.
         Cancelling it loses nothing: its deliveries are redelivered.
         """
-        ...
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         """Settle these for good. Acks may be sent together with the next `receive`; `flush` and `close` send the rest.
         Returns one answer for each: False where the delivery is known to be no longer this consumer's (F54: a stale
         receipt is not a success)."""
-        ...
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         """Return these to the queue, to be redelivered after ``delay`` seconds, to any consumer. They are never lost in
         between, and the count of their attempts continues. False, and nothing is done, where the delivery is no longer
         this consumer's."""
-        ...
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         """Keep these for ``seconds`` from now, or for one ack window where the broker takes no other time. False where
         the delivery is no longer this consumer's. Does nothing where there is no ack window."""
-        ...
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         """Move the delivery to the queue's dead letters, with its exact body, its headers and ``headers``. It is
         removed from the queue only after the dead letters have confirmed it. False where it is no longer this
         consumer's."""
-        ...
 
     async def flush(self) -> None:
         """Send the acks that are still waiting."""
-        ...
 
     async def close(self) -> None:
         """Flush, and return unsettled deliveries to the queue, where they are redelivered at once if the broker can do
         that. A broker that cannot be reached is not an error here: it redelivers what was not settled."""
-        ...
 
 
 @runtime_checkable
@@ -152,7 +144,6 @@ class AckBuffer(Protocol):
 
     def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
         """As `Consumer.ack`, without answers: a delivery that is no longer this consumer's is ignored."""
-        ...
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):
@@ -168,11 +159,9 @@ class DeadLetters(Protocol):
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         """A page, oldest first, and the cursor of the next page (None: this is the last). Nothing is removed."""
-        ...
 
     async def remove(self, ids: Sequence[str]) -> int:
         """Remove these for good. Returns how many of them existed."""
-        ...
 
     async def count(self) -> int: ...
 
@@ -190,16 +179,13 @@ class BrokerBackend(Protocol):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Consumer:
         """A new consumer. Consumers of one ``group`` share the queue's messages; every other group gets all of them,
         where the broker has groups (elsewhere the name only labels the consumer)."""
-        ...
 
     def dead_letters(self, queue: str, *, group: str) -> DeadLetters: ...
 
     async def declare(self, queue: str, *, group: str) -> None:
         """Create the queue, its group and its dead letters where they are missing. Safe to run twice."""
-        ...
 
     async def check(self, queue: str, *, group: str) -> None:
         """Connect, and verify that the queue can keep its promise. Raises `ConfigurationError` with what to change."""
-        ...
 
     async def close(self) -> None: ...

@@ -11,13 +11,10 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Microseconds since the epoch."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds since some fixed moment; never goes backwards."""
-        ...
 
     @property
     def manual(self) -> bool:
         """Whether only the test moves the time. Then nothing happens by itself: there is no heartbeat either."""
-        ...

@@ -16,7 +16,6 @@ class Envelope(Protocol):
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
         """Write ``message`` into a packet for ``queue``. The same message always gives the same bytes. Raises
         `ConfigurationError` where the message cannot be written."""
-        ...
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
         """Read the message in ``packet``, with its data as ``data_type``.
@@ -24,7 +23,6 @@ class Envelope(Protocol):
         A packet may hold anything that some program has sent. Raises `Undecodable` with the reason for every packet
         that is not such a message, and never another exception: the worker makes a dead letter of an `Undecodable`.
         """
-        ...
 
 
 @runtime_checkable
@@ -35,4 +33,3 @@ class StableHeaders(Protocol):
     def stable_headers(self, packet: Packet) -> Mapping[str, str]:
         """The headers of ``packet`` that no broker changes. The result must be the same for an encoded packet and for
         the packet that a broker then delivers, or signatures will not match."""
-        ...

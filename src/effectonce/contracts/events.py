@@ -68,25 +68,20 @@ class Tracer(Protocol):
 
     def current_context(self) -> bytes:
         """Trace and span of the caller, 48 hexadecimal digits, to be stored with a result; b"": there is none."""
-        ...
 
     def link_replay(self, run: Any) -> None:
         """Link the caller's span to the run whose result it gets, by ``run.trace``."""
-        ...
 
     def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
         """``message`` for an outbox, with the caller's trace in its headers."""
-        ...
 
     def trace_publish(
         self, system: str, queue: str, messages: Sequence[Message[Any]]
     ) -> AbstractContextManager[Sequence[Message[Any]]]:
         """A span around a `publish`. Entering it returns the messages to send, with the trace in their headers."""
-        ...
 
     def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         """Record that a relay has sent a row of an outbox, or failed to; it began ``seconds`` ago."""
-        ...
 
 
 class HandlerTracer(Protocol):
@@ -94,15 +89,12 @@ class HandlerTracer(Protocol):
 
     def trace_handler(self, queue: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``function``, a handler whose last argument is the message, so that each call runs in a span."""
-        ...
 
     def trace_duplicate(self, queue: str, message: Message[Any], run: Any) -> None:
         """Record that a duplicate was acked, linked to the run whose result it has, by ``run.trace``."""
-        ...
 
     def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Record that deliveries were settled, which took ``seconds``. ``how``: ``acked``, ``delayed`` or ``dead``."""
-        ...
 
 
 class SelectiveHook(Protocol):
@@ -112,4 +104,3 @@ class SelectiveHook(Protocol):
     def wants(self, kind: str, scope: str) -> bool | Meter:
         """Whether to call the hook with such events. A `Meter` is called with their ``seconds`` alone, and no `Event`
         is made."""
-        ...

@@ -29,22 +29,18 @@ class OutboxPort(Protocol):
         long as that one, or until it is read again (`outbox.BLOCKED_ROW_RECHECK_US`). A row behind a leased one stays
         as it is.
         """
-        ...
 
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
         """Apply the outcome of each leased row, in one round trip (F44: a batch may fail in part). Returns how many
         rows this lease still had. A row that another relay has leased since stays as it is. Published rows are deleted
         after ``keep``; 0: now."""
-        ...
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
         """Make parked rows pending again (or delete them): those in ``seqs``, or up to ``limit`` of all. The rows
         behind them may follow. Returns how many there were."""
-        ...
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
         """A page of the rows in ``state``, in the order in which they are due."""
-        ...
 
     async def stats(self) -> OutboxBacklog: ...
 
@@ -52,12 +48,10 @@ class OutboxPort(Protocol):
         """Delete up to ``limit`` published rows whose ``keep`` is over, and as many expired rows of the inbox of the
         same name, where there is one. Never waits for the lock of a row. Records the time when nothing is left to
         delete (F37: a clean-up that fails in silence is noticed)."""
-        ...
 
     async def wait(self, timeout: float) -> bool:
         """Wait until a sender announces a commit, for ``timeout`` seconds at most. Returns whether one did, which is
         only a hint. Only called where the backend's capabilities have ``notifies``."""
-        ...
 
     async def check(self) -> None: ...
 

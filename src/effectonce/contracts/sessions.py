@@ -44,7 +44,6 @@ class DriverSession(Protocol):
     def require_transaction(self) -> None:
         """Raise `NotInTransaction` where a statement would commit by itself, and `StoreUnavailable` where the
         connection is closed. No round trip."""
-        ...
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
         """Run one statement, with ``$1``, ``$2``, … for its parameters, and return its rows ([] where it has none).
@@ -53,24 +52,19 @@ class DriverSession(Protocol):
         `SchemaMissing`, a deadlock or serialization failure `TransactionConflict`, a lock that was not granted in time
         `InProgress`, a broken connection `ConnectionLost`. Other errors are passed on as they are.
         """
-        ...
 
     async def named_rows(self, sql: str, params: Sequence[Any] = ()) -> tuple[Sequence[str], Sequence[tuple[Any, ...]]]:
         """As `rows`, with the names of the columns before them."""
-        ...
 
     async def savepoint(self) -> Any:
         """Set a savepoint in the transaction, and return its name or handle."""
-        ...
 
     async def release(self, savepoint: Any) -> None:
         """Remove a savepoint, and keep what was done since."""
-        ...
 
     async def roll_back_to(self, savepoint: Any) -> None:
         """Undo everything since ``savepoint``, in the database and in an ORM's cache of it. The transaction stays
         open."""
-        ...
 
 
 @runtime_checkable
@@ -82,4 +76,3 @@ class Joinable(Protocol):
         """The statements, with their parameters, that settle ``op`` (whose state is ``done``) in the caller's
         transaction, and the dialect that its `DriverSession` must have. They run in order; the last one returns a row
         if the settlement was applied."""
-        ...

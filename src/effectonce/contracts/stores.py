@@ -100,18 +100,15 @@ class Port(Protocol):
         Settlements keep owner and token, so that their repetition is recognised. A Remember's token is
         max(old + 1, now), its owner is empty, and it keeps the generation of the record that it replaces.
         """
-        ...
 
     async def get(self, scope: str, key: str) -> Record | None:
         """The record as it is stored, or None where it is absent or expired."""
-        ...
 
     async def list(self, query: Query) -> Page:
         """A bounded page of unexpired records. Following its cursor reaches every record that does not change
         meanwhile (a sweep changes none of those), and each page is bounded work: it may be short or empty and yet
         have a cursor. A claimed record whose lease has lapsed with ``doubt_on_lapse`` is listed as it is stored.
         """
-        ...
 
     async def stats(self) -> Stats: ...
 
@@ -119,14 +116,12 @@ class Port(Protocol):
         """Let the next claim run. The record becomes free: generation + 1, attempts 0, without result, error, note and
         fingerprint (the next claim may bring a corrected payload); a new token fences the owner out. False where there
         is no such record."""
-        ...
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         """Settle a record that is in doubt (or lapsed into it). False, and no change, where it is not.
 
         ``free`` adds 1 to the generation, resets attempts and keeps the note. The owner in doubt is fenced out.
         """
-        ...
 
     async def sweep(self, limit: int) -> SweepResult:
         """Delete up to ``limit`` expired records and move up to ``limit`` lapsed ``doubt_on_lapse`` claims to
@@ -134,25 +129,20 @@ class Port(Protocol):
         with a single writer may wait for its turn). ``more`` only where another call would do something. Records the
         time.
         """
-        ...
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         """The (scope, key) of flagged records settled since the last call, waiting up to ``timeout`` seconds
         for one. Only called where `Capabilities.notifies`; may report late, twice, or not at all."""
-        ...
 
     async def now(self) -> int:
         """The store's clock."""
-        ...
 
     async def check(self) -> None:
         """Connect and verify that the store can keep its promise: schema there in the right version,
         `UnsafeStore` for settings that lose data."""
-        ...
 
     async def migrate(self) -> None:
         """Create or upgrade the schema; safe to run twice, and at the same time from two processes."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -164,7 +154,6 @@ class Examinable(Protocol):
     async def figures(self, before: int) -> Figures:
         """The figures of the store. Overdue are records that expired before the time ``before``. Bounded work, however
         many records there are."""
-        ...
 
 
 @runtime_checkable
@@ -174,7 +163,6 @@ class SelfMigrating(Protocol):
 
     def is_new(self) -> bool:
         """Whether the tables are still missing. Creates nothing."""
-        ...
 
 
 class Backend(Protocol):
@@ -188,12 +176,9 @@ class Backend(Protocol):
 
     def sync_port(self) -> Port:
         """A new port whose coroutines never suspend."""
-        ...
 
     def async_port(self) -> Port:
         """A new port for the running event loop."""
-        ...
 
     def schema_sql(self) -> str:
         """The schema as a script, for users who run their own migrations ('' where there is none)."""
-        ...

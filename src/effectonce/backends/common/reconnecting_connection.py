@@ -22,7 +22,6 @@ class OpenConnection(Closable, Protocol):
     @property
     def lost(self) -> Exception | None:
         """Why the connection can no longer be used; None while it can."""
-        ...
 
 
 ClosableT = TypeVar("ClosableT", bound=Closable)

@@ -14,7 +14,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -81,10 +81,6 @@ class UnsettledDeliveries(Generic[HeldT]):
         self._released.set()
         return released
 
-    def restore(self, deliveries: Iterable[HeldT]) -> None:
-        """Hold released deliveries again, since their settlement could not be sent."""
-        self._held.update((held.key, held) for held in deliveries)
-
     async def settle(
         self, deliveries: Sequence[Delivery], send: Callable[[list[HeldT]], Awaitable[Sequence[bool]]]
     ) -> list[bool]:
@@ -96,7 +92,7 @@ class UnsettledDeliveries(Generic[HeldT]):
         try:
             applied = iter(await send(held) if held else ())
         except BaseException:
-            self.restore(held)
+            self._held.update((delivery.key, delivery) for delivery in held)
             raise
         return [was_held and next(applied) for was_held in released]
 

@@ -158,13 +158,11 @@ class Waiter(Protocol):
 
     async def ready(self, fd: int, writing: bool, deadline: float) -> None:
         """Wait until the socket can be read (or, with ``writing``, written). TimeoutError at the deadline."""
-        ...
 
     async def sleep(self, seconds: float) -> None: ...
 
     async def resolve(self, params: dict[str, Any]) -> list[dict[str, Any]]:
         """Look up the names of hosts. Returns one set of libpq's parameters for each address to try."""
-        ...
 
 
 class BlockingWaiter:

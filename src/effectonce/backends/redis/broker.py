@@ -138,12 +138,10 @@ class RedisDeadLetters:
     async def remove(self, ids: Sequence[str]) -> int:
         if not ids:
             return 0
-        removed: int = await self._connection.call("XDEL", self._keys.dead, *ids)
-        return removed
+        return int(await self._connection.call("XDEL", self._keys.dead, *ids))
 
     async def count(self) -> int:
-        length: int = await self._connection.call("XLEN", self._keys.dead)
-        return length
+        return int(await self._connection.call("XLEN", self._keys.dead))
 
     async def close(self) -> None:
         await self._connection.close()

@@ -45,13 +45,11 @@ class RedisSocket(Protocol):
         ``count=None`` is for a subscription: return what the server has pushed, as soon as there is something; [] after
         ``within``.
         """
-        ...
 
     async def pause(self, seconds: float) -> None: ...
 
     def drop(self) -> None:
         """Close without sending anything; the next `send` connects again."""
-        ...
 
 
 class RedisConnection(Protocol):
@@ -62,23 +60,18 @@ class RedisConnection(Protocol):
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         """Run ``script`` for each item, atomically at the node of its key. Returns one element per item; that of a
         failed item is a `ReplyError` or one of our exceptions."""
-        ...
 
     async def nodes(self) -> Sequence[str]:
         """The names of the primaries, sorted; [""] where there is no cluster."""
-        ...
 
     async def command(self, node: str, *words: Word) -> Any:
         """One command on one node; an error is raised as `ReplyError`."""
-        ...
 
     async def listen(self, channel: str, timeout: float) -> Sequence[bytes]:
         """The messages published since the last call, without empty ones. The first call subscribes."""
-        ...
 
     async def drop(self) -> None:
         """Drop all sockets; the next use connects again."""
-        ...
 
     async def close(self) -> None: ...
 

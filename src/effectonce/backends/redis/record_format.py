@@ -133,11 +133,7 @@ PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
 
 # -- replies
 
-_KINDS: dict[bytes, Kind] = {
-    b"absent": "absent",
-    b"mismatch": "mismatch",
-    b"in_doubt": "in_doubt",
-}
+_KINDS: dict[bytes, Kind] = {b"absent": "absent", b"mismatch": "mismatch", b"in_doubt": "in_doubt"}
 STATE_LETTERS: Final[dict[State, str]] = {"claimed": "C", "done": "D", "failed": "F", "in_doubt": "I", "free": "R"}
 _STATES: dict[bytes, State] = {letter.encode(): state for state, letter in STATE_LETTERS.items()}
 _unpack_header = struct.Struct("<cBdddd3s3s").unpack_from  # behind it: the end of a claim's lease, then the owner
