@@ -1,9 +1,9 @@
--- Settle or extend reservations, each on the condition that it is still in the deadlines under its token.
+-- Settle or extend reservations. Each must still be among the deadlines under its token: then it is this consumer's.
 --
--- KEYS  1 the list of what is being processed    2 its deadlines    3 the target: a list, or the ZSET of delayed messages
+-- KEYS  1 the messages that are being processed    2 their deadlines    3 the target: a list, or the ZSET of delayed ones
 -- ARGV  1 the verb    2 its argument    3… token, value and new value of each
 --
---   ack               done with it
+--   ack               remove it
 --   push              push its new value to the target list
 --   delay   seconds   add its new value to the delayed messages
 --   extend  seconds   set its deadline, from now

@@ -1,8 +1,8 @@
--- Take messages from a queue of BabelQueue: the head of a list moves to the list of what is being processed, with a
--- deadline. Before that, delayed messages that are due (ours; BabelQueue has none) and lapsed reservations go to the end
--- of the queue.
+-- Take messages from a queue of BabelQueue. Each moves from the head of the queue to the list of messages that are being
+-- processed, and gets a deadline. Before that, delayed messages that are due, and messages whose deadline has passed, go
+-- to the end of the queue. (BabelQueue itself has no delayed messages: they are ours.)
 --
--- KEYS  1 the queue    2 what is being processed    3 its deadlines: a ZSET of '<token>:<value>', in seconds
+-- KEYS  1 the queue    2 the messages that are being processed    3 their deadlines: a ZSET of '<token>:<value>', in s
 --       4 delayed messages: a ZSET of '<token>:<value>'
 -- ARGV  1 the ack window in seconds    2 how many    3 random bytes, from which each reservation gets its token
 --

@@ -27,8 +27,8 @@ class Envelope(Protocol):
 
 @runtime_checkable
 class StableHeaders(Protocol):
-    """An optional ability of an `Envelope` some of whose headers brokers rename or leave out: to tell the others, which
-    arrive as they were written. Only those can be signed."""
+    """An optional ability of an `Envelope`: to name the headers that arrive as they were written, where brokers rename
+    or leave out some of its others. Only stable headers can be signed."""
 
     def stable_headers(self, packet: Packet) -> Mapping[str, str]:
         """The headers of ``packet`` that no broker changes. The result must be the same for an encoded packet and for

@@ -1,6 +1,6 @@
 """The adapters by the class of connection: `session_on` looks up the one that fits, and imports its module.
 
-No driver is imported by that: whoever has a connection has imported its driver already.
+That imports no driver: where there is a connection, its driver was imported before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The time of a service that tells it only in the dates of its replies."""
+"""The time of a service that can be read only from the dates of its replies."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class OffsetTracker:
             if assigned is None:
                 continue  # revoked while the batch was read
             if assigned.read_end is not None and offset < assigned.read_end:
-                # The log was truncated and written anew: the messages that were read from it are gone.
+                # The log was truncated, and other messages were written there. Those that we read are gone.
                 self.revoke([partition])
                 self.assign(partition, -1, None)
                 assigned = self._partitions[partition]

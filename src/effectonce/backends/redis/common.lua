@@ -20,7 +20,8 @@
 --   eo:{<namespace>/<bucket>}:doubt   records in doubt; score: since when
 --
 -- Redis removes expired records itself (PEXPIREAT, never before the header's time); the header decides before that.
--- Redis writes all 17 digits of a number; Lua does so only by '%.0f'.
+-- A number that is an argument of redis.call is written with all its digits. Where Lua itself turns a number into text,
+-- it writes 14 digits: use '%.0f' there.
 
 local CLOSED = '<c1BddddI3I3'
 local CLAIMED = '<c1BddddI3I3d'

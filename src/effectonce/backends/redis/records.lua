@@ -5,8 +5,8 @@
 --          operation
 -- reply    one element per item, in order; an item that fails answers an error and harms no other
 --
--- A hot script: Redis creates its functions anew for every call. So claim and settle come first and create no tables,
--- and the other operations are created when one is needed (`create_rare`).
+-- A hot script: Redis runs all of it for every call, and so creates its functions each time. Therefore claim and settle
+-- come first and need no tables, and the other operations are created only when one is needed (`create_rare`).
 
 local SLACK = 60000000 -- how much longer than its header says Redis may keep a record
 local ceil = math.ceil
@@ -278,18 +278,19 @@ end
 local replies = {}
 for i = 1, #ARGV do
   local arg = ARGV[i]
-  local op, flags, owner, x, y, z, scope, name, body, note, at = unpack('<BBBdddI4I4I4I4', arg)
+  -- Three numbers, the sizes of the owner and of four texts, and where the owner begins; the texts follow it.
+  local op, flags, owner_size, x, y, z, size1, size2, size3, size4, owner_at = unpack('<BBBdddI4I4I4I4', arg)
   local run = op == 1 and claim or op == 2 and settle
   if not run then
     rare = rare or create_rare()
     run = rare[op]
   end
-  local a = at + owner
-  local b = a + scope
-  local c = b + name
-  local d = c + body
-  local ok, reply = pcall(run, KEYS[i], flags, sub(arg, at, a - 1), x, y, z, sub(arg, a, b - 1), sub(arg, b, c - 1),
-    sub(arg, c, d - 1), sub(arg, d, d + note - 1))
+  local text1 = owner_at + owner_size
+  local text2 = text1 + size1
+  local text3 = text2 + size2
+  local text4 = text3 + size3
+  local ok, reply = pcall(run, KEYS[i], flags, sub(arg, owner_at, text1 - 1), x, y, z, sub(arg, text1, text2 - 1),
+    sub(arg, text2, text3 - 1), sub(arg, text3, text4 - 1), sub(arg, text4, text4 + size4 - 1))
   if not ok then
     reply = failure(reply, KEYS[i])
   end

@@ -3,12 +3,12 @@
 -- KEYS  1 the stream   2 the delayed messages of the group (a ZSET by due time)   3 its dead letters (a stream)
 -- ARGV  1 the group    2 the consumer    3 the verb    4 its argument    5… the ids of the entries
 --
---   ack               done with it
+--   ack               remove it from the pending entries
 --   nack   delay      deliver it again after so many milliseconds
 --   dead   headers    move it to the dead letters, with these headers
 --   extend idle       set the time that it has been idle, in milliseconds
---   leave             nack at once all that is pending under the consumer's name, known to it or not (a reply may have
---                     been lost), and delete the consumer from the group; takes no ids
+--   leave             nack, without a delay, all entries that are pending under the consumer's name, also those that it
+--                     does not know (a reply may have been lost), and delete the consumer from the group; takes no ids
 --
 -- Returns 1 or 0 for each id. A message is added to its new place before it is acked in the old one, and an error ends
 -- the script: a message that is half moved is in both places, never in none.
@@ -70,7 +70,7 @@ local function settle(id)
   return redis.call('XACK', stream, group, id)
 end
 
--- What is beyond the limit keeps the consumer's name, and is taken over when it times out.
+-- Entries beyond the limit of 10000 stay pending, and another consumer takes them over when they time out.
 if verb == 'leave' then
   verb, argument = 'nack', '0'
   for _, pending in ipairs(redis.call('XPENDING', stream, group, '-', '+', 10000, consumer)) do
