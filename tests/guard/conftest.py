@@ -12,7 +12,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend
+from tests.harness.faulty_store import FaultyBackend
 
 
 @pytest.fixture

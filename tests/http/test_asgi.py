@@ -13,7 +13,7 @@ from effectonce.core.guarded_call.run import current_run
 from effectonce.http import Route
 from effectonce.http.asgi import IdempotencyMiddleware
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend, GroupedBackend
+from tests.harness.faulty_store import FaultyBackend, GroupedBackend
 
 from .conftest import Reply, collected
 
