@@ -18,7 +18,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLar
 from effectonce.values.awaitables import maybe_await
 
 from . import protocol
-from .guard import BODY_CHUNK_BYTES, MAX_BODY_IN_MEMORY_BYTES, HttpGuard, HttpMiddleware, Principal, identify_request
+from .guard import HttpGuard, HttpMiddleware, Principal, identify_request
 from .protocol import Response
 from .response_recording import IncompleteResponse, ResponseRecording
 from .routes import RoutePlan
@@ -221,7 +221,7 @@ class RequestBody:
             if name == b"content-length":
                 protocol.check_announced_length(value.decode("latin-1"), limit)
         if not self._complete:
-            self._spool = SpooledTemporaryFile(MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with this object
+            self._spool = SpooledTemporaryFile(protocol.MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with this object
             while not self._complete and self._size <= limit:
                 self._spool.write(self._hash(await self._receive()))
             self._unread = self._spool.tell()
@@ -233,7 +233,7 @@ class RequestBody:
     async def next(self) -> Message | None:
         """Return the next part for the application; None if it has had all."""
         if self._spool is not None:
-            chunk = self._spool.read(BODY_CHUNK_BYTES)
+            chunk = self._spool.read(protocol.BODY_CHUNK_BYTES)
             self._unread -= len(chunk)
             if self._unread == 0:
                 self.close()

@@ -21,12 +21,7 @@ async def a_granted_claim_is_stored_as_it_was_asked(h: StoreHarness) -> None:
     record = await h.record()
     expect_fields(record, scope=h.scope, key="k", state="claimed", owner=grant.claim.owner, token=grant.token)
     expect_fields(record, attempts=1, generation=0, fingerprint=fingerprint("p"), doubt_on_lapse=False)
-    lease_until, expires_at = record.lease_until or 0, record.expires_at or 0
-    await h.expect_recent(lease_until - LEASE_US, before, "lease_until - lease")
-    require(
-        abs(expires_at - lease_until - RETENTION_US) <= h.slack_us,
-        f"expires_at is {expires_at - lease_until - RETENTION_US} us from lease_until + retention",
-    )
+    await h.expect_lease(record, LEASE_US, before)
     await h.expect_recent(record.created_at, before, "created_at")
     await h.expect_recent(record.changed_at, before, "changed_at")
 

@@ -288,6 +288,13 @@ class StoreHarness(PortHarness):
         expect(await self.try_renew(grant), False, "a late renewal")
         expect(await self.get(grant.key), before, "the record after that")
 
+    async def expect_lease(self, record: Record, lease: int, since: int) -> None:
+        """Require that the record's lease began between ``since`` and now, and that it expires one retention later."""
+        lease_until, expires_at = record.lease_until or 0, record.expires_at or 0
+        await self.expect_recent(lease_until - lease, since, "lease_until - lease")
+        off = expires_at - lease_until - RETENTION_US
+        require(abs(off) <= self.slack_us, f"expires_at is {off} us from lease_until + retention")
+
     async def expect_recent(self, moment: int | None, since: int, what: str) -> None:
         """Require that ``moment`` lies between ``since``, when the case read the clock, and now."""
         now = await self.now()
