@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effectonce.record import EXHAUSTED
-from effectonce.testing.suites.expectations import expect, expect_fields, require
+from effectonce.testing.suites.expectations import expect, expect_between, expect_fields, require
 
 from .harness import FINISHED, LEASE_US, RETENTION_US, StoreHarness, expect_newer_token, fingerprint
 from .port_harness import SECOND_US
@@ -140,10 +140,7 @@ async def a_live_claim_is_in_progress_for_others(h: StoreHarness) -> None:
     before = await h.get()
     for answer in (await h.try_claim(), await h.look(), await h.try_claim(max_attempts=1)):
         expect_fields(answer, kind="in_progress", result=None, error=None)
-        require(
-            30 < answer.retry_after <= (LEASE_US + h.slack_us) / SECOND_US,
-            f"retry_after is {answer.retry_after}, and most of a minute is left",
-        )
+        expect_between(30, answer.retry_after, (LEASE_US + h.slack_us) / SECOND_US, "retry_after, of a minute's lease")
     expect(await h.get(), before, "the record after others asked")
 
 
