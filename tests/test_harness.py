@@ -249,7 +249,7 @@ def test_every_test_is_in_one_of_the_two_tiers(pytester: pytest.Pytester) -> Non
 
 def test_the_environment_comes_before_any_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EFFECTONCE_TEST_REDIS_URL", "redis://elsewhere:6379/0")
-    assert conftest.serve("REDIS", lambda: servers.redis().url) == "redis://elsewhere:6379/0"
+    assert conftest.server_url("REDIS", lambda: servers.redis().url) == "redis://elsewhere:6379/0"
 
 
 @pytest.fixture
@@ -262,14 +262,14 @@ def no_mariadb(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_server_is_a_skip_that_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match=r"install mariadb-server.*EFFECTONCE_TEST_MYSQL_URL"):
-        conftest.serve("MYSQL", lambda: servers.mariadb().url)
+        conftest.server_url("MYSQL", lambda: servers.mariadb().url)
 
 
 @pytest.mark.usefixtures("no_mariadb")
 def test_a_missing_server_is_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="apt-get install mariadb-server"):
-        conftest.serve("MYSQL", lambda: servers.mariadb().url)
+        conftest.server_url("MYSQL", lambda: servers.mariadb().url)
 
 
 # The proxy

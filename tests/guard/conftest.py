@@ -1,4 +1,4 @@
-"""Guards in both forms, sync and async: a test written once runs as `def` and as `async def`."""
+"""Guards, sync and async: a test that is written once runs with a handler that is `def` and one that is `async def`."""
 
 from __future__ import annotations
 
