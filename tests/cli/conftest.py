@@ -1,4 +1,4 @@
-"""The command line as people run it: a process, its output, its exit code."""
+"""The command line as operators run it: a process, its output, its exit code."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture
 def environment(temporary: Path) -> dict[str, str]:
-    """Nothing of the caller's that changes what is printed."""
+    """The environment of commands, without variables that change what they print."""
     unwanted = ("NO_COLOR", "FORCE_COLOR", "EFFECTONCE_STORE", "COLUMNS", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
     return {**kept, "TMPDIR": str(temporary), "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
@@ -83,7 +83,7 @@ def run(environment: dict[str, str], tmp_path: Path) -> Run:
 
     def run(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
         if "PYTHONPATH" not in extra and arguments[:1] != ("demo",):
-            return forked(arguments, {**environment, **extra}, tmp_path)
+            return run_in_fork(arguments, {**environment, **extra}, tmp_path)
         options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "cwd": tmp_path}
         command = [sys.executable, "-m", "effectonce", *arguments]
         return subprocess.run(command, env={**environment, **extra}, **options)
@@ -91,8 +91,8 @@ def run(environment: dict[str, str], tmp_path: Path) -> Run:
     return run
 
 
-def forked(arguments: Sequence[str], variables: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """As a process that starts as this one is: without half a second of imports."""
+def run_in_fork(arguments: Sequence[str], variables: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a fork of this process, which saves half a second of imports."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -150,7 +150,7 @@ def inline(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def without(tmp_path: Path) -> Callable[..., str]:
-    """A PYTHONPATH under which the named libraries are not installed."""
+    """Return a PYTHONPATH under which the named libraries seem not to be installed."""
 
     def without(*modules: str) -> str:
         folder = tmp_path / "hidden"

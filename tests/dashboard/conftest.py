@@ -1,4 +1,4 @@
-"""Dashboards of a shop at three in the morning: one to look at, and new ones to act on."""
+"""Dashboards of a shop with something in every state: one to look at, and new ones to act on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.dashboard.world import World
 
 
 class Visitor(TestClient):
-    """Somebody at the dashboard, without a browser. Redirects are followed by hand."""
+    """A visitor of the dashboard without a browser. Tests follow redirects themselves."""
 
     def enter(self, token: str = OPERATOR, who: str = "ada") -> Visitor:
         answer = self.post("/login", data={"who": who, "token": token})

@@ -34,7 +34,7 @@ def open_store() -> Iterator[StoreOpener]:
 
 @pytest.fixture(scope="module")
 def postgres_url() -> Iterator[str]:
-    """Doctor looks at the whole server, and its tests change settings: not the one that all test processes share."""
+    """A server of this module: doctor examines all of it, and its tests change settings."""
     try:
         server = servers.postgres(durable=True)
     except servers.Missing as missing:
@@ -50,7 +50,7 @@ def mariadb_url(own_mariadb: servers.MariaDB) -> str:
 
 @pytest.fixture(scope="module")
 def own_redis() -> Iterator[servers.Redis]:
-    """A Redis whose settings may be changed; it keeps a log, as it should."""
+    """A Redis whose settings may be changed; it is safe (appendonly) at first."""
     with servers.redis() as server:
         server.execute("CONFIG", "SET", "appendonly", "yes")
         yield server

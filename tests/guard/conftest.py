@@ -1,4 +1,4 @@
-"""Guards in both forms, sync and async: a test written once runs as `def` and as `async def`."""
+"""Guards, sync and async: a test that is written once runs with a handler that is `def` and one that is `async def`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend
+from tests.harness.faulty_store import FaultyBackend
 
 
 @pytest.fixture

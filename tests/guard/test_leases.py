@@ -22,7 +22,7 @@ from effectonce.contracts import ConnectionLost
 from effectonce.core.run_sync import run_sync
 from effectonce.record import Claim
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend, down
+from tests.harness.faulty_store import FaultyBackend, down
 
 from .conftest import HandlerForm
 

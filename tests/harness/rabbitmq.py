@@ -90,7 +90,7 @@ class RabbitMQ(Server):
 
 def rabbitmq(**settings: str) -> RabbitMQ:
     how = ("RabbitMQ", "apt-get install rabbitmq-server", "AMQP")
-    found = str(_DEBIAN_SCRIPT) if _DEBIAN_SCRIPT.exists() else servers._which("rabbitmq-server")
-    script = servers._found(found, *how)
-    epmd = Epmd(servers._found(servers._which("epmd"), *how)).start()
+    found = str(_DEBIAN_SCRIPT) if _DEBIAN_SCRIPT.exists() else servers.find_binary("rabbitmq-server")
+    script = servers.require_installed(found, *how)
+    epmd = Epmd(servers.require_installed(servers.find_binary("epmd"), *how)).start()
     return RabbitMQ(script, epmd, settings).start()

@@ -2,8 +2,8 @@
 
 with sentinel() as shop:
     store = RedisStore(client=shop.client())
-    shop.cut_off()          # the replica hears nothing more, and nobody notices
-    shop.fail_over()        # kill -9 for the master; what the replica never heard of is lost
+    shop.cut_off()          # the replica receives no more writes, and no server notices
+    shop.fail_over()        # kill -9 for the master; writes that the replica did not receive are lost
 """
 
 import time
@@ -50,18 +50,24 @@ class SentinelServer(Server):
 
 
 class Failover:
+    """The master, its replica and the sentinels; see the module."""
+
     def __init__(self, *options: str) -> None:
-        binary = servers._found(servers._which("redis-sentinel"), "Sentinel", "apt-get install redis-sentinel", "REDIS")
+        binary = servers.require_installed(
+            servers.find_binary("redis-sentinel"), "Sentinel", "apt-get install redis-sentinel", "REDIS"
+        )
         self._stack = ExitStack()
         try:
             self.master = self._stack.enter_context(servers.redis(*options))
             self._wire = self._stack.enter_context(FaultProxy(self.master.port))
             follow = ("--replicaof", f"127.0.0.1 {self._wire.port}", "--repl-diskless-sync-delay", "0")
             self.replica = self._stack.enter_context(servers.redis(*options, *follow))
-            self._until(lambda: self.replica.execute("INFO", "replication")["master_link_status"] == "up", "replicate")
+            self._wait_until(
+                lambda: self.replica.execute("INFO", "replication")["master_link_status"] == "up", "replicate"
+            )
             started = (SentinelServer(binary, self.master).start() for _ in range(3))
-            self.sentinels = [self._stack.enter_context(each) for each in started]
-            self._until(self._complete, "find each other")
+            self.sentinels = [self._stack.enter_context(server) for server in started]
+            self._wait_until(self._complete, "find each other")
         except BaseException:
             self.close()
             raise
@@ -76,11 +82,11 @@ class Failover:
         self.close()
 
     def client(self) -> Any:
-        """A client of whoever is the master."""
+        """A client of the current master."""
         return self._sentinels().master_for(NAME, socket_timeout=1)
 
-    def replicated(self) -> None:
-        """Returns when the replica has all that the master has."""
+    def wait_for_replica(self) -> None:
+        """Wait until the replica has received every write."""
         if self.master.execute("WAIT", 1, 10_000) != 1:
             raise ServerFailed("the replica did not catch up")
 
@@ -88,15 +94,15 @@ class Failover:
         self._wire.blackhole = True
 
     def fail_over(self) -> None:
-        """Kill the master; returns when the sentinels have made the replica one."""
+        """Kill the master, and wait until the sentinels have promoted the replica."""
         self.master.kill()
-        self._until(lambda: self._master_port() == self.replica.port, "promote the replica")
-        self._until(lambda: self.replica.execute("INFO", "replication")["role"] == "master", "make it the master")
+        self._wait_until(lambda: self._master_port() == self.replica.port, "promote the replica")
+        self._wait_until(lambda: self.replica.execute("INFO", "replication")["role"] == "master", "make it the master")
 
     def _sentinels(self) -> Any:
         from redis.sentinel import Sentinel
 
-        addresses = [("127.0.0.1", each.port) for each in self.sentinels]
+        addresses = [("127.0.0.1", server.port) for server in self.sentinels]
         return Sentinel(addresses, socket_timeout=1)  # type: ignore[no-untyped-call]
 
     def _master_port(self) -> int:
@@ -104,18 +110,18 @@ class Failover:
         return int(found[1])
 
     def _complete(self) -> bool:
-        """Whether each sentinel knows the others and the replica."""
+        """Tell whether each sentinel knows the others and the replica."""
         known = [client.sentinel_master(NAME) for client in self._sentinels().sentinels]
-        return all(each["num-slaves"] == 1 and each["num-other-sentinels"] == 2 for each in known)
+        return all(state["num-slaves"] == 1 and state["num-other-sentinels"] == 2 for state in known)
 
     @staticmethod
-    def _until(condition: Any, what: str, seconds: float = 60.0) -> None:
+    def _wait_until(condition: Any, what: str, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while True:
             try:
                 if condition():
                     return
-            except Exception as error:  # in the midst of a failover nobody answers
+            except Exception as error:  # during a failover no server answers
                 if time.monotonic() > deadline:
                     raise ServerFailed(f"the Redis servers did not {what}: {error!r}") from error
             if time.monotonic() > deadline:

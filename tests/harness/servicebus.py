@@ -1,6 +1,7 @@
 """A peer that speaks AMQP 1.0 as Azure Service Bus is documented to; see `servicebus.js`.
 
-No server of the real thing can be had without a container. What passes here has met Microsoft's SDK, not the service.
+The real service and its emulator need a container or an account. What passes here was tested with Microsoft's SDK, not
+with the service.
 """
 
 import os

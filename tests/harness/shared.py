@@ -1,8 +1,8 @@
 """One server of each kind for all test processes of a run.
 
 The process that controls the run owns the servers: it starts one when a test first asks for it, and ends all of them
-when the run is over, whatever became of the test processes. Those ask it over a socket. Without pytest-xdist the
-controlling process runs the tests itself and asks nobody.
+at the end of the run, even if test processes have died. Test processes ask it over a socket. Without pytest-xdist the
+controlling process runs the tests itself and uses its registry directly.
 
     servers = ServerRegistry(); servers.url("redis")        # in the controlling process
     address = servers.listen(); ask(address, "redis")       # in a test process
@@ -51,7 +51,7 @@ STARTERS: Final[dict[str, Callable[..., Running]]] = {
 
 
 class ServerRegistry:
-    """The servers of one run: each is started once, by whoever asks first; the others wait for it."""
+    """The servers of one run. Each is started once, for the first test that asks; others wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class ServerRegistry:
 
 @contextmanager
 def one_at_a_time(address: str) -> Iterator[None]:
-    """Of all test processes of the registry at ``address`` one at a time is in here."""
+    """Let only one test process at a time into the block, of all that use the registry at ``address``."""
     with (Path(address).parent / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

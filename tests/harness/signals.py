@@ -1,4 +1,4 @@
-"""The shapes in which programs write the handler of a signal that is to end them."""
+"""Handlers of a signal that ends the program, in every form in which programs write them."""
 
 import functools
 import signal
@@ -19,7 +19,7 @@ def once(number: int, frame: FrameType | None) -> None:
     sys.exit(3)
 
 
-def told(why: str, number: int, frame: FrameType | None) -> None:
+def with_reason(why: str, number: int, frame: FrameType | None) -> None:
     sys.exit(3)
 
 
@@ -35,15 +35,15 @@ HANDLERS: dict[str, Any] = {
     "function": plain,
     "lambda": lambda number, frame: sys.exit(3),
     "takes itself away": once,
-    "partial": functools.partial(told, "stop"),
+    "partial": functools.partial(with_reason, "stop"),
     "object": Stopping(),
     "method": Stopping().stop,
 }
 
 
 @contextmanager
-def handled(handler: Any) -> Iterator[None]:
-    """SIGTERM goes to ``handler``."""
+def signal_handled_by(handler: Any) -> Iterator[None]:
+    """Make ``handler`` the handler of SIGTERM in the block."""
     before = signal.signal(signal.SIGTERM, handler)
     try:
         yield

@@ -1,8 +1,8 @@
-"""Two servers that speak SQS, each wrong in corners of its own: ElasticMQ (Java) and MiniStack (Python).
+"""Two servers that speak SQS, each with deviations of its own: ElasticMQ (Java) and MiniStack (Python).
 
     with sqs.elasticmq() as server: connect_broker(server.url)
 
-They believe any credentials, and want some.
+They require credentials, and accept any.
 """
 
 import os

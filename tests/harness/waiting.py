@@ -1,4 +1,4 @@
-"""Waiting for what a test cannot be told of: another process, a server, a row. A busy machine may take its time."""
+"""Waiting by polling: for another process, a server, a row. On a busy machine that may take long."""
 
 import asyncio
 import inspect
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def until(find: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What ``find`` finds, once it does."""
+    """Poll ``find`` until it returns something true, and return that."""
     deadline = time.monotonic() + seconds
     while not (found := find()):
-        assert time.monotonic() < deadline, "it never came to that"
+        assert time.monotonic() < deadline, f"still waiting after {seconds:g} s"
         time.sleep(0.02)
     return found
 

@@ -1,4 +1,4 @@
-"""Python programs of our own, as processes that can be killed: web servers, and workers that listen nowhere."""
+"""Python programs as processes that can be killed: web servers, and workers that listen on no port."""
 
 import os
 import sys
@@ -8,27 +8,27 @@ from tests.harness.process import ROOT, Server
 
 
 class Program(Server):
-    """A Python program; ``{port}`` in its arguments is a free port. Ready when it has said ``ready`` in its log.
+    """A Python program; ``{port}`` in its arguments is a free port. It is ready when its log contains `ready`.
 
     It runs in its directory, with this checkout on the path. `variables` may be changed between a kill and a restart.
     """
 
     name = "program"
-    close_signal = Server.stop_signal  # what it does at its end may be looked at
+    close_signal = Server.stop_signal  # tests look at what it does at its end
     ready = ""
 
     def __init__(self, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self._arguments = arguments
         self.variables = dict(variables or {})
-        self._said = 0  # how much of the log is of an earlier start
+        self._log_start = 0  # where the log of this start begins
 
     def _launch(self) -> None:
-        self._said = self.log.stat().st_size if self.log.exists() else 0
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         super()._launch()
 
     def _listens(self) -> bool:
-        return self.ready in self.log.read_text(errors="replace")[self._said :]
+        return self.ready in self.log.read_text(errors="replace")[self._log_start :]
 
     def command(self) -> Sequence[str]:
         return [sys.executable, *(argument.replace("{port}", str(self.port)) for argument in self._arguments)]

@@ -1,4 +1,4 @@
-"""One small application behind either middleware: what is said of both is written once, and runs on both."""
+"""One small application behind the ASGI or the WSGI middleware: tests of both are written once, and run on both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reply:
     chunks: list[bytes] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> str | None:
-        return next((value for each, value in self.headers if each.lower() == name), None)
+        return next((value for header_name, value in self.headers if header_name.lower() == name), None)
 
     @property
     def replayed(self) -> bool:
@@ -60,7 +60,7 @@ class Reply:
 
 @dataclass
 class Answer:
-    """What the application answers; ``then`` is raised when the chunks are over."""
+    """The application's response; ``then`` is raised after its last chunk."""
 
     status: int = 200
     body: bytes | Iterable[bytes] = b"ok"
@@ -74,7 +74,7 @@ class Answer:
 
 
 class Stack:
-    """The application, a middleware around it, and a client that speaks to them without a server."""
+    """The application, a middleware around it, and a client that calls them without a server."""
 
     name = ""
 
@@ -95,13 +95,13 @@ class Stack:
         self, key: str | bytes | None = "k", *headers: tuple[str, str], method: str = "POST", path: str = "/charges",
         query: str = "", body: bytes | list[bytes] = b"{}",
     ) -> Reply:  # fmt: skip
-        """Send a request of alice's, unless the headers say whose; a list is a body of that many parts."""
-        given = list(headers)
-        if not any(name == "X-User" for name, _ in given):
-            given.append(ALICE)
+        """Send a request, alice's unless the headers name another user. A list is a body that is sent in parts."""
+        sent = list(headers)
+        if not any(name == "X-User" for name, _ in sent):
+            sent.append(ALICE)
         if key is not None:
-            given.append(("Idempotency-Key", key if isinstance(key, str) else key.decode("latin-1")))
-        return self.exchange(given, method, path, query, [body] if isinstance(body, bytes) else body)
+            sent.append(("Idempotency-Key", key if isinstance(key, str) else key.decode("latin-1")))
+        return self.exchange(sent, method, path, query, [body] if isinstance(body, bytes) else body)
 
     def exchange(self, headers: list[tuple[str, str]], method: str, path: str, query: str, body: list[bytes]) -> Reply:
         raise NotImplementedError
@@ -160,11 +160,11 @@ async def asgi_exchange(app: Any, scope: dict[str, Any], body: list[bytes]) -> R
         sent.append(dict(message))
 
     await app(scope, receive, send)
-    return collected(sent)
+    return make_reply(sent)
 
 
-def collected(sent: list[dict[str, Any]]) -> Reply:
-    """The messages of an ASGI response as a reply; it must be complete."""
+def make_reply(sent: list[dict[str, Any]]) -> Reply:
+    """Make a reply from the messages of an ASGI response, which must be complete."""
     assert sent, "no response"
     assert sent[0]["type"] == "http.response.start"
     assert not sent[-1].get("more_body", False), "the response is not complete"
@@ -174,8 +174,8 @@ def collected(sent: list[dict[str, Any]]) -> Reply:
 
 
 def header(scope: Any, name: str) -> str | None:
-    found = [value.decode("latin-1") for each, value in scope["headers"] if each == name.encode()]
-    return found[0] if found else None
+    values = [value.decode("latin-1") for header_name, value in scope["headers"] if header_name == name.encode()]
+    return values[0] if values else None
 
 
 class Wsgi(Stack):
@@ -232,7 +232,7 @@ def wsgi_exchange(app: Any, environ: dict[str, Any]) -> Reply:
     result = app(environ, start_response)
     try:
         for chunk in result:
-            assert head, "a body before its headers"
+            assert head, "the body came before its headers"
             chunks.append(chunk)
     finally:
         if hasattr(result, "close"):
@@ -242,8 +242,8 @@ def wsgi_exchange(app: Any, environ: dict[str, Any]) -> Reply:
 
 @pytest.fixture(params=[Asgi, Wsgi], ids=["asgi", "wsgi"])
 def stack(request: pytest.FixtureRequest) -> Stack:
-    made: Stack = request.param()
-    return made
+    stack: Stack = request.param()
+    return stack
 
 
 @pytest.fixture

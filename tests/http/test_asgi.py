@@ -13,9 +13,9 @@ from effectonce.core.guarded_call.run import current_run
 from effectonce.http import Route
 from effectonce.http.asgi import IdempotencyMiddleware
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend, GroupedBackend
+from tests.harness.faulty_store import FaultyBackend, GroupedBackend
 
-from .conftest import Reply, collected
+from .conftest import Reply, make_reply
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -56,7 +56,7 @@ class Client:
 
     async def exchange(self) -> Reply:
         await self._app(self._scope, self.receive, self.send)
-        return collected(self.sent)
+        return make_reply(self.sent)
 
     def begin(self) -> asyncio.Task[Reply]:
         return asyncio.create_task(self.exchange())
@@ -271,7 +271,7 @@ async def test_work_after_the_response_is_not_part_of_it(store: eo.Store) -> Non
     client = Client(guarded(app, store))
     with pytest.raises(ZeroDivisionError):
         await client.exchange()
-    assert collected(client.sent).status == 200
+    assert make_reply(client.sent).status == 200
     assert [record.state for record in store.list().records] == ["done"]
     assert (current_run.get(), store.runtime.leased_runs) == (None, set())
 

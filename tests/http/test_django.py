@@ -27,7 +27,7 @@ import effectonce as eo
 from effectonce.http import Route
 from effectonce.integrations.django import Idempotency, IdempotencyMiddleware, IdempotentView, user_id
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend, down
+from tests.harness.faulty_store import FaultyBackend, down
 
 from .conftest import Reply, asgi_exchange, wsgi_exchange
 

@@ -16,7 +16,7 @@ from effectonce.http import Route
 from effectonce.http.wsgi import IdempotencyMiddleware
 from effectonce.integrations.flask import idempotent
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend, down
+from tests.harness.faulty_store import FaultyBackend, down
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.http import Response, Route, asgi, record_key, wsgi
 from effectonce.http.protocol import NEVER_STORED_HEADERS
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend, down, fine
+from tests.harness.faulty_store import FaultyBackend, down, fine
 
 from .conftest import ALICE, BOB, Answer, Asgi, Call, Reply, Stack
 
@@ -331,7 +331,7 @@ def at_once(stack: Stack, first: Callable[[], Reply], meanwhile: Callable[[], An
 def test_09_a_claim_whose_reply_is_lost_recognises_itself(stack: Stack, clock: ManualClock) -> None:
     """F68: the insert was applied, its answer never came; asked again, it is this request's own."""
     from effectonce.contracts import ConnectionLost
-    from tests.harness.faulty import GroupedBackend
+    from tests.harness.faulty_store import GroupedBackend
 
     backend = GroupedBackend(clock)
     failed: list[Any] = []

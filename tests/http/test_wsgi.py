@@ -13,7 +13,7 @@ import effectonce as eo
 from effectonce.http import Route
 from effectonce.http.wsgi import IdempotencyMiddleware
 from effectonce.testing import ManualClock
-from tests.harness.faulty import FaultyBackend, down
+from tests.harness.faulty_store import FaultyBackend, down
 
 from .conftest import wsgi_exchange
 

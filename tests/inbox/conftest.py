@@ -57,7 +57,7 @@ def mysql_place(mariadb_url: str) -> Iterator[Place]:
 
 
 def drop(place: Place) -> None:
-    """A server that the environment names keeps nothing of ours."""
+    """Drop the tables at the end: the server may be one that the environment names."""
     if place.url in observers:
         observers.pop(place.url)[0].__exit__(None, None, None)
     with place.connected() as run:
@@ -78,7 +78,7 @@ def place_of(request: pytest.FixtureRequest, dialect: str) -> Any:
 
 
 class Shop:
-    """An inbox on one place, the effects of a scope, and desks of one kind."""
+    """An inbox in one place, the effects of its scope, and callers' connections of one kind."""
 
     def __init__(self, place: Place, scope: str, kind: Kind | None = None) -> None:
         self.place = place
@@ -113,7 +113,7 @@ class Shop:
 
     @property
     def effects(self) -> list[str]:
-        """Those that are committed, in no particular order."""
+        """The effects that are committed, sorted."""
         return sorted(name for (name,) in self.place.query(f"SELECT name FROM effects WHERE scope = '{self.scope}'"))
 
     @property
@@ -126,13 +126,13 @@ class Shop:
 
     @property
     def attempts(self) -> int | None:
-        found = self.place.query(f"SELECT attempts FROM {self.place.table}_attempts WHERE scope = '{self.scope}'")
-        return found[0][0] if found else None
+        rows = self.place.query(f"SELECT attempts FROM {self.place.table}_attempts WHERE scope = '{self.scope}'")
+        return rows[0][0] if rows else None
 
 
 @pytest.fixture
 async def shop(place: Place, unique_name: str) -> AsyncIterator[Shop]:
-    """On each dialect, without a kind of its own."""
-    opened = Shop(place, unique_name)
-    yield opened
-    await opened.stack.aclose()
+    """A shop on each dialect, without a kind of connection."""
+    shop = Shop(place, unique_name)
+    yield shop
+    await shop.stack.aclose()

@@ -1,4 +1,4 @@
-"""A store and a list of effects: each framework delivers twice, and the list says how often it happened."""
+"""A store, and the list of effects: each framework delivers a message twice, and the list shows how often it ran."""
 
 from __future__ import annotations
 

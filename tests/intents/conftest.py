@@ -1,4 +1,4 @@
-"""Stores with a clock that is moved by hand, intents on them, and a bank that they call."""
+"""Stores on a clock that tests advance, intents on them, and the bank that they call."""
 
 from __future__ import annotations
 

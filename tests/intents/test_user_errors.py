@@ -17,7 +17,7 @@ from effectonce.intents.operations import Intent
 from effectonce.providers import Verdict
 from effectonce.store import Store
 from effectonce.testing import ManualClock
-from tests.harness.signals import HANDLERS, handled
+from tests.harness.signals import HANDLERS, signal_handled_by
 
 from .bank import PAYMENT, Bank, Payment, raising
 
@@ -195,7 +195,7 @@ def test_f16_a_process_that_is_asked_to_end_ends_the_recovery(intents: Intents, 
 
     sent = len(three_left.charges)
     three_left.before = signalled
-    with handled(handler), pytest.raises(SystemExit):
+    with signal_handled_by(handler), pytest.raises(SystemExit):
         intents.recover()
     assert len(three_left.charges) == sent
 

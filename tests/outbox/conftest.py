@@ -32,16 +32,16 @@ def outbox_in_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="session")
 def outbox_in_postgresql(postgres_url: str) -> Iterator[Place]:
-    yield from served(Place("postgresql", postgres_url))
+    yield from prepared_until_end(Place("postgresql", postgres_url))
 
 
 @pytest.fixture(scope="session")
 def outbox_in_mysql(mariadb_url: str) -> Iterator[Place]:
-    yield from served(Place("mysql", mariadb_url))
+    yield from prepared_until_end(Place("mysql", mariadb_url))
 
 
-def served(place: Place) -> Iterator[Place]:
-    """A server that the environment names keeps nothing of ours."""
+def prepared_until_end(place: Place) -> Iterator[Place]:
+    """Drop the tables at the end: the server may be one that the environment names."""
     yield prepare(place)
     if place.url in observers:
         observers.pop(place.url)[0].__exit__(None, None, None)
@@ -51,7 +51,7 @@ def served(place: Place) -> Iterator[Place]:
 
 
 class Office:
-    """An outbox and an inbox on one place, and desks of one kind."""
+    """An outbox and an inbox in one place, and callers' connections of one kind."""
 
     def __init__(self, place: Place, name: str, kind: Kind) -> None:
         self.place = place
@@ -72,7 +72,7 @@ class Office:
 
     @property
     def effects(self) -> list[str]:
-        """Those that are committed."""
+        """The effects that are committed."""
         return sorted(name for (name,) in self._select("name", "outbox_effects", "scope"))
 
     @property
@@ -92,6 +92,6 @@ class Office:
 @pytest.fixture
 async def office(request: pytest.FixtureRequest, kind: Kind, unique_name: str) -> AsyncIterator[Office]:
     place: Place = request.getfixturevalue(f"outbox_in_{kind.dialect}")
-    opened = Office(place, unique_name, kind)
-    yield opened
-    await opened.stack.aclose()
+    office = Office(place, unique_name, kind)
+    yield office
+    await office.stack.aclose()

@@ -37,7 +37,7 @@ def run_stale_failover(shop: Failover, messages: int) -> Tally:
         replicated, unreplicated = keys[: messages // 2], keys[messages // 2 :]
         for key in replicated:
             deliver(key)
-        shop.replicated()
+        shop.wait_for_replica()
         shop.cut_off()
         for key in unreplicated:
             deliver(key)

@@ -63,7 +63,7 @@ def test_a_master_that_needs_its_replica_runs_nothing_that_could_be_lost(shop: F
     with eo.RedisStore(client=shop.client(), sweep_every=None) as store:
         charge = eo.once(store, scope="failover", key="key")(lambda key: runs.append(key))
         charge("before")
-        shop.replicated()
+        shop.wait_for_replica()
         shop.cut_off()
         deadline = time.monotonic() + 20
         refused = 0

@@ -1,4 +1,4 @@
-"""One suite over three databases: each test gets an outbox of its own, in a real one."""
+"""Three real databases, and an outbox of its own for each test."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ DATABASES = ["sqlite", "postgres", "mariadb"]
 
 @pytest.fixture(params=DATABASES)
 def database(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
-    yield from opened(request.param, request, tmp_path, unique_name)
+    yield from open_database(request.param, request, tmp_path, unique_name)
 
 
 @pytest.fixture
 def postgres(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
-    yield from opened("postgres", request, tmp_path, unique_name)
+    yield from open_database("postgres", request, tmp_path, unique_name)
 
 
 @pytest.fixture
 def mariadb(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
-    yield from opened("mariadb", request, tmp_path, unique_name)
+    yield from open_database("mariadb", request, tmp_path, unique_name)
 
 
-def opened(name: str, request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
+def open_database(name: str, request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
     server = f"sqlite:///{tmp_path}/shop.db" if name == "sqlite" else str(request.getfixturevalue(f"{name}_url"))
     database = Database(name, server, unique_name)
     with eo.connect(database.url) as store:

@@ -15,7 +15,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.sagas.recovery import Resumed
-from tests.harness.signals import HANDLERS, handled
+from tests.harness.signals import HANDLERS, signal_handled_by
 
 from .shop import Order, Shop, order_saga, raising, state
 
@@ -127,7 +127,7 @@ def test_f16_a_process_that_is_asked_to_end_ends(store: eo.Store, handler: Any) 
 
     for number in range(3):
         saga.start(f"o-{number}", "x")
-    with handled(handler), pytest.raises((KeyboardInterrupt, SystemExit)):
+    with signal_handled_by(handler), pytest.raises((KeyboardInterrupt, SystemExit)):
         saga.resume()
     assert len(calls) == 1
     parts = [saga.log(record).entries[0].do for record in saga.records("open")]

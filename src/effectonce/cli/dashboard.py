@@ -1,4 +1,4 @@
-"""`effectonce dashboard`: serves the dashboard, on this machine unless told otherwise."""
+"""`effectonce dashboard`: serves the dashboard; by default on this machine only."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ from .output import report
 from .programs import load_program, load_worker
 from .settings import find_setting
 
-OPERATOR, VIEWER = "EFFECTONCE_DASHBOARD_TOKEN", "EFFECTONCE_DASHBOARD_VIEWER_TOKEN"
-NAMES = list[str] | None
+OPERATOR_TOKEN_VARIABLE = "EFFECTONCE_DASHBOARD_TOKEN"
+VIEWER_TOKEN_VARIABLE = "EFFECTONCE_DASHBOARD_VIEWER_TOKEN"
+Names = list[str] | None
 
 
 def dashboard(
     store_url: options.StoreUrl = None,
     broker: options.BrokerUrl = None,
-    worker: Annotated[NAMES, typer.Option(metavar="MODULE:WORKER", help="A worker, to show its dead letters.")] = None,
+    worker: Annotated[Names, typer.Option(metavar="MODULE:WORKER", help="A worker, to show its dead letters.")] = None,
     intents: Annotated[
-        NAMES, typer.Option(metavar="MODULE:INTENTS", help="Intents, to decide them by their types.")
+        Names, typer.Option(metavar="MODULE:INTENTS", help="Intents, to decide them by their types.")
     ] = None,
-    saga: Annotated[NAMES, typer.Option(metavar="MODULE:SAGA", help="A saga, to decide its steps.")] = None,
+    saga: Annotated[Names, typer.Option(metavar="MODULE:SAGA", help="A saga, to decide its steps.")] = None,
     outbox: Annotated[str | None, typer.Option(metavar="URL", help="The outbox's database, if not the store.")] = None,
     table: Annotated[str | None, typer.Option(help="The outbox's table, if it has its own.")] = None,
-    queue: Annotated[NAMES, typer.Option(help="A queue of --broker, to show its dead letters.")] = None,
+    queue: Annotated[Names, typer.Option(help="A queue of --broker, to show its dead letters.")] = None,
     group: Annotated[str, typer.Option(help="The name of the workers of --queue.")] = "worker",
-    metrics: Annotated[NAMES, typer.Option(metavar="URL", help="A worker's /metrics, for the plots.")] = None,
+    metrics: Annotated[Names, typer.Option(metavar="URL", help="A worker's /metrics, for the plots.")] = None,
     audit: options.AuditFile = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8765,
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen on an address that other machines reach.")
     ] = False,
-    allow_host: Annotated[NAMES, typer.Option(metavar="NAME", help="A host name by which a proxy reaches it.")] = None,
+    allow_host: Annotated[Names, typer.Option(metavar="NAME", help="A host name by which a proxy reaches it.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what ran, what is stuck and what is in doubt, and fix it: on http://127.0.0.1:8765.
@@ -60,10 +61,10 @@ def dashboard(
         from effectonce.dashboard.sources import Sources
     except ImportError as error:
         raise MissingDriver(f"the dashboard needs {error.name}: pip install 'effectonce[dashboard]'") from None
-    chosen_token = os.environ.get(OPERATOR)
+    chosen_token = os.environ.get(OPERATOR_TOKEN_VARIABLE)
     require_safe_bind(host, remote=allow_remote, token_given=bool(chosen_token))
     operator = chosen_token or secrets.token_urlsafe(24)
-    viewer = os.environ.get(VIEWER) or (None if chosen_token else secrets.token_urlsafe(24))
+    viewer = os.environ.get(VIEWER_TOKEN_VARIABLE) or (None if chosen_token else secrets.token_urlsafe(24))
     broker_url = find_setting("broker", broker)
     sources = Sources(
         _open(find_setting("store", store_url)),

@@ -38,7 +38,7 @@ WorkerName = Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="The wo
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many at most.")]
 OptionalLimit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most, the oldest first.")]
 Cursor = Annotated[str | None, typer.Option(help="Continue after a page: its last line has the cursor.")]
-Table = Annotated[str | None, typer.Option(help="The outbox, where it is not the one that `migrate` made.")]
+Table = Annotated[str | None, typer.Option(help="The outbox, if it is not the one that `migrate` made.")]
 Listen = Annotated[
     str | None,
     typer.Option(

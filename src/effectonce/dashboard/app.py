@@ -229,7 +229,7 @@ def _log_out(context: RequestContext) -> Response:
 
 
 async def _read_form(request: Request) -> dict[str, list[str]]:
-    """Return the fields of a form as browsers send it. Raises 413 where it is too large, 400 where it is not a form."""
+    """Return the fields of a form as browsers send it. Raises 413 if it is too large, 400 if it is not a form."""
     body = b""
     async for part in request.stream():
         body += part

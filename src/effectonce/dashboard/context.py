@@ -122,7 +122,7 @@ class RequestContext(Struct, frozen=True):
         )
 
     def next_page(self, cursor: str | None, *, field: str = "cursor", **query: str | None) -> str:
-        """Return the address of the page that begins at ``cursor``; "" where there is none."""
+        """Return the address of the page that begins at ``cursor``; "" if there is none."""
         return link(self.request.url.path, **query, **{field: cursor}) if cursor is not None else ""
 
     def redirect(self, to: str, message: str, tone: str = "good") -> Response:

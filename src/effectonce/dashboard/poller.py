@@ -124,7 +124,7 @@ class Poller:
         return self.samples[-1] if self.samples else None
 
     def series(self) -> dict[str, list[Any]]:
-        """Return what the plots show, by name, with one value for each time; None where it is not known."""
+        """Return what the plots show, by name, with one value for each time; None if it is not known."""
         pairs = list(pairwise(list(self.samples)))
         return {
             "at": [round(sample.at, 2) for _, sample in pairs],

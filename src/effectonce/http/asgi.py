@@ -18,7 +18,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLar
 from effectonce.values.awaitables import maybe_await
 
 from . import protocol
-from .guard import BODY_CHUNK_BYTES, MAX_BODY_IN_MEMORY_BYTES, HttpGuard, HttpMiddleware, Principal, identify_request
+from .guard import HttpGuard, HttpMiddleware, Principal, identify_request
 from .protocol import Response
 from .response_recording import IncompleteResponse, ResponseRecording
 from .routes import RoutePlan
@@ -71,7 +71,7 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
 
 
 class Disconnected(Exception):
-    """The client went away before its request was whole."""
+    """The client left before its whole request had arrived."""
 
 
 class Exchange:
@@ -90,7 +90,7 @@ class Exchange:
         self._body = RequestBody(self.method, scope, receive)
         self._recording: ResponseRecording | None = None  # None: not claimed
         self._held_back: list[Message] = []  # of the response: messages that wait for the first chunk, or the record
-        self._started = False
+        self._status_sent = False
         self._client_left = False
         self._response_ended = asyncio.Event()
 
@@ -161,31 +161,34 @@ class Exchange:
         recording, kind = self._recording, message["type"]
         if recording is None or recording.settled or kind not in ("http.response.start", "http.response.body"):
             await self._send(message)
-            return
-        if kind == "http.response.start":
+        elif kind == "http.response.start":
             headers = list(message.get("headers", ()))
             recording.start(
                 message["status"], [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
             )
             self._held_back = [{**message, "headers": headers + encode_headers(recording.added_headers)}]
-            return
-        self._held_back.append(message)
-        may_be_sent = recording.add(bytes(message.get("body", b"")))
-        if not message.get("more_body", False):
-            error = await recording.settle()
-            self._response_ended.set()
-            if error is not None:
-                response = self._guard.refusal(error, self.method, self._scope["path"])
-                if self._started:  # the status is sent: all that is left is to break off
-                    raise error
-                self._held_back = make_messages(response)
-        elif not may_be_sent:
-            return
-        await self._send_held_back(recording)
+        else:
+            self._held_back.append(message)
+            may_be_sent = recording.add(bytes(message.get("body", b"")))
+            if not message.get("more_body", False):
+                await self._settle(recording)
+                may_be_sent = True
+            if may_be_sent:
+                await self._send_held_back(recording)
+
+    async def _settle(self, recording: ResponseRecording) -> None:
+        """Settle the request by its whole response. If that could not be stored, a refusal takes its place."""
+        error = await recording.settle()
+        self._response_ended.set()
+        if error is not None:
+            refusal = self._guard.refusal(error, self.method, self._scope["path"])
+            if self._status_sent:  # all that is left is to break off
+                raise error
+            self._held_back = make_messages(refusal)
 
     async def _send_held_back(self, recording: ResponseRecording) -> None:
         messages, self._held_back = self._held_back, []
-        self._started = True
+        self._status_sent = True
         for message in messages:
             if not self._client_left:
                 try:
@@ -221,7 +224,7 @@ class RequestBody:
             if name == b"content-length":
                 protocol.check_announced_length(value.decode("latin-1"), limit)
         if not self._complete:
-            self._spool = SpooledTemporaryFile(MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with this object
+            self._spool = SpooledTemporaryFile(protocol.MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with this object
             while not self._complete and self._size <= limit:
                 self._spool.write(self._hash(await self._receive()))
             self._unread = self._spool.tell()
@@ -233,7 +236,7 @@ class RequestBody:
     async def next(self) -> Message | None:
         """Return the next part for the application; None if it has had all."""
         if self._spool is not None:
-            chunk = self._spool.read(BODY_CHUNK_BYTES)
+            chunk = self._spool.read(protocol.BODY_CHUNK_BYTES)
             self._unread -= len(chunk)
             if self._unread == 0:
                 self.close()

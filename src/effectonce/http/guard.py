@@ -40,9 +40,6 @@ GetPrincipal = TypeVar("GetPrincipal", bound=Callable[..., Any])
 
 #: The name of the Idempotency-Key header in a WSGI environ, and in Django's ``META``.
 KEY_VARIABLE: Final = "HTTP_IDEMPOTENCY_KEY"
-#: A request's body is kept in memory up to this size, and in a temporary file beyond it.
-MAX_BODY_IN_MEMORY_BYTES: Final = 1024 * 1024
-BODY_CHUNK_BYTES: Final = 65_536
 
 
 def make_principal_getter(principal: Callable[..., Any] | str) -> Callable[..., Any]:

@@ -24,6 +24,9 @@ RETENTION_HEADER: Final = "idempotency-key-retention"
 """The published expiry policy: for how many seconds a finished request is replayed."""
 
 MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length: a longer number is over any limit, and slow to parse
+#: Adapters keep a request's body in memory up to this size, and in a temporary file beyond it.
+MAX_BODY_IN_MEMORY_BYTES: Final = 1024 * 1024
+BODY_CHUNK_BYTES: Final = 65_536
 UNSAFE_METHODS: Final = ("POST", "PATCH", "PUT", "DELETE")
 
 DRAFT_URL: Final = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"

@@ -115,9 +115,8 @@ class AsyncRecordedBody:
         """Yield the chunks to the client. If it is cancelled, it waits until the application has ended; a second
         cancellation cancels the application, too."""
         self._loop = asyncio.get_running_loop()
-        self._recording.client = (
-            self._recording.run.runtime.async_client()
-        )  # of this loop; it may have been claimed on another
+        # The request may have been claimed on another event loop, and a client belongs to one.
+        self._recording.client = self._recording.run.runtime.async_client()
         task = self._loop.create_task(self._run())
         running_tasks.add(task)
         task.add_done_callback(running_tasks.discard)

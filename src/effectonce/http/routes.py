@@ -130,9 +130,8 @@ class RouteTable:
         self._default = None if default is None else make_route_plan(default, service)
         self._patterns: list[tuple[re.Pattern[str], RoutePlan | None]] = []
         self._find_route: Callable[[str, str], Route | None] | None = None
-        self._plan_for = lru_cache(256)(
-            partial(make_route_plan, service=service)
-        )  # for a route that `_find_route` returned
+        #: The plan of a route that `_find_route` returned.
+        self._plan_for = lru_cache(256)(partial(make_route_plan, service=service))
         if routes is None or isinstance(routes, Mapping):
             for pattern, route in (routes or {}).items():
                 self._patterns.append(

@@ -18,15 +18,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
 
 from . import protocol
-from .guard import (
-    BODY_CHUNK_BYTES,
-    KEY_VARIABLE,
-    MAX_BODY_IN_MEMORY_BYTES,
-    HttpMiddleware,
-    Principal,
-    identify_request,
-    key_lines,
-)
+from .guard import KEY_VARIABLE, HttpMiddleware, Principal, identify_request, key_lines
 from .protocol import Headers, Response
 from .recorded_bodies import RecordedBody
 from .response_recording import ResponseRecording
@@ -151,10 +143,10 @@ def read_body(environ: Environ, method: str, path: str, limit: int) -> tuple[IO[
     if not length and ends_by_itself:
         left = limit + 1
     state = fingerprint_state(environ, method, path)
-    spool = SpooledTemporaryFile(MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with the request
+    spool = SpooledTemporaryFile(protocol.MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with the request
     while left:
         try:
-            chunk = source.read(min(left, BODY_CHUNK_BYTES))
+            chunk = source.read(min(left, protocol.BODY_CHUNK_BYTES))
         except (OSError, ValueError, EOFError) as error:  # what servers raise at a broken chunk, or a reset
             raise TruncatedBody from error
         if not chunk:

@@ -102,7 +102,7 @@ def query_store(store: Store, query: Callable[[Port], Coroutine[Any, Any, T]]) -
 def run_in_loop(
     loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], timeout: float
 ) -> T:
-    """Run ``work()`` on another thread's event loop. Raises `TimeoutError` where that takes too long."""
+    """Run ``work()`` on another thread's event loop. Raises `TimeoutError` if that takes too long."""
     if loop is None or loop.is_closed():
         raise StoreUnavailable("the event loop of the worker is not running; start the worker, then scrape again")
     future = asyncio.run_coroutine_threadsafe(work(), loop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 
@@ -24,32 +24,16 @@ class EventCounters:
     ``PROMETHEUS_MULTIPROC_DIR``, in its files."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        self._outcomes = Counter(
-            "effectonce_outcomes",
-            "What happened to operations, by kind of event.",
-            ("scope", "kind"),
-            registry=registry,
-        )
-        self._relay = Counter(
-            "effectonce_relay",
-            "Messages of an outbox, by what the relay did.",
-            ("destination", "kind"),
-            registry=registry,
-        )
-        self._claims = Histogram(
-            "effectonce_claim_seconds",
-            "How long the store took to grant a claim.",
-            ("scope",),
-            registry=registry,
-            buckets=BOUNDS_S,
-        )
-        self._runs = Histogram(
-            "effectonce_run_seconds",
-            "From the claim to the end of the handler.",
-            ("scope", "outcome"),
-            registry=registry,
-            buckets=BOUNDS_S,
-        )
+        options: dict[str, Any] = {"registry": registry}
+        text = "What happened to operations, by kind of event."
+        self._outcomes = Counter("effectonce_outcomes", text, ("scope", "kind"), **options)
+        text = "Messages of an outbox, by what the relay did."
+        self._relay = Counter("effectonce_relay", text, ("destination", "kind"), **options)
+        options["buckets"] = BOUNDS_S
+        text = "How long the store took to grant a claim."
+        self._claims = Histogram("effectonce_claim_seconds", text, ("scope",), **options)
+        text = "From the claim to the end of the handler."
+        self._runs = Histogram("effectonce_run_seconds", text, ("scope", "outcome"), **options)
 
     def meter(self, kind: str, scope: str) -> Meter:
         """Return a function that counts one event of this kind, given its seconds. Its count is exposed as 0 until

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -140,6 +140,13 @@ def _run(work: Coroutine[Any, Any, list[SettledDelivery]]) -> list[SettledDelive
     raise SyncAsyncMismatch("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
 
 
+class _NackedDelivery(NamedTuple):
+    group: str
+    queue: str
+    id: str  # the message's
+    due_at: int  # µs, on the broker's clock
+
+
 class _RecordingBackend(Wrapper):
     """A broker that records how every delivery was settled."""
 
@@ -149,14 +156,18 @@ class _RecordingBackend(Wrapper):
         self.awaited: Counter[tuple[str, str]] = Counter()
         self._group = ""
         self._all_settled = asyncio.Event()
-        self._nacked: dict[tuple[str, str, Any], tuple[str, int]] = {}  # (group, queue, number): (id, when it is due)
+        self._nacked: dict[object, _NackedDelivery] = {}  # by group, queue and number of the delivery
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return _RecordingConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
 
     def due(self, group: str, now: int) -> Counter[tuple[str, str]]:
         """Count the messages that are due for redelivery to ``group``, by (queue, id)."""
-        return Counter((q, id) for (g, q, _), (id, at) in self._nacked.items() if g == group and at <= now)
+        return Counter(
+            (nacked.queue, nacked.id)
+            for nacked in self._nacked.values()
+            if nacked.group == group and nacked.due_at <= now
+        )
 
     async def wait_until_settled(self, group: str, awaited: Counter[tuple[str, str]]) -> None:
         """Wait until ``group`` has settled each of the ``awaited`` (queue, id) as often as it is counted."""
@@ -167,7 +178,8 @@ class _RecordingBackend(Wrapper):
         id, place = delivery.packet.id, (group, delivery.queue, delivery.handle.key)
         self._nacked.pop(place, None)
         if how == "delayed":
-            self._nacked[place] = (id, self._inner.clock.now() + round(after * 1e6))
+            due_at = self._inner.clock.now() + round(after * 1e6)
+            self._nacked[place] = _NackedDelivery(group, delivery.queue, id, due_at)
         settled = SettledDelivery(
             queue=delivery.queue, id=id, how=how, attempt=delivery.attempt, after=after, **details
         )
@@ -179,6 +191,8 @@ class _RecordingBackend(Wrapper):
 
 
 class _RecordingConsumer(Wrapper):
+    """Reports every settlement to the `_RecordingBackend`."""
+
     def __init__(self, recorder: _RecordingBackend, inner: Any, group: str) -> None:
         super().__init__(inner)
         self._recorder = recorder

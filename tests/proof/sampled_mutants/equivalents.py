@@ -31,7 +31,7 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "if payload_bytes > 1:",
     ): "a batch of one byte is not cut either way",
     (
-        "http/guard.py",
+        "http/protocol.py",
         "BODY_CHUNK_BYTES: Final = 65_536",
         "BODY_CHUNK_BYTES: Final = 131072",
     ): "how much is read at once is a question of speed",

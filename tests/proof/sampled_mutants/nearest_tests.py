@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from tests.harness import leash
+from tests.harness import reaper
 
 from .checkout_copy import CheckoutCopy
 from .mutations import Mutant
@@ -103,7 +103,7 @@ def run_tests(
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the test process and what it left behind in its group."""
     if process.poll() is None:
-        leash.kill_tree(psutil.Process(process.pid))
+        reaper.kill_tree(psutil.Process(process.pid))
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -21,6 +21,12 @@ def expect(actual: object, expected: object, what: str) -> None:
         raise AssertionError(f"{what}: expected {_shorten(expected)}, got {_shorten(actual)}")
 
 
+def expect_between(low: float, actual: float, high: float, what: str) -> None:
+    """Require that ``actual`` lies between ``low`` and ``high``, or is one of them."""
+    if not low <= actual <= high:
+        raise AssertionError(f"{what}: expected a value from {low} to {high}, got {actual}")
+
+
 def expect_fields(actual: object, what: str = "", **fields: object) -> None:
     """Require that each named field of ``actual`` has this value."""
     for name, expected in fields.items():

@@ -54,7 +54,7 @@ async def _expect_recovery(h: BrokerHarness, fault: Callable[[], Any]) -> None:
 
 
 async def deliveries_of_a_broken_connection_are_redelivered(h: BrokerHarness) -> None:
-    """A consumer that dies is a connection that breaks; where there is a window, that ends too."""
+    """A broken connection stands for a consumer that died. A broker with an ack window redelivers at its end."""
     cut = need(h.site.cut, "a way to cut connections")
     await h.given_deliveries(b"0", b"1")
     cut()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effectonce.record import EXHAUSTED
-from effectonce.testing.suites.expectations import expect, expect_fields, require
+from effectonce.testing.suites.expectations import expect, expect_between, expect_fields, require
 
 from .harness import FINISHED, LEASE_US, RETENTION_US, StoreHarness, expect_newer_token, fingerprint
 from .port_harness import SECOND_US
@@ -21,12 +21,7 @@ async def a_granted_claim_is_stored_as_it_was_asked(h: StoreHarness) -> None:
     record = await h.record()
     expect_fields(record, scope=h.scope, key="k", state="claimed", owner=grant.claim.owner, token=grant.token)
     expect_fields(record, attempts=1, generation=0, fingerprint=fingerprint("p"), doubt_on_lapse=False)
-    lease_until, expires_at = record.lease_until or 0, record.expires_at or 0
-    await h.expect_recent(lease_until - LEASE_US, before, "lease_until - lease")
-    require(
-        abs(expires_at - lease_until - RETENTION_US) <= h.slack_us,
-        f"expires_at is {expires_at - lease_until - RETENTION_US} us from lease_until + retention",
-    )
+    await h.expect_lease(record, LEASE_US, before)
     await h.expect_recent(record.created_at, before, "created_at")
     await h.expect_recent(record.changed_at, before, "changed_at")
 
@@ -145,10 +140,7 @@ async def a_live_claim_is_in_progress_for_others(h: StoreHarness) -> None:
     before = await h.get()
     for answer in (await h.try_claim(), await h.look(), await h.try_claim(max_attempts=1)):
         expect_fields(answer, kind="in_progress", result=None, error=None)
-        require(
-            30 < answer.retry_after <= (LEASE_US + h.slack_us) / SECOND_US,
-            f"retry_after is {answer.retry_after}, and most of a minute is left",
-        )
+        expect_between(30, answer.retry_after, (LEASE_US + h.slack_us) / SECOND_US, "retry_after, of a minute's lease")
     expect(await h.get(), before, "the record after others asked")
 
 

@@ -45,7 +45,7 @@ async def one_of_many_concurrent_claims_takes_a_free_record(h: StoreHarness) -> 
 
 
 async def a_completion_and_a_takeover_exclude_each_other(h: StoreHarness) -> None:
-    """F08: the owner comes back just as another takes over: it completes, or learns that it lost."""
+    """F08: an owner that was paused completes just as another takes over: it succeeds, or learns that it lost."""
     owners = [await h.claim(key, lease=h.brief_us) for key in round_keys(10)]
     await h.wait_out(h.brief_us)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effectonce.testing.suites.expectations import expect, expect_fields, need, require
+from effectonce.testing.suites.expectations import expect, expect_between, expect_fields, need
 
 from .harness import RESOLUTIONS, StoreHarness, expect_newer_token, fingerprint
 from .port_harness import SECOND_US
@@ -71,7 +71,7 @@ async def a_lease_ends_exactly_when_no_time_is_left(h: StoreHarness) -> None:
     clock.advance_micros(SECOND_US - 1)
     answer = await h.try_claim()
     expect_fields(answer, "the answer one microsecond before the lease ends", kind="in_progress")
-    require(0 <= answer.retry_after <= 0.001, f"retry_after is {answer.retry_after} with a microsecond left")
+    expect_between(0, answer.retry_after, 0.001, "retry_after with a microsecond left")
     clock.advance_micros(1)
     expect_fields((await h.claim()).answer, lapsed=True)
 

@@ -31,7 +31,7 @@ from effectonce.record import (
     State,
     SweepResult,
 )
-from effectonce.testing.suites.expectations import expect, require
+from effectonce.testing.suites.expectations import expect, expect_between, require
 
 from .port_harness import SECOND_US, PortHarness, PortKind
 
@@ -288,13 +288,16 @@ class StoreHarness(PortHarness):
         expect(await self.try_renew(grant), False, "a late renewal")
         expect(await self.get(grant.key), before, "the record after that")
 
+    async def expect_lease(self, record: Record, lease: int, since: int) -> None:
+        """Require that the record's lease began between ``since`` and now, and that it expires one retention later."""
+        lease_until, expires_at = record.lease_until or 0, record.expires_at or 0
+        await self.expect_recent(lease_until - lease, since, "lease_until - lease")
+        off = expires_at - lease_until - RETENTION_US
+        expect_between(-self.slack_us, off, self.slack_us, "how far expires_at is from lease_until + retention, in us")
+
     async def expect_recent(self, moment: int | None, since: int, what: str) -> None:
         """Require that ``moment`` lies between ``since``, when the case read the clock, and now."""
-        now = await self.now()
-        require(
-            moment is not None and since - self.slack_us <= moment <= now + self.slack_us,
-            f"{what} is {moment}, which is not between {since} and {now}",
-        )
+        expect_between(since - self.slack_us, moment or 0, await self.now() + self.slack_us, what)
 
 
 def expect_newer_token(later: Grant | Answer | Record, earlier: Grant | Record) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effectonce.testing.suites.expectations import expect, need, require
+from effectonce.testing.suites.expectations import expect, expect_between, need, require
 
 from .harness import STATES, StoreHarness
 
@@ -74,11 +74,7 @@ async def stats_count_every_state(h: StoreHarness) -> None:
     require(after.cap > 0, f"a cap of {after.cap}")
     states = await h.states(*keys)
     for state in STATES:
-        count = after.counts.get(state, 0)
-        require(
-            states.count(state) <= count <= after.cap,
-            f"{count} {state} where there are at least {states.count(state)}, cap {after.cap}",
-        )
+        expect_between(states.count(state), after.counts.get(state, 0), after.cap, f"the count of {state}")
     doubts = before.counts.get("in_doubt", 0)
     require(after.counts["in_doubt"] >= min(after.cap, doubts + 1), f"{doubts} in doubt, then one more: {after.counts}")
     oldest = after.oldest_in_doubt

@@ -175,7 +175,7 @@ def run_in_threads(bodies: Sequence[Callable[[], T]]) -> list[T]:
     for thread in threads:
         thread.join(60)
     if any(thread.is_alive() for thread in threads):
-        raise AssertionError("concurrent calls have not come back within a minute: a deadlock")
+        raise AssertionError("concurrent calls have not returned within a minute: a deadlock")
     for result in results:
         if isinstance(result, BaseException):
             raise result

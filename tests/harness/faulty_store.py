@@ -1,4 +1,4 @@
-"""A memory store that fails as a test says, before or after an operation is applied."""
+"""A memory store that fails on demand, before or after an operation is applied."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class FaultyPort(MemoryPort):
 
 
 class FaultyBackend(MemoryStoreBackend):
+    """``before`` and ``after`` return the error to raise before or after an operation is applied, or None."""
+
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)
         self.before: Fault = fine
@@ -49,6 +51,6 @@ class FaultyBackend(MemoryStoreBackend):
 
 
 class GroupedBackend(FaultyBackend):
-    """Reached through the groups that servers are reached through."""
+    """A `FaultyBackend` whose operations are grouped, as those of a server are."""
 
     capabilities = Capabilities(name="grouped memory", connections="by_kind", durable=False, shared=False)

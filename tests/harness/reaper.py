@@ -1,4 +1,4 @@
-"""Ends the servers of a test process that died without ending them itself.
+"""The reaper ends the servers of a test process that died without ending them itself.
 
 A killed or crashed test process runs no teardown. This small process holds the read end of a pipe from it:
 lines `+PID FOLDER` and `-PID` say which servers run; the end of the pipe says that the test process is gone.
@@ -17,26 +17,27 @@ _pipe: IO[bytes] | None = None
 _lock = threading.Lock()  # servers are started side by side
 
 
-def hold(pid: int, folder: Path) -> None:
-    _tell(f"+{pid} {folder}\n")
+def watch(pid: int, folder: Path) -> None:
+    """Let the reaper kill the process and delete the folder if this process dies."""
+    _send_line(f"+{pid} {folder}\n")
 
 
-def release(pid: int) -> None:
-    _tell(f"-{pid}\n")
+def unwatch(pid: int) -> None:
+    _send_line(f"-{pid}\n")
 
 
-def _tell(line: str) -> None:
+def _send_line(line: str) -> None:
     global _pipe
     with _lock:
         if _pipe is None:
-            leash = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True)
-            leash.returncode = 0  # it outlives us on purpose: no warning about a running child
-            _pipe = leash.stdin
+            reaper = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, start_new_session=True)
+            reaper.returncode = 0  # it outlives us on purpose: no warning about a running child
+            _pipe = reaper.stdin
         assert _pipe is not None
         try:
             _pipe.write(line.encode())
             _pipe.flush()
-        except BrokenPipeError:  # somebody ended the leash; the servers' own teardown still works
+        except BrokenPipeError:  # the reaper was killed; the servers' own teardown still works
             pass
 
 
@@ -55,17 +56,17 @@ def kill_tree(root: psutil.Process) -> None:
 
 
 def main() -> None:
-    held: dict[int, tuple[psutil.Process, str]] = {}
+    watched: dict[int, tuple[psutil.Process, str]] = {}
     for line in sys.stdin:
         pid, _, folder = line[1:].rstrip("\n").partition(" ")
         if line.startswith("-"):
-            held.pop(int(pid), None)
+            watched.pop(int(pid), None)
         elif psutil.pid_exists(int(pid)):
-            held[int(pid)] = (
+            watched[int(pid)] = (
                 psutil.Process(int(pid)),
                 folder,
             )  # knows the start time: a reused PID is not ours
-    for process, folder in held.values():
+    for process, folder in watched.values():
         kill_tree(process)
         shutil.rmtree(folder, ignore_errors=True)
 
