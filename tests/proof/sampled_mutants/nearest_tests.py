@@ -39,7 +39,7 @@ DOCTOR: Final = ("doctor/test_servers.py",)
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **{room: (room,) for room in (*TOOLS.split(), *(f"backends/{name}" for name in BACKENDS.split()))},
     "outbox": ("outbox", "relay/test_relay.py"),
-    "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", *WORKER_ON_CORE),
+    "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", "test_connect.py", *WORKER_ON_CORE),
     "backends/sqlite": ("backends/sqlite", *OUTBOX_PORT),
     "backends/redis": ("backends/redis", *DOCTOR),
     "backends/postgres": ("backends/postgres", *OUTBOX_PORT, *DOCTOR),
