@@ -18,7 +18,7 @@ import effectonce as eo
 from effectonce.contracts import BrokerCapabilities
 from effectonce.worker import settler
 
-from .bench import Bench, Watched, paid, serving, until
+from .bench import Backend, Bench, FaultyPort, Watched, paid, serving, until
 
 # -- what a worker refuses to start with
 
@@ -62,6 +62,10 @@ async def test_f55_a_lease_of_the_ack_window_or_longer_is_refused() -> None:
     worker = with_handler(bench.worker(name="b"))
     await worker.check()
     assert worker.routes[0].policy.lease == 10_000_000, "a lease that nobody has set fits itself"
+    bench = Bench(ack_window=70.0)
+    worker = with_handler(bench.worker())
+    await worker.check()
+    assert worker.routes[0].policy.lease == 30_000_000, "twice the default lease fits, so it stays"
 
 
 def test_a_handler_that_cannot_work_is_refused_when_it_is_decorated() -> None:
@@ -294,6 +298,26 @@ def test_f58_run_drains_on_sigterm() -> None:
     bench.broker.publish("orders", paid())
     worker.run()
     assert (len(done), bench.count("ack")) == (1, 1)
+
+
+def test_run_closes_the_connections_to_its_broker_and_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    worker = bench.worker()
+    closed: set[str] = set()
+
+    @worker.handler("orders", to="receipts")
+    async def charge(message: eo.Message[Any]) -> list[eo.Message[Any]]:
+        worker.stop()
+        return [paid(2)]
+
+    async def note(self: Any) -> None:
+        closed.add(type(self).__name__)
+
+    monkeypatch.setattr(Backend, "close", note)
+    monkeypatch.setattr(FaultyPort, "close", note)
+    bench.broker.publish("orders", paid())
+    worker.run()
+    assert closed == {"Backend", "FaultyPort"}
 
 
 async def test_a_companion_runs_beside_the_handlers_and_is_stopped_with_them() -> None:
