@@ -45,6 +45,7 @@ from effectonce.testing.suites import BrokerCase, Site
 from effectonce.testing.suites.brokers import order
 from effectonce.values.urls import Address
 from tests.backends import side_by_side
+from tests.backends.queue_under_test import QueueUnderTest, receive
 from tests.conftest import skip_or_fail
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
@@ -149,6 +150,17 @@ async def test_f44_only_the_packet_that_is_too_large_is_refused(patient: Service
     await publisher.close()
     assert [answer is None for answer in answers] == [True, False, True, True]
     assert isinstance(answers[1], ConfigurationError)
+
+
+async def test_dead_letters_are_counted(patient: ServiceBusPeer, unique_name: str) -> None:
+    under_test = QueueUnderTest(backend(patient.url), unique_name)
+    await under_test.publish(b"a", b"b", b"c")
+    consumer, dead_letters = await under_test.consumer(), under_test.dead_letters()
+    for number, bad in enumerate(await receive(consumer, 3)):
+        assert await dead_letters.count() == number
+        assert await consumer.dead_letter(bad, {"why": "test"})
+    assert await dead_letters.count() == 3
+    await under_test.close()
 
 
 async def test_what_is_closed_leaves_no_connection_open(patient: ServiceBusPeer, unique_name: str) -> None:
