@@ -38,7 +38,7 @@ class _FailingPort(MemoryPort):
 def test_what_has_expired_is_deleted_in_the_background_and_hooks_are_told() -> None:
     events: list[eo.Event] = []
     with eo.Store(MemoryStoreBackend(), hooks=[events.append], sweep_every="20ms") as store:
-        eo.once(store, scope="charge", key="order", retention="50ms")(lambda order: None)("o-1")
+        eo.once(store, scope="charge", key="order", lease="1h", retention="50ms")(lambda order: None)("o-1")
         until(lambda: store.get("charge", "o-1") is None and not store.list().records)
         until(lambda: any(event.kind == "swept" and "deleted 1" in event.detail for event in events))
     assert "sweep_failed" not in {event.kind for event in events}
@@ -49,7 +49,7 @@ def test_f37_a_sweep_that_fails_is_reported_and_tried_again_when_the_next_is_due
 ) -> None:
     events, backend = list[eo.Event](), FailingBackend()
     with eo.Store(backend, hooks=[events.append], sweep_every="200ms") as store:
-        eo.once(store, scope="charge", key="order")(lambda order: None)("o-1")
+        eo.once(store, scope="charge", key="order", lease="1h")(lambda order: None)("o-1")
         until(lambda: any(event.kind == "swept" for event in events))
     assert [event.detail for event in events if event.kind == "sweep_failed"] == ["it is away"] * 3
     assert "could not sweep" in caplog.text

@@ -13,6 +13,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
+from effectonce.core import change_listener
 from effectonce.core.guarded_call import begin
 from effectonce.record import Batchable, Claim, Reply, Settlement
 from tests.harness.waiting import auntil, until
@@ -133,6 +134,39 @@ def test_a_settlement_by_another_process_wakes_those_who_wait_where_the_store_re
         go.set()
         assert (first.result(60).replayed, second.result(60).replayed) == (False, True)
     assert runs == ["first"]
+
+
+def listeners() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "effectonce-listener"]
+
+
+def test_a_listener_that_ended_since_no_call_waited_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_listener, "LISTEN_SECONDS", 0.01)
+    monkeypatch.setattr(change_listener, "MAX_IDLE_ROUNDS", 1)
+    backend = NotifyingBackend()
+    started, go = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+
+    def charge(order: int) -> str:
+        started[order].set()
+        go[order].wait(60)
+        return "receipt"
+
+    with (
+        eo.Store(backend, sweep_every=None) as store,
+        eo.Store(backend, sweep_every=None) as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        there, here = (
+            eo.once(each, scope="charge", key="order", lease="10m", wait="90s")(charge) for each in (other, store)
+        )
+        for order in range(2):
+            first = pool.submit(there, order)
+            assert started[order].wait(60)
+            second = pool.submit(here.call, order)
+            until(lambda: listeners() and store.runtime.waiters.waiting)
+            go[order].set()
+            assert (first.result(60), second.result(60).replayed) == ("receipt", True)
+            until(lambda: not listeners())
 
 
 def test_a_listener_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import effectonce as eo
 from effectonce.contracts import BrokerCapabilities
 from effectonce.worker import settler
 
-from .bench import Bench, Watched, paid, serving, until
+from .bench import Backend, Bench, FaultyPort, Watched, paid, serving, until
 
 # -- what a worker refuses to start with
 
@@ -45,7 +45,10 @@ def capable(bench: Bench, **capabilities: Any) -> None:
 async def test_f25_a_retention_shorter_than_the_last_possible_duplicate_is_refused() -> None:
     bench = Bench()
     capable(bench, redelivery_horizon=14 * 86400.0)
-    with pytest.raises(eo.ConfigurationError, match=r"for 10d, but a duplicate may come after 14d .* set retention="):
+    with pytest.raises(
+        eo.ConfigurationError,
+        match=r"for 10d, but a duplicate may come after 14d.* \(14d redelivery by slow .* set retention=",
+    ):
         await with_handler(bench.worker(), retention="10d").check()
     await with_handler(bench.worker(name="b")).check()
     with pytest.raises(eo.ConfigurationError, match="redrive_within"):
@@ -62,6 +65,10 @@ async def test_f55_a_lease_of_the_ack_window_or_longer_is_refused() -> None:
     worker = with_handler(bench.worker(name="b"))
     await worker.check()
     assert worker.routes[0].policy.lease == 10_000_000, "a lease that nobody has set fits itself"
+    bench = Bench(ack_window=70.0)
+    worker = with_handler(bench.worker())
+    await worker.check()
+    assert worker.routes[0].policy.lease == 30_000_000, "twice the default lease fits, so it stays"
 
 
 def test_a_handler_that_cannot_work_is_refused_when_it_is_decorated() -> None:
@@ -294,6 +301,26 @@ def test_f58_run_drains_on_sigterm() -> None:
     bench.broker.publish("orders", paid())
     worker.run()
     assert (len(done), bench.count("ack")) == (1, 1)
+
+
+def test_run_closes_the_connections_to_its_broker_and_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    worker = bench.worker()
+    closed: set[str] = set()
+
+    @worker.handler("orders", to="receipts")
+    async def charge(message: eo.Message[Any]) -> list[eo.Message[Any]]:
+        worker.stop()
+        return [paid(2)]
+
+    async def note(self: Any) -> None:
+        closed.add(type(self).__name__)
+
+    monkeypatch.setattr(Backend, "close", note)
+    monkeypatch.setattr(FaultyPort, "close", note)
+    bench.broker.publish("orders", paid())
+    worker.run()
+    assert closed == {"Backend", "FaultyPort"}
 
 
 async def test_a_companion_runs_beside_the_handlers_and_is_stopped_with_them() -> None:

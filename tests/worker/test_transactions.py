@@ -376,6 +376,8 @@ async def test_f33_a_handler_that_commits_its_batch_loses_no_message_of_it(
     assert set(sqlite.effects()) == set(range(8))
     if goes_on:  # nobody can tell what of it is committed: it is given up
         assert (sqlite.rows(), sqlite.bench.count("dead")) == (7, 1)
+        (dead,) = await sqlite.bench.dead(worker, "orders").alist()
+        assert "<locals>.insert has ended the transaction it runs in" in dead.cause.text
     else:
         assert (sqlite.rows(), sqlite.effects()) == (8, list(range(8))), "what is surely committed is not done again"
         assert "<locals>.insert has ended the transaction that it shares" in caplog.text

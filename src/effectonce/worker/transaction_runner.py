@@ -72,8 +72,7 @@ class TransactionRunner:
 
     def __init__(self, route: HandlerRoute, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
         self.route = route
-        self._handle: Callable[[Any, Job], Awaitable[None] | None]
-        self._handle = _run_async_handler if route.is_async else _run_handler
+        self._handle = _make_handle(route)
 
         def transactional(max_attempts: int | None) -> TransactionalHandler:
             return TransactionalHandler(
@@ -222,6 +221,23 @@ class Batch(InboxTransaction):
             f"{name} has ended the transaction that it shares with others (commit, rollback, begin, `with conn:`, or a "
             "statement that commits), which is the worker's to commit: leave that out, or use a savepoint"
         )
+
+
+def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | None]:
+    """Make what runs the jobs of ``route``. It has the name of its handler, which the errors of the inbox say."""
+    handle: Callable[[Any, Job], Awaitable[None] | None]
+    if route.is_async:
+
+        async def handle(connection: Any, job: Job) -> None:
+            await _run_async_handler(connection, job)
+
+    else:
+
+        def handle(connection: Any, job: Job) -> None:
+            _run_handler(connection, job)
+
+    handle.__qualname__ = route.name
+    return handle
 
 
 def _run_handler(connection: Any, job: Job) -> None:

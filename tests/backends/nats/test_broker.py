@@ -149,6 +149,14 @@ class TestAcks:
         assert (again.packet.body, again.attempt) == (b"nacked", 2)
         assert await under_test.dead_letters().count() == 1
 
+    async def test_what_goes_to_the_dead_letters_makes_room_for_the_next(self, under_test: QueueUnderTest) -> None:
+        consumer = await under_test.consumer(prefetch=1)
+        await under_test.publish(b"a", b"b", b"c")
+        for number in range(3):
+            (bad,) = await receive(consumer, 1)
+            assert await consumer.dead_letter(bad, {"why": "test"})
+            assert await under_test.dead_letters().count() == number + 1
+
     async def test_a_second_attempt_to_give_up_is_not_a_second_letter(
         self, under_test: QueueUnderTest, proxy: FaultProxy
     ) -> None:

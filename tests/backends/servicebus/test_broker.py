@@ -12,6 +12,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
@@ -44,11 +45,13 @@ from effectonce.testing.suites import BrokerCase, Site
 from effectonce.testing.suites.brokers import order
 from effectonce.values.urls import Address
 from tests.backends import side_by_side
+from tests.backends.queue_under_test import QueueUnderTest, receive
 from tests.conftest import skip_or_fail
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 from tests.harness.servers import Missing
 from tests.harness.servicebus import ServiceBusPeer, servicebus
+from tests.harness.waiting import auntil
 
 GROUP = "workers"
 AZURE = "servicebus://Root:canary%2F%3D@name.servicebus.windows.net"
@@ -147,6 +150,34 @@ async def test_f44_only_the_packet_that_is_too_large_is_refused(patient: Service
     await publisher.close()
     assert [answer is None for answer in answers] == [True, False, True, True]
     assert isinstance(answers[1], ConfigurationError)
+
+
+async def test_dead_letters_are_counted(patient: ServiceBusPeer, unique_name: str) -> None:
+    under_test = QueueUnderTest(backend(patient.url), unique_name)
+    await under_test.publish(b"a", b"b", b"c")
+    consumer, dead_letters = await under_test.consumer(), under_test.dead_letters()
+    for number, bad in enumerate(await receive(consumer, 3)):
+        assert await dead_letters.count() == number
+        assert await consumer.dead_letter(bad, {"why": "test"})
+    assert await dead_letters.count() == 3
+    await under_test.close()
+
+
+async def test_what_is_closed_leaves_no_connection_open(patient: ServiceBusPeer, unique_name: str) -> None:
+    broker, process = backend(patient.url), psutil.Process()
+
+    def connections() -> int:
+        return sum(bool(each.raddr) and each.raddr.port == patient.port for each in process.net_connections("tcp"))
+
+    before = connections()
+    publisher, consumer = broker.publisher(), broker.consumer(unique_name, group=GROUP, prefetch=10)
+    await publisher.publish(unique_name, [Packet(body=b"x")])
+    assert len(await consumer.receive(1, 30.0)) == 1
+    assert connections() > before
+    await publisher.close()
+    await consumer.close()
+    await broker.close()
+    await auntil(lambda: connections() == before)
 
 
 async def test_a_queue_that_is_not_there_is_a_configuration_error(patient: ServiceBusPeer) -> None:

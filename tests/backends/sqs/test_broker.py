@@ -107,6 +107,17 @@ async def test_f44_only_the_packets_that_are_too_large_are_refused(standard: SQS
     assert sorted(found) == sorted(bodies[at] for at in (0, 3, 4, 5))
 
 
+async def test_a_receive_gives_no_more_than_it_was_asked_for(standard: SQSBackend, unique_name: str) -> None:
+    """Though SQS gives ten at most, and several calls go out at once for more."""
+    await send(standard, unique_name, *(Packet(body=b"%d" % number) for number in range(45)))
+    consumer = standard.consumer(unique_name, group=GROUP, prefetch=100)
+    pages = []
+    while page := await consumer.receive(20, 1.0):
+        pages.append(page)
+    assert sorted(int(each.packet.body) for page in pages for each in page) == list(range(45))
+    assert max(map(len, pages)) <= 20
+
+
 async def test_f44_a_message_of_exactly_the_largest_size_is_sent(standard: SQSBackend, unique_name: str) -> None:
     await standard.declare(unique_name, group=GROUP)
     (refusal,) = await standard.publisher().publish(unique_name, [Packet(body=b"x" * 300_000)])

