@@ -8,7 +8,7 @@ from effectonce.core.guarded_call.finish import leave
 from effectonce.core.notes import seal_note, write_note
 from effectonce.errors import InDoubt, LeaseLost
 from effectonce.intents import claimed
-from effectonce.intents.claimed import ClaimedIntent
+from effectonce.intents.claimed_intent import ClaimedIntent
 from effectonce.intents.log import ResendRules, encode_log
 from effectonce.intents.runner import IntentRunner
 from effectonce.providers import Verdict

@@ -16,8 +16,8 @@ from effectonce.keys import digest
 from effectonce.record import (
     EXHAUSTED,
     Answer,
+    AnswerKind,
     Claim,
-    Kind,
     Look,
     Record,
     Remember,
@@ -135,7 +135,7 @@ PACK: Final[dict[type, Callable[[Any], bytes]]] = {
 
 # Replies
 
-_KINDS: dict[bytes, Kind] = {
+_KINDS: dict[bytes, AnswerKind] = {
     b"absent": "absent",
     b"mismatch": "mismatch",
     b"in_doubt": "in_doubt",
