@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """A public name, or a module of ours by its name, as in ``effectonce.contracts``."""
+        """A public name, or a module of this package by its name, as in ``effectonce.contracts``."""
         if name in _MODULES:
             # Packages first: Python 3.11 locks a submodule before its package, and two threads would deadlock where the
             # package itself imports that submodule.

@@ -104,8 +104,9 @@ def show(text: object, limit: int = 96) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in plain)
 
 
-def scrubbed(text: str) -> str:
-    """``text`` without what may be secret in its URLs: user, password, query. HTTP clients put theirs into errors."""
+def scrub_urls(text: str) -> str:
+    """``text`` without the parts of its URLs that may be secret: user, password, query. HTTP clients put URLs into
+    their errors."""
     return _URL.sub(lambda url: f"{url[1]}{url[2].rpartition('@')[2]}{url[3].partition('?')[0]}", text)
 
 
@@ -115,7 +116,7 @@ class EffectOnceError(Exception):
     code: ClassVar[str] = "effectonce"
 
     def __init_subclass__(cls, *, code: str | None = None) -> None:
-        """``code``: the stable code of the class. Without one it has that of its base."""
+        """``code``: the stable code of the class. Without it, the class has the code of its base."""
         if code is not None:
             cls.code = code
 
@@ -125,7 +126,7 @@ class EffectOnceError(Exception):
 
     @property
     def help_url(self) -> str:
-        """Where the documentation explains this error, from its root on."""
+        """The page that explains this error, relative to the root of the documentation."""
         return f"reference/errors/#{self.code}"
 
 

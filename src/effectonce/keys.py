@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 Extract = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-"""Takes a call's ``args`` and ``kwargs``, and returns the value that the spec names."""
+"""Takes the ``args`` and ``kwargs`` of a call, and returns the value that a `KeySpec` names."""
 
 
 class Strategy(ABC):
@@ -65,7 +65,7 @@ FingerprintSpec = FingerprintPart | tuple[FingerprintPart, ...]
 
 
 def extractor(spec: FingerprintSpec, handler: Callable[..., Any] | inspect.Signature, *, name: str = "key") -> Extract:
-    """A function that gets what ``spec`` names out of a call of ``handler``. ``name`` is the option's, for the errors.
+    """Make a function that takes what ``spec`` names from a call of ``handler``. ``name``: of the option, for errors.
 
     - ``"order.id"``: a path. Its root is a parameter of the handler; each further step is looked up in a
       mapping, is an index (``Records.0.body``) of a list or tuple, and an attribute of anything else. A name
@@ -74,9 +74,9 @@ def extractor(spec: FingerprintSpec, handler: Callable[..., Any] | inspect.Signa
       the names may differ. It never gets ``self``.
     - a tuple of these: a tuple of their values.
 
-    Raises `ConfigurationError` for what is wrong with every call: a root that is not a parameter, a coroutine
-    function, a broker-made name (where ``name`` is ``"key"``). The function raises `MissingKey` for a call that lacks
-    a step, and `TypeError` for one that lacks the parameter itself, as calling the handler would.
+    Raises `ConfigurationError` for a spec that no call could satisfy: a root that is not a parameter, a coroutine
+    function, a broker-made name (if ``name`` is ``"key"``). The returned function raises `MissingKey` for a call that
+    lacks a step, and `TypeError` for one that lacks the parameter itself, as calling the handler would.
     """
     return _extract(spec, _Handler(handler), name)
 
@@ -240,16 +240,17 @@ class _BrokerMade(str):
 
 
 def broker_made(path: str) -> str:
-    """``path``, although its name is a broker's: only the broker's own redeliveries are then recognised.
+    """Accept ``path`` as a key, although its name is a broker's. Then only the broker's redeliveries are recognised.
 
-    A message that the producer sends again, that is redriven from a dead-letter queue or that a relay
-    re-publishes gets a new one, and its effect happens twice. Also says that a name is a coincidence.
+    A message that the producer sends again, that is redriven from a dead-letter queue or that a relay re-publishes gets
+    a new value there, and its effect happens twice. Use this also for a field that only has such a name by coincidence.
     """
     return _BrokerMade(path)
 
 
 def _refuse_broker_made(path: str, steps: list[str]) -> None:
-    """`message_id` passes: producers mint that. SQS's own is `MessageId`, in Lambda's records `messageId`."""
+    """Raise `ConfigurationError` for a path to a broker's name. ``message_id`` is allowed, since producers make that;
+    SQS's own is ``MessageId``, or ``messageId`` in the records of Lambda."""
     normalized = [step.replace("_", "").replace("-", "").lower() for step in steps]
     in_sqs_record = not _SQS_RECORD_NAMES.isdisjoint(normalized[:-1])
     is_made_by_sqs = steps[-1] == "MessageId" or (steps[-1] == "messageId" and in_sqs_record)

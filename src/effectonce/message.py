@@ -1,4 +1,4 @@
-"""A message: what a producer sends, with the id that every redelivery of it keeps."""
+"""`Message`: what a producer sends and a handler receives. Every redelivery has the same id."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ REDRIVEN: Final = "eo-redriven"
 value."""
 
 BYPASS: Final = "bypass"
-"""The beginning of that header's value where the redrive asks handlers to skip external effects."""
+"""How the value of that header begins if the redrive asks handlers to skip external effects."""
 
 
 class TraceContext(msgspec.Struct, frozen=True):
-    """A span in a distributed trace, as W3C's trace context has it; without ``parent_id``, the trace as a whole."""
+    """A span of a distributed trace, by the names of W3C's trace context. Without ``parent_id``: the whole trace."""
 
     trace_id: str
     parent_id: str | None = None
@@ -34,7 +34,7 @@ _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One message. ``id`` is made by the producer, once; ``key`` (default: the id) is what duplicates share.
+    """One message. The producer makes its ``id`` once. Duplicates share its ``key``, which is the id by default.
 
     Messages of one ``ordering_key`` stay in order; a chain of messages has one ``trace_id``. W3C trace context goes
     into ``headers`` as ``traceparent`` and ``tracestate``. ``source`` is who produced the message and ``time`` when, as
@@ -63,8 +63,8 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     @property
     def trace_context(self) -> TraceContext | None:
-        """The trace that it belongs to: by its header ``traceparent``, else by its ``trace_id``. None where it has
-        neither, or a malformed one."""
+        """The trace of the message: from its header ``traceparent``, otherwise from its ``trace_id``. None if it has
+        neither, or if they are malformed."""
         traceparent = _TRACEPARENT.fullmatch(self.headers.get("traceparent", ""))
         if traceparent is not None:
             return TraceContext(*traceparent.groups())
@@ -73,7 +73,7 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     @property
     def redriven(self) -> bool:
-        """Whether it comes from a redrive."""
+        """Whether the message comes from a redrive."""
         return REDRIVEN in self.headers
 
 

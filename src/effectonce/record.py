@@ -16,8 +16,8 @@ from .errors import CorruptRecord, show
 from .values.fingerprint import split_fingerprints
 
 State = Literal["claimed", "done", "failed", "in_doubt", "free"]
-Settled = Literal["done", "failed", "in_doubt", "free"]
-Kind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
+SettledState = Literal["done", "failed", "in_doubt", "free"]
+AnswerKind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
 
 
 def visible_state(state: str) -> str:
@@ -25,7 +25,7 @@ def visible_state(state: str) -> str:
     return "released" if state == "free" else state
 
 
-#: The stored error of a record that failed since no attempt was left. A claim of it is answered ``exhausted``.
+#: The stored error of a record that failed because no attempt was left. A claim of it is answered ``exhausted``.
 EXHAUSTED = b'1{"code":"attempts-exhausted"}'
 
 
@@ -69,7 +69,7 @@ class Settlement(Operation, gc=False):
 
     owner: bytes
     token: int
-    state: Settled
+    state: SettledState
     retention: int
     result: bytes | None = None
     error: bytes | None = None
@@ -113,7 +113,7 @@ class Remember(Operation, gc=False):
 class Answer(Struct, gc=False, frozen=True):
     """The reply to a claim or a look."""
 
-    kind: Kind
+    kind: AnswerKind
     token: int = 0
     attempts: int = 0
     generation: int = 0
@@ -224,8 +224,8 @@ Reply = Answer | bool | Exception
 
 
 class StoredClaim(Struct, gc=False):
-    """The fields of a stored record that decide the answer to a claim. SQL stores select them in this order. By default
-    they are those of a record that was never claimed."""
+    """The fields of a stored record that decide the answer to a claim. SQL stores select them in this order. The
+    defaults are those of a record that was never claimed."""
 
     state: str = "free"
     owner: bytes = b""
@@ -242,10 +242,10 @@ class StoredClaim(Struct, gc=False):
 
 
 def answer_for(stored: StoredClaim, *, fingerprints: bytes, now: int, claimant: bytes | None = None) -> Answer | None:
-    """The answer of an unexpired record to a claim by ``claimant`` or to a look: rules 2 to 7 of `contracts.Port.run`.
+    """The answer of an unexpired record to a claim by ``claimant``, or to a look: rules 2 to 7 of `contracts.Port.run`.
 
-    None: a claim may take it. ``in_doubt`` for a record that is still ``claimed``: a claim moves it to in doubt. Raises
-    `CorruptRecord` for fields that no store writes.
+    None: a claim may take the record. If the answer is ``in_doubt`` and the record is still ``claimed``, the store must
+    move it to in doubt. Raises `CorruptRecord` for fields that no store writes.
     """
     if fingerprints and stored.fingerprint and stored.fingerprint not in split_fingerprints(fingerprints):
         return Answer("mismatch")

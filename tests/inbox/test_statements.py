@@ -15,7 +15,7 @@ import effectonce as eo
 from effectonce.core.run_sync import run_sync
 from effectonce.inbox.call_run import CallRun
 from effectonce.inbox.recording import record, undo
-from effectonce.inbox.run import run_async_handler
+from effectonce.inbox.run_loop import run_async_handler
 from effectonce.inbox.table import ExistingRow, InboxKey, inbox_table
 
 DIALECTS = ["sqlite", "postgresql", "mysql"]
@@ -273,14 +273,14 @@ def test_a_sync_handler_with_connections_to_await_is_told_and_nothing_is_left_to
     handle = INBOX.handler(connect=connection)(lambda conn, message: None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(eo.SyncAsyncMismatch, match=r"a plain `def`, and connect= gives async connections"):
+        with pytest.raises(eo.SyncAsyncMismatch, match=r"a plain `def`, and connect= returns async connections"):
             handle("k")
 
     class Awaitable:
         def __await__(self) -> Any:
             raise AssertionError("a sync handler cannot")
 
-    with pytest.raises(eo.SyncAsyncMismatch, match=r"connect= gives async connections"):
+    with pytest.raises(eo.SyncAsyncMismatch, match=r"connect= returns async connections"):
         INBOX.handler(connect=Awaitable)(lambda conn, message: None)("k")
 
 
@@ -288,7 +288,7 @@ async def test_an_async_handler_with_sync_connections_is_told() -> None:
     @INBOX.handler(connect=lambda: sqlite3.connect(":memory:"))
     async def handle(conn: Any, message: str) -> None: ...
 
-    with pytest.raises(eo.SyncAsyncMismatch, match=r"`async def`, and connect= gives sync connections"):
+    with pytest.raises(eo.SyncAsyncMismatch, match=r"`async def`, and connect= returns sync connections"):
         await handle("k")
 
 

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 import effectonce as eo
-from effectonce.sagas.recovery import Resumed
+from effectonce.sagas.recovery import ResumeCounts
 from effectonce.testing.fault_points import FaultInjectingBackend, FaultInjector, Killed
 
 from .shop import Order
@@ -84,7 +84,7 @@ def test_a_step_through_an_inbox_is_done_once_with_its_rows(
             raise LookupError("no carrier goes there")
 
     deaths.append(Killed())
-    came = Resumed()
+    came = ResumeCounts()
     for _ in range(4):
         try:
             if saga.get("o-1") is None:
@@ -94,7 +94,7 @@ def test_a_step_through_an_inbox_is_done_once_with_its_rows(
             backend.injector = FaultInjector()
             backend.clock.advance("1m")
     assert saga.get("o-1").state == ("failed" if fails else "done")  # type: ignore[union-attr]
-    assert came == Resumed(), "nothing is left"
+    assert came == ResumeCounts(), "nothing is left"
     with closing(connect()) as conn:
         cursor = conn.cursor()
         cursor.execute(f"SELECT left_over FROM {stock}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.sagas.recovery import Resumed
+from effectonce.sagas.recovery import ResumeCounts
 
 from .shop import Order, Receipt, Shop, order_saga
 
@@ -55,7 +55,7 @@ def test_a_changed_definition_is_refused_and_the_saga_left_as_it_is(
     with pytest.raises(eo.SagaChanged, match=r"under version '1' with the steps reserve, bad, and .* '2' .* charge"):
         new.run("o-1", ORDER)
     with caplog.at_level(logging.WARNING):
-        assert new.resume() == Resumed(refused=1)
+        assert new.resume() == ResumeCounts(refused=1)
     assert "saga.migrate('1'" in caplog.text
     after = store.get("saga/order", "o-1")
     assert before is not None
@@ -69,7 +69,7 @@ def test_a_renamed_step_goes_on_under_its_old_key(store: eo.Store) -> None:
     done: list[str] = []
     new = saga_of(store, done, "book", "charge", "ship", version="2")
     new.migrate("1", {"reserve": "book", "bad": "charge"})
-    assert new.resume() == Resumed(done=1)
+    assert new.resume() == ResumeCounts(done=1)
     assert done == ["charge as order/o-1/bad", "ship as order/o-1/ship"]
 
 
@@ -121,7 +121,7 @@ def test_a_renamed_step_in_doubt_is_resolved_as_the_one_it_is_now(store: eo.Stor
     assert new.get("o-1").state == "in_doubt"  # type: ignore[union-attr]
     new.migrate("1", {"charge": "pay"})
     new.resolve("o-1", "done", result="ch_1")
-    assert new.resume() == Resumed(done=1)
+    assert new.resume() == ResumeCounts(done=1)
     assert new.run("o-1", ORDER)[pay] == "ch_1"
 
 
@@ -157,10 +157,10 @@ def test_a_compensation_that_is_gone_is_noticed_where_it_may_be_needed(
     with pytest.raises(KeyboardInterrupt):
         undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)
     without = undoable(store, did, undo=False, error=eo.PermanentFailure("declined"))
-    assert without.resume() == Resumed(refused=1)
+    assert without.resume() == ResumeCounts(refused=1)
     assert "reserve may have happened, and its compensation was removed" in caplog.text
     assert without.get("o-1").state == "free"  # type: ignore[union-attr]
-    assert undoable(store, did, error=eo.PermanentFailure("declined")).resume() == Resumed(failed=1)
+    assert undoable(store, did, error=eo.PermanentFailure("declined")).resume() == ResumeCounts(failed=1)
     assert did == ["reserve", "charge", "charge", "release"]
 
 
@@ -170,14 +170,14 @@ def test_a_compensation_that_is_gone_on_purpose_is_said_to_be(store: eo.Store) -
         undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)
     without = undoable(store, did, undo=False, error=eo.PermanentFailure("declined"))
     without.migrate("1", {}, drop_compensation=["reserve"])
-    assert without.resume() == Resumed(failed=1)
+    assert without.resume() == ResumeCounts(failed=1)
     assert did == ["reserve", "charge", "charge"]
 
 
 def test_a_compensation_that_is_gone_is_not_missed_by_what_has_not_begun(store: eo.Store) -> None:
     did: list[str] = []
     undoable(store, did).start("o-1", ORDER)
-    assert undoable(store, did, undo=False).resume() == Resumed(done=1)
+    assert undoable(store, did, undo=False).resume() == ResumeCounts(done=1)
 
 
 def test_a_compensation_that_is_gone_is_noticed_where_nobody_knows_what_its_step_did(store: eo.Store) -> None:
@@ -192,7 +192,7 @@ def test_a_compensation_that_is_new_undoes_what_was_done_before(store: eo.Store)
     did: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         undoable(store, did, undo=False, error=KeyboardInterrupt()).run("o-1", ORDER)
-    assert undoable(store, did, error=eo.PermanentFailure("declined")).resume() == Resumed(failed=1)
+    assert undoable(store, did, error=eo.PermanentFailure("declined")).resume() == ResumeCounts(failed=1)
     assert did == ["reserve", "charge", "charge", "release"]
 
 
@@ -299,9 +299,9 @@ def test_a_private_store_hides_everything(tmp_path: Any) -> None:
         saga = order_saga(store, shop)
         saga.start("order-of-ann", Order("ann@example.org"))
         shop.at["charge"] = lambda: (_ for _ in ()).throw(eo.InDoubt("?"))
-        assert saga.resume() == Resumed(in_doubt=1)
+        assert saga.resume() == ResumeCounts(in_doubt=1)
         saga.resolve("order-of-ann", "not_done")
-        assert saga.resume() == Resumed(failed=1)
+        assert saga.resume() == ResumeCounts(failed=1)
         with pytest.raises(eo.SagaFailed, match="an operator found that it did not happen"):
             saga.run("order-of-ann", Order("ann@example.org"))
     assert shop.effects == ["reserve", "release"]

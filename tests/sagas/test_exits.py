@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.sagas.recovery import Resumed
+from effectonce.sagas.recovery import ResumeCounts
 from tests.harness.signals import HANDLERS, signal_handled_by
 
 from .shop import Order, Shop, order_saga, raising, state
@@ -58,7 +58,7 @@ def ending(store: eo.Store, form: str, end: Callable[[], BaseException], retry: 
     return saga
 
 
-def resume(saga: eo.Saga[Any]) -> Resumed:
+def resume(saga: eo.Saga[Any]) -> ResumeCounts:
     return asyncio.run(saga.aresume()) if saga.is_async else saga.resume()
 
 
@@ -75,9 +75,9 @@ def test_f20_a_step_that_ends_itself_stops_no_other_and_comes_to_the_operator(
     saga.start("a-bad", "bad")
     for number in range(3):
         saga.start(f"b-{number}", "good")
-    assert resume(saga) == Resumed(done=3, later=1)
+    assert resume(saga) == ResumeCounts(done=3, later=1)
     assert f"a-bad: a step ended with {type(end()).__name__}, so its outcome is unknown" in caplog.text
-    assert [resume(saga) for _ in range(3)] == [Resumed(later=1), Resumed(later=1), Resumed(in_doubt=1)]
+    assert [resume(saga) for _ in range(3)] == [ResumeCounts(later=1), ResumeCounts(later=1), ResumeCounts(in_doubt=1)]
     doubt = saga.log(saga.get("a-bad")).doubt  # type: ignore[arg-type]
     assert f"3 attempts ended in it without an outcome; the last error was {type(end()).__name__}" in doubt
 
@@ -101,11 +101,11 @@ def test_f50_a_compensation_that_ends_itself_comes_to_the_operator(store: eo.Sto
     shop.at["ship"] = raising(Declined())
     shop.at["refund"] = raising(SystemExit())
     saga.start("o-1", ORDER)
-    assert [resume(saga) for _ in range(3)] == [Resumed(later=1), Resumed(later=1), Resumed(in_doubt=1)]
+    assert [resume(saga) for _ in range(3)] == [ResumeCounts(later=1), ResumeCounts(later=1), ResumeCounts(in_doubt=1)]
     assert "release" not in shop.calls
     shop.at.pop("refund")
     saga.resolve("o-1", "retry")
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     assert shop.effects == ["reserve", "charge", "refund", "release"]
 
 

@@ -18,7 +18,7 @@ import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import release_with_refund
-from effectonce.sagas.recovery import Resumed
+from effectonce.sagas.recovery import ResumeCounts
 from effectonce.testing import ManualClock
 from effectonce.testing.fault_points import FaultInjectingBackend, FaultInjector, Killed
 
@@ -34,7 +34,7 @@ def started_again(store: eo.Store, shop: Shop) -> None:
 def run_by_another_release(store: eo.Store, shop: Shop) -> None:
     other = eo.Saga("order", eo.Store(store.runtime.backend, sweep_every=None), input=Order, version="2")
     other.step(name="reserve")(lambda order: None)
-    assert other.resume() == Resumed(refused=1)
+    assert other.resume() == ResumeCounts(refused=1)
 
 
 def claimed_and_given_back(store: eo.Store, shop: Shop) -> None:
@@ -55,7 +55,7 @@ def test_an_interrupted_step_is_not_forgotten(between: Any) -> None:
     with pytest.raises(eo.InDoubt, match="it was started, and whether it happened is not known"):
         saga.compensate("o-1")
     saga.resolve("o-1", "done", result={"charge": "ch", "amount": 4200})
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     assert shop.effects == ["reserve", "charge", "refund", "release"]
 
 
@@ -80,7 +80,7 @@ def test_an_input_that_no_longer_reads_is_refused_and_the_others_go_on(caplog: p
     old.start("good", {"id": "o-1"})
     new = eo.Saga("order", store, input=Order)
     new.step(name="one")(_nothing)
-    assert new.resume() == Resumed(done=1, refused=1)
+    assert new.resume() == ResumeCounts(done=1, refused=1)
     assert "define an input that fits both" in caplog.text
     assert (new.get("bad").state, new.get("good").state) == ("free", "done")  # type: ignore[union-attr]
 
@@ -96,7 +96,7 @@ def test_a_log_that_cannot_be_read_is_refused_and_the_others_go_on(
     saga.start("good", ORDER)
     with closing(sqlite3.connect(tmp_path / "shop.db")) as conn, conn:
         conn.execute("UPDATE effectonce_records SET note = x'00' WHERE key = 'bad'")
-    assert saga.resume() == Resumed(done=1, refused=1)
+    assert saga.resume() == ResumeCounts(done=1, refused=1)
     assert "the log of a saga cannot be read" in caplog.text
 
 
@@ -111,7 +111,7 @@ def test_a_bounded_resume_gets_to_all_of_them() -> None:
     for number in range(9):
         saga.start(f"o-{number}", ORDER)
     for _ in range(3):
-        assert saga.resume(limit=3) == Resumed(later=3)
+        assert saga.resume(limit=3) == ResumeCounts(later=3)
     assert len(set(shop.done)) == 9
     shop.at.clear()
     assert [saga.resume(limit=5).done for _ in range(2)] == [5, 4]
@@ -123,8 +123,8 @@ def test_a_bounded_resume_that_is_stopped_begins_there_the_next_time() -> None:
     saga.step(name="one")(done.append)
     for number in range(9):
         saga.start(f"o-{number}", number)
-    assert saga.resume(limit=6, stop=lambda: len(done) >= 2) == Resumed(done=2)
-    assert saga.resume(limit=2) == Resumed(done=2)
+    assert saga.resume(limit=6, stop=lambda: len(done) >= 2) == ResumeCounts(done=2)
+    assert saga.resume(limit=2) == ResumeCounts(done=2)
     assert done == [0, 1, 2, 3]
 
 
@@ -179,12 +179,12 @@ async def test_nobody_runs_beside_a_thread_that_outlives_its_caller() -> None:
     for _ in range(4):  # its lease is kept for it
         clock.advance("20s")
         store.runtime.heartbeat.beat()
-        assert await saga.aresume() == Resumed()
+        assert await saga.aresume() == ResumeCounts()
     go.set()
     while store.runtime.leased_runs:  # noqa: ASYNC110 - it is left by a thread
         await asyncio.sleep(0.001)
     clock.advance("31s")
-    assert await saga.aresume() == Resumed(done=1)
+    assert await saga.aresume() == ResumeCounts(done=1)
     assert len(calls) == 2
 
 
@@ -217,7 +217,7 @@ def test_f49_a_late_step_cannot_charge_what_was_turned_around() -> None:
     with pytest.raises(eo.InDoubt):
         saga.run("o-1", ORDER)
     saga.resolve("o-1", "not_done")
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     go.set()
     assert ended.wait(30)
     assert (sent, len(late)) == ([], 1)
@@ -286,7 +286,7 @@ def test_what_a_step_did_is_remembered_as_long_as_its_saga(tool: str) -> None:
     backend.injector = FaultInjector()
     backend.clock.advance("20d")
     store.purge()
-    assert saga.resume() == Resumed(done=1)
+    assert saga.resume() == ResumeCounts(done=1)
     assert done == ["o-1"]
 
 
@@ -305,7 +305,7 @@ def test_f12_the_clock_of_the_process_that_began_it_makes_no_step_younger(
         run, client = order_saga(store, shop).prepare_run("o-1"), store.runtime.sync_client()
         run_sync(client.claim(run.claim_request()))  # and it died at once
     backend.clock.advance("31d")
-    assert order_saga(store, shop).resume() == Resumed(in_doubt=1)
+    assert order_saga(store, shop).resume() == ResumeCounts(in_doubt=1)
     assert shop.calls == ["reserve"]
 
 

@@ -11,7 +11,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.core.run_sync import run_sync
-from effectonce.sagas.recovery import Resumed
+from effectonce.sagas.recovery import ResumeCounts
 from effectonce.testing import ManualClock
 
 from .shop import Order, Receipt, Shop, order_saga, raising, state
@@ -125,11 +125,11 @@ def test_a_saga_that_is_started_is_run_by_resume(saga: eo.Saga[Order], shop: Sho
     assert shop.calls == []
     with pytest.raises(eo.PayloadMismatch):
         saga.start("o-1", Order("another"))
-    assert saga.resume() == Resumed(done=3)
-    assert saga.resume() == Resumed()
+    assert saga.resume() == ResumeCounts(done=3)
+    assert saga.resume() == ResumeCounts()
     assert shop.calls.count("ship") == 3
     saga.start("o-1", ORDER)
-    assert saga.resume() == Resumed()
+    assert saga.resume() == ResumeCounts()
 
 
 def test_what_an_interrupted_process_left_is_gone_on_with(saga: eo.Saga[Order], shop: Shop) -> None:
@@ -137,7 +137,7 @@ def test_what_an_interrupted_process_left_is_gone_on_with(saga: eo.Saga[Order], 
     with pytest.raises(Stopped):
         saga.run("o-1", ORDER)
     assert state(saga) == "free"
-    assert saga.resume() == Resumed(done=1)
+    assert saga.resume() == ResumeCounts(done=1)
     assert shop.calls == ["reserve", "charge", "ship", "ship"]
 
 
@@ -157,7 +157,7 @@ def test_two_runners_do_not_run_one_saga(saga: eo.Saga[Order], shop: Shop, store
 
     shop.at["charge"] = beside
     saga.run("o-1", ORDER)
-    assert refused == [Resumed()]
+    assert refused == [ResumeCounts()]
     assert shop.calls == ["reserve", "charge", "ship"]
 
 
@@ -195,7 +195,7 @@ def test_an_interruption_is_not_forgotten_by_who_only_looks(store: eo.Store, sho
     with pytest.raises(eo.InDoubt, match="step reserve: it was started, and whether it happened is not known"):
         saga.compensate("o-1")
     saga.resolve("o-1", "not_done")
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
 
 
 def test_what_was_let_go_in_order_was_not_interrupted(store: eo.Store, shop: Shop) -> None:
@@ -237,7 +237,7 @@ def test_f48_an_interrupted_compensation_goes_on_in_reverse_each_once(saga: eo.S
     with pytest.raises(Stopped):
         saga.run("o-1", ORDER)
     shop.at.pop("ship")  # it would succeed now; but the saga has turned around
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     assert shop.calls == ["reserve", "charge", "ship", "ship", "refund", "release", "release"]
     assert shop.effects == ["reserve", "charge", "refund", "release"]
 
@@ -248,16 +248,16 @@ def test_f50_a_compensation_that_keeps_failing_waits_for_an_operator(saga: eo.Sa
     with pytest.raises(eo.InDoubt, match=r"compensation of step charge: it has failed 2 times.*bank closed"):
         saga.run("o-1", ORDER)
     assert "release" not in shop.calls
-    assert saga.resume() == Resumed()
+    assert saga.resume() == ResumeCounts()
     with pytest.raises(eo.InDoubt, match="sagas resolve"):
         saga.run("o-1", ORDER)
     assert [saga.log(record).id for record in saga.records("in_doubt")] == ["o-1"]
 
     saga.resolve("o-1", "retry")  # it still fails
-    assert saga.resume() == Resumed(in_doubt=1)
+    assert saga.resume() == ResumeCounts(in_doubt=1)
     shop.at.pop("refund")
     saga.resolve("o-1", "retry")
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     assert shop.effects == ["reserve", "charge", "refund", "release"]
 
 
@@ -270,7 +270,7 @@ def test_f50_an_operator_has_refunded_by_hand(saga: eo.Saga[Order], shop: Shop) 
     with pytest.raises(eo.ConfigurationError, match="is to be done"):
         saga.resolve("o-1", "not_done")
     saga.resolve("o-1", "done", who="ann")
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     assert shop.effects == ["reserve", "charge", "release"]
 
 
@@ -280,7 +280,7 @@ def test_an_operator_gives_up(saga: eo.Saga[Order], shop: Shop) -> None:
     with pytest.raises(eo.InDoubt):
         saga.run("o-1", ORDER)
     saga.resolve("o-1", "abandon")
-    assert (state(saga), saga.resume()) == ("failed", Resumed())
+    assert (state(saga), saga.resume()) == ("failed", ResumeCounts())
     with pytest.raises(eo.PermanentFailure, match="abandoned it"):
         saga.run("o-1", ORDER)
 
@@ -291,7 +291,7 @@ def test_an_operators_word_that_did_not_get_to_the_log_is_asked_for_again(saga: 
     with pytest.raises(eo.InDoubt):
         saga.run("o-1", ORDER)
     saga.store.resolve(saga.scope, "o-1", "retry")  # and the process ends here
-    assert saga.resume() == Resumed(in_doubt=1)
+    assert saga.resume() == ResumeCounts(in_doubt=1)
     assert shop.calls.count("refund") == 2
 
 
@@ -301,10 +301,10 @@ def test_what_is_not_known_is_no_failure(saga: eo.Saga[Order], shop: Shop, unkno
     shop.after["charge"] = raising(unknown)
     with pytest.raises(type(unknown)):
         saga.run("o-1", ORDER)
-    assert saga.resume() == Resumed(later=1)
+    assert saga.resume() == ResumeCounts(later=1)
     assert "release" not in shop.calls
     shop.after.pop("charge")
-    assert saga.resume() == Resumed(done=1)
+    assert saga.resume() == ResumeCounts(done=1)
     assert shop.effects == ["reserve", "charge", "ship"]
 
 
@@ -316,7 +316,7 @@ def test_a_step_in_doubt_makes_the_saga_so(saga: eo.Saga[Order], shop: Shop) -> 
         saga.resolve("o-1", "done", result="x")
     assert state(saga) == "in_doubt"
     saga.resolve("o-1", "done", result={"charge": "ch_9", "amount": 4200})
-    assert saga.resume() == Resumed(done=1)
+    assert saga.resume() == ResumeCounts(done=1)
     assert saga.run("o-1", ORDER)[saga.steps["charge"]] == Receipt("ch_9", 4200)
     assert shop.calls == ["reserve", "charge", "ship"]
 
@@ -349,7 +349,7 @@ def test_a_step_in_doubt_that_did_not_happen(saga: eo.Saga[Order], shop: Shop) -
     with pytest.raises(eo.InDoubt):
         saga.run("o-1", ORDER)
     saga.resolve("o-1", "not_done")
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     assert shop.effects == ["reserve", "release"]
 
 
@@ -365,7 +365,7 @@ def test_after_a_retry_by_an_operator_nothing_of_the_attempts_before_counts(saga
     with pytest.raises(eo.InDoubt):
         saga.run("o-1", ORDER)
     saga.resolve("o-1", "retry")
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     assert attempts == [1, 1, 2], "as many as a new step has"
     assert shop.effects == ["reserve", "release"]
 
@@ -381,7 +381,7 @@ def test_a_retry_by_an_operator_has_a_new_provider_key(saga: eo.Saga[Order], sho
     with pytest.raises(eo.InDoubt):
         saga.run("o-1", ORDER)
     saga.resolve("o-1", "retry")
-    assert saga.resume() == Resumed(in_doubt=1)
+    assert saga.resume() == ResumeCounts(in_doubt=1)
     assert len(set(keys)) == 2
 
 
@@ -404,7 +404,7 @@ def test_what_was_begun_is_not_turned_around_blindly(saga: eo.Saga[Order], shop:
     with pytest.raises(eo.ConfigurationError, match="did charge happen"):
         saga.resolve("o-1", "retry")
     saga.resolve("o-1", "done", result={"charge": "ch", "amount": 4200})
-    assert saga.resume() == Resumed(failed=1)
+    assert saga.resume() == ResumeCounts(failed=1)
     assert shop.effects == ["reserve", "charge", "refund", "release"]
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 import effectonce as eo
-from effectonce.sagas.recovery import Resumed
+from effectonce.sagas.recovery import ResumeCounts
 
 from .shop import QUICK, Order, Shop, order_saga, part, raising, state
 
@@ -115,7 +115,7 @@ def test_f49_one_that_never_ends_is_in_doubt_until_somebody_knows(store: eo.Stor
         run_either(saga, colour)
     assert shop.effects == ["reserve"]
     saga.resolve("o-1", "not_done")
-    assert (saga.resume() if colour == "sync" else in_a_loop(store, saga.aresume())) == Resumed(failed=1)
+    assert (saga.resume() if colour == "sync" else in_a_loop(store, saga.aresume())) == ResumeCounts(failed=1)
     assert shop.effects == ["reserve", "release"]
     go.set()
 
@@ -198,7 +198,7 @@ async def test_a_cancelled_caller_leaves_the_saga_to_others(store: eo.Store, sho
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await saga.aresume() == Resumed(done=1)
+    assert await saga.aresume() == ResumeCounts(done=1)
 
 
 @pytest.mark.usefixtures("closed_in_its_loop")

@@ -12,7 +12,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.sagas import log as saga_flow
-from effectonce.sagas.recovery import Resumed
+from effectonce.sagas.recovery import ResumeCounts
 from effectonce.testing import ManualClock
 from effectonce.testing.fault_points import FaultInjectingBackend
 
@@ -33,7 +33,7 @@ def test_an_error_of_the_network_is_not_taken_for_a_failure(error: Exception) ->
         saga.run("o-1", ORDER)
     assert "release" not in shop.calls
     shop.after.clear()
-    assert saga.resume() == Resumed(done=1)
+    assert saga.resume() == ResumeCounts(done=1)
     assert shop.effects == ["reserve", "charge", "ship"]
 
 
@@ -55,7 +55,7 @@ def test_what_never_left_says_nothing_about_the_attempt_before(then: Exception) 
     with pytest.raises(eo.OutcomeUnknown):
         saga.run("o-1", ORDER)
     shop.at.clear()
-    assert saga.resume() == Resumed(done=1)
+    assert saga.resume() == ResumeCounts(done=1)
     assert shop.effects == ["reserve", "charge", "ship"]
 
 
@@ -101,9 +101,9 @@ def test_f50_what_stays_unknown_comes_to_the_operator_in_the_end(step: str) -> N
         saga.run("o-1", ORDER)
     for _ in range(3):
         clock.advance("6h")
-        assert saga.resume() == Resumed(later=1)
+        assert saga.resume() == ResumeCounts(later=1)
     clock.advance("7h")
-    assert saga.resume() == Resumed(in_doubt=1)
+    assert saga.resume() == ResumeCounts(in_doubt=1)
     (record,) = saga.records("in_doubt")
     assert "it was not known whether it happened" in saga.log(record).doubt
 
@@ -114,7 +114,7 @@ def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
     killed_after("charge", store, backend, shop)
     backend.clock.advance("31d")
     saga = order_saga(store, shop)
-    assert saga.resume() == Resumed(in_doubt=1)
+    assert saga.resume() == ResumeCounts(in_doubt=1)
     assert "longer ago than its effect is remembered" in saga.log(saga.get("o-1")).doubt  # type: ignore[arg-type]
     assert shop.calls.count("charge") == 1
 
@@ -130,7 +130,7 @@ def test_a_step_that_ended_in_good_order_is_not_run_blindly_either() -> None:
     before = shop.calls.count("charge")
     backend.clock.advance("31d")
     shop.at.clear()
-    assert saga.resume() == Resumed(in_doubt=1)
+    assert saga.resume() == ResumeCounts(in_doubt=1)
     assert shop.calls.count("charge") == before
 
 
@@ -159,7 +159,7 @@ def test_an_error_after_one_of_the_network_is_no_proof_that_nothing_happened(
         saga.run("o-1", ORDER)
     assert "release" not in shop.calls
     saga.resolve("o-1", "done", result={"charge": "ch_1", "amount": 4200})
-    assert saga.resume() == Resumed(done=1)
+    assert saga.resume() == ResumeCounts(done=1)
     assert shop.effects == ["reserve", "charge", "ship"]
 
 
@@ -170,7 +170,7 @@ def test_nor_where_another_process_had_that_attempt(store: eo.Store) -> None:
     with pytest.raises(eo.OutcomeUnknown):
         saga.run("o-1", ORDER)
     shop.at["charge"] = raising(ValueError("duplicate order"))
-    assert order_saga(store, shop, retry=eo.Retry(1)).resume() == Resumed(in_doubt=1)
+    assert order_saga(store, shop, retry=eo.Retry(1)).resume() == ResumeCounts(in_doubt=1)
 
 
 async def test_it_is_written_down_before_the_next_attempt_is_waited_for(store: eo.Store) -> None:
@@ -203,7 +203,7 @@ async def test_nor_where_that_attempt_was_cancelled(store: eo.Store) -> None:
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(saga.arun("o-1", ORDER), 0.05)
-    assert await saga.aresume() == Resumed(in_doubt=1)
+    assert await saga.aresume() == ResumeCounts(in_doubt=1)
     assert charged == ["o-1"]
 
 

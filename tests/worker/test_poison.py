@@ -180,7 +180,7 @@ async def test_f20_a_suspect_that_loses_a_reply_of_the_store_is_not_counted_as_a
             raise eo.StoreUnavailable("it is away for a moment")
 
     message = paid()
-    died = begin.prepare(bench.store.runtime, worker.routes[0].policy, message.id, b"").claim_request()
+    died = begin.prepare_run(bench.store.runtime, worker.routes[0].policy, message.id, b"").claim_request()
     assert isinstance(died, Claim)
     died.lease = 10_000
     await bench.store_backend.async_port().run((died,))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.finish import finish
 from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.run_sync import run_sync
@@ -64,7 +64,7 @@ class SeenSet:
         self._store.forget(self._policy.scope, message_id)
 
     def _prepare_run(self, message_id: str) -> Run:
-        return prepare(self._store.runtime, self._policy, encode_key(message_id), b"")
+        return prepare_run(self._store.runtime, self._policy, encode_key(message_id), b"")
 
     def __repr__(self) -> str:
         return f"SeenSet({self._store!r}, scope={self._policy.scope!r})"

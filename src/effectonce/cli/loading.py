@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from effectonce.errors import ConfigurationError, scrubbed, show
+from effectonce.errors import ConfigurationError, scrub_urls, show
 
 
 def load_object(name: str, example: str) -> Any:
@@ -28,7 +28,7 @@ def load_object(name: str, example: str) -> Any:
         raise ConfigurationError(f"{show(name)!r} was not found: {error}") from error
     except Exception as error:
         raise ConfigurationError(
-            f"{show(name)!r} could not be imported: {type(error).__name__}: {show(scrubbed(str(error)), 300)} (try: "
+            f"{show(name)!r} could not be imported: {type(error).__name__}: {show(scrub_urls(str(error)), 300)} (try: "
             f"python -c 'import {show(module)}')"
         ) from error
     return value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from effectonce.errors import scrubbed, show
+from effectonce.errors import scrub_urls, show
 
 
 def describe_error(error: BaseException, limit: int = 1000) -> str:
     """Return the class and the text of ``error`` on one line, without the secrets of URLs, cut at ``limit``."""
     try:
-        return show(scrubbed(f"{type(error).__name__}: {error}".rstrip(": ")), limit)
+        return show(scrub_urls(f"{type(error).__name__}: {error}".rstrip(": ")), limit)
     except Exception:  # its own __str__ raises
         return type(error).__name__

@@ -1,4 +1,4 @@
-"""Functions that do nothing while a message is redriven with ``bypass_effects``."""
+"""`bypass_external_effects`: functions that do nothing while a message is redriven with ``bypass_effects``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bypass_external_effects(
 @overload
 def bypass_external_effects(function: Callable[P, R]) -> Callable[P, R | None]: ...
 def bypass_external_effects(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``function`` do nothing and return None where the message was redriven with ``bypass_effects``.
+    """Make ``function`` do nothing and return None if the message was redriven with ``bypass_effects``.
 
     Use it for external effects (a mail, a charge) that have happened before, while the redrive rebuilds the handler's
     own state: ``bypass_external_effects(send_mail)(order)``, or as a decorator.

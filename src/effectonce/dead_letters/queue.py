@@ -35,13 +35,13 @@ log = logging.getLogger("effectonce")
 PAGE_SIZE: Final = 100
 """How many dead letters are read or removed at once."""
 PUBLISHED_FATES: Final[frozenset[Fate]] = frozenset(("execute", "resume", "no-op", "in-progress", "unknown"))
-"""A redrive publishes dead letters with these fates. The others would come back, and are left where they are."""
+"""A redrive publishes dead letters with these fates. The others would become dead letters again, and are left."""
 REOPENED_FATES: Final[frozenset[Fate]] = frozenset(("no-op", "failed", "in-doubt"))
-"""With ``new_generation`` it publishes these, too."""
+"""With ``new_generation``, a redrive publishes these, too."""
 
 
 class DeadLetterDetails(Struct, frozen=True, kw_only=True):
-    """One dead letter: its exact bytes, its cause, and the message in it; None where that cannot be decoded."""
+    """One dead letter: its exact bytes, its cause, and the message in it, or None if that cannot be decoded."""
 
     id: str
     queue: str
@@ -51,12 +51,12 @@ class DeadLetterDetails(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The key of the message; "" where it is not known."""
+        """The key of the message; "" if it is not known."""
         return self.cause.key or (self.message.key if self.message is not None else "")
 
 
 class Redrive(Struct, frozen=True, kw_only=True):
-    """The redrive of one dead letter, done or predicted. ``sent``: it is in a queue again, and no longer here."""
+    """The redrive of one dead letter, done or predicted. ``sent``: it was published, and is no longer a dead letter."""
 
     dead: DeadLetterDetails
     fate: Fate
@@ -71,7 +71,7 @@ Select = Callable[[DeadLetterDetails], bool]
 def blocking(
     method: Callable[Concatenate[DeadLetterQueue, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[DeadLetterQueue, P], T]:
-    """Return the sync form of an async method. It runs on the event loop of the broker's handle."""
+    """Make the sync form of an async method. It runs on the event loop of the `Broker`."""
 
     @functools.wraps(method)
     def run(self: DeadLetterQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,9 +83,9 @@ def blocking(
 class DeadLetterQueue:
     """The dead letters of one queue of a worker.
 
-    With the worker it knows scopes and keys, so that it can predict what a redrive would do. With a broker only, it
-    needs ``group=``, the name of the worker. Each method has two forms with the same arguments: `alist` in a running
-    event loop, and `list` anywhere else.
+    Give it the worker, whose scopes and keys it needs to predict what a redrive would do. With a broker only, it needs
+    ``group=``, the name of the worker. Each method has two forms with the same arguments: `alist` in a running event
+    loop, and `list` anywhere else.
     """
 
     def __init__(self, source: Worker | Broker, queue: str, *, group: str | None = None) -> None:
@@ -114,7 +114,7 @@ class DeadLetterQueue:
     """The sync form of `alist`."""
 
     async def ashow(self, id: str) -> DeadLetterDetails:
-        """Return the dead letter ``id``. Raises `InvalidOption` where there is none with that id."""
+        """Return the dead letter ``id``. Raises `InvalidOption` if there is none with that id."""
         for dead in await self.alist(select=lambda dead: dead.id == id, limit=1):
             return dead
         raise InvalidOption(
@@ -148,17 +148,17 @@ class DeadLetterQueue:
     ) -> Sequence[Redrive]:
         """Publish dead letters to their queue again, oldest first, and report the result of each.
 
-        A message that is done is acked by its worker: redriving it is a no-op. Messages that would only come back (in
-        doubt, failed for good, unreadable) are left here. A dead letter is removed only after the broker has confirmed
-        its re-publish; a message that is in both places meanwhile is handled once.
+        If a message is done, its worker acks it: redriving it is a no-op. Messages that would only become dead letters
+        again (in doubt, failed for good, unreadable) are left here. A dead letter is removed only after the broker has
+        confirmed its re-publish. If it is in both places meanwhile, it is still handled once.
 
-        - ``select``, ``limit``: which ones, and how many at most. ``rate``: at most so many a second.
+        - ``select``, ``limit``: which ones, and how many at most. ``rate``: the most in a second.
         - ``to``: another queue.
         - ``dry_run``: only report.
-        - ``new_generation``: also run those again that are done, failed or in doubt, each of them logged. Their effects
+        - ``new_generation``: also run messages again that are done, failed or in doubt. Each is logged. Their effects
           happen again: providers get new keys.
-        - ``bypass_effects``: mark them, so that functions under `bypass_external_effects` do nothing.
-        - ``on_each``: called after each, with its `Redrive` and the total; an exception of it ends the redrive there.
+        - ``bypass_effects``: mark the messages, so that functions under `bypass_external_effects` do nothing.
+        - ``on_each``: called after each message with its `Redrive` and the total. If it raises, the redrive ends there.
         """
         if rate is not None and not rate > 0:
             raise InvalidOption(f"rate={rate!r} is not a number of messages a second; use a positive number")
@@ -171,7 +171,7 @@ class DeadLetterQueue:
         publisher = self.broker.backend.publisher()
         try:
             async with self._open() as dead_letters:
-                # Listed before the first is published: one that comes back meanwhile is not redriven twice.
+                # List all before publishing the first: a message that fails again meanwhile is not redriven twice.
                 chosen = await self._choose(dead_letters, select, limit)
                 for dead in chosen:
                     job, fate, attempts = await self._predict(dead, target)
@@ -210,7 +210,7 @@ class DeadLetterQueue:
         return job, *await self._worker.redrive_preview().predict(job)
 
     async def _prepare_record(self, job: Job, fate: Fate, reopens: bool) -> None:
-        """Let the record of ``job`` be claimed again: with new attempts, or as a new generation."""
+        """Change the record of ``job`` so that it can be claimed again: with new attempts, or as a new generation."""
         assert self._worker is not None
         if not reopens:
             await self._worker.redrive_preview().reset_crash_count(job)
@@ -223,13 +223,14 @@ class DeadLetterQueue:
     def _make_redriven_packet(self, dead: DeadLetterDetails, attempts: int, bypass: bool) -> Packet:
         """Make the packet to publish again: the same bytes and id, with headers that mark it as redriven.
 
-        ``attempts`` are those so far. They are counted on, and the message gets as many again as a new one.
+        ``attempts``: how often it was tried so far. The count continues, and the message gets as many further attempts
+        as a new one.
         """
         headers = _published_headers(dead.packet)
         headers[ATTEMPTS] = str(attempts)
         headers[REDRIVEN] = f"{BYPASS if bypass else 'run'}-{os.urandom(6).hex()}"
         if bypass:
-            headers |= getattr(self._envelope, "bypass", None) or {}  # the mark of the envelope's own format
+            headers |= getattr(self._envelope, "bypass", None) or {}  # the same mark in the envelope's own format
         return replace(dead.packet, headers=headers)
 
     # -- purging
@@ -237,7 +238,7 @@ class DeadLetterQueue:
     async def apurge(
         self, *, select: Select | None = None, limit: int | None = None, dry_run: bool = False
     ) -> Sequence[DeadLetterDetails]:
-        """Remove dead letters for good. Returns those that were (or, with ``dry_run``, would be) removed."""
+        """Delete dead letters. Returns those that were deleted (or, with ``dry_run``, would be)."""
         async with self._open() as dead_letters:
             chosen = await self._choose(dead_letters, select, limit)
             if not dry_run:

@@ -1,7 +1,7 @@
 """`block`: the guard for a piece of code that is not a function of its own. `once` runs its function in a `Block`, too.
 
-The work stands between entering and leaving, never inside a coroutine of ours: a handler's ``StopIteration`` would
-become a ``RuntimeError`` there.
+The handler runs between entering and leaving the block, never inside a coroutine of effectonce: there its
+``StopIteration`` would become a ``RuntimeError``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.finish import abort, finish
 from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.run_sync import run_sync
@@ -58,7 +58,7 @@ class Block:
 
     @property
     def run(self) -> Run:
-        """The run of this block, as `current()` gives it inside."""
+        """The run of this block. Inside the block, `current()` returns it."""
         if self._run is None:
             raise ConfigurationError("this block has not been entered; use `with` or `async with`")
         return self._run
@@ -153,8 +153,8 @@ def block(
     )
     policy = Policy(scope=scope, codec=Codec(returns, store.max_result), **options)
     stored_key = encode_key(key)
-    prints = b"" if payload is ... else fingerprints(payload)
+    payload_fingerprints = b"" if payload is ... else fingerprints(payload)
     return Block(
-        lambda: prepare(store.runtime, policy, stored_key, prints),
+        lambda: prepare_run(store.runtime, policy, stored_key, payload_fingerprints),
         "`with block(...)` would block the running event loop; use `async with`",
     )

@@ -1,4 +1,4 @@
-"""`dispatcher`, for loops that you write yourself: how to answer the broker, however the handler of a message ended.
+"""`dispatcher`, for consumer loops that you write yourself: it decides how to answer the broker after each message.
 
     dispatch = eo.dispatcher(charge)               # charge is under @once
 
@@ -12,7 +12,7 @@
                 channel.basic_nack(method.delivery_tag, requeue=False)             # to the dead-letter exchange
 
 A duplicate of a handled message is `Ack`. While its first delivery is still running it is `Redeliver`, never `Ack`: the
-first may still die. A message that no redelivery can mend is `Reject`: keep it for an operator, with its bytes.
+first may still die. A message that can never succeed is `Reject`: keep it for an operator, with its bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a function tells about itself before it is called: whether it can be guarded, its name, scope, key and types."""
+"""Reads a function before it is called: whether it can be guarded, its name, scope, key and types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_CLASSMETHOD = (
 
 
 def refuse_unguardable(function: Any) -> None:
-    """Raise `ConfigurationError` for a generator, a class method, or anything else whose end or key is not defined."""
+    """Raise `ConfigurationError` for a generator, a class method, or anything else that `once` cannot guard."""
     name = name_of(function)
     if isinstance(function, classmethod):
         raise ConfigurationError(NO_CLASSMETHOD.format(name))
@@ -34,17 +34,17 @@ def refuse_unguardable(function: Any) -> None:
     called = type(function).__call__
     if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in (function, called)):
         raise ConfigurationError(
-            f"{name} is a generator: it has no single end at which it is done; collect its items in a plain function"
+            f"{name} is a generator, so it is never done at one point; collect its items in a plain function"
         )
     try:
         parameters = list(inspect.signature(function).parameters)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{name} does not tell its parameters ({error}); wrap it in a function") from error
+        raise ConfigurationError(f"the parameters of {name} are unknown ({error}); wrap it in a function") from error
     if parameters[:1] == ["cls"] and "." in getattr(function, "__qualname__", ""):
         raise ConfigurationError(NO_CLASSMETHOD.format(name))
 
 
-#: Results of a plain `def` whose work has not happened yet, beside awaitables.
+#: A plain `def` that returns one of these, or an awaitable, has not done its work yet.
 LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
 
 
@@ -104,9 +104,9 @@ def default_scope(function: Any) -> str:
 
 
 def return_type(function: Any, returns: Any) -> Any:
-    """Return the type of its results: ``returns``, else the annotation. ``Any`` means any JSON value.
+    """Return the type of the function's results: ``returns``, or its annotation. ``Any`` means any JSON value.
 
-    Raises NameError where the annotation names something that is not defined.
+    Raises NameError if the annotation names something that is not defined.
     """
     if returns is not ...:
         return returns
@@ -143,8 +143,8 @@ def message_key(function: Any) -> Extract:
     position, name = _first_parameter(function)
     if not _may_be_message(function, name):
         raise ConfigurationError(
-            f"{name_of(function)} needs key=: its first argument {name!r} is no Message, so nothing says which calls "
-            f"are the same operation; for example key={name!r}"
+            f"{name_of(function)} needs key=: its first argument {name!r} is not a Message, so nothing says which "
+            f"calls are the same operation; for example key={name!r}"
         )
 
     def read_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:

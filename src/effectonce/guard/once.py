@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.begin import prepare, run_unprotected
+from effectonce.core.guarded_call.begin import prepare_run, run_unprotected
 from effectonce.core.guarded_call.run import Policy, Run, current_run
 from effectonce.errors import ConfigurationError, MissingKey
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor
@@ -63,30 +63,30 @@ class _Plan(Struct, kw_only=True):
     function: Callable[..., Any]
     store: Store
     policy: Policy
-    returns: Any
-    extract: Extract
-    fingerprint: Extract | None
+    returns: Any  # the option of that name; ...: the annotation decides
+    extract: Extract  # takes the key from a call
+    fingerprint: Extract | None  # computes the fingerprints of a call; None: it has none
     run_without_key: bool
     has_default_scope: bool
     codec_is_final: bool = False  # the policy has the codec of the result's type, and not one for any JSON
-    defined_in: type | None = None
-    bound_signature: inspect.Signature | None = None
+    defined_in: type | None = None  # the class whose method this is
+    bound_signature: inspect.Signature | None = None  # without ``self``
 
     def resolve_codec(self) -> None:
-        """Give the policy the codec of the result's type. Raises NameError where the annotation names something that is
-        not defined: perhaps not yet, so the first call tries again."""
+        """Give the policy the codec of the result's type. Raises NameError if the annotation names something that is
+        not defined. It may be defined later, so the first call tries again."""
         codec = Codec(return_type(self.function, self.returns), self.store.max_result)
         self.policy = replace(self.policy, codec=codec)
         self.codec_is_final = True
 
     def prepare_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
-        """Prepare the run of one call, unclaimed. A call without a key, where that is allowed, is unprotected."""
+        """Make the run of one call, which is not claimed yet. A call without a key, if allowed, is unprotected."""
         try:
             if not self.codec_is_final:
                 self.resolve_codec()
         except NameError as error:
             raise ConfigurationError(
-                f"the return annotation of {name_of(self.function)} names something that is not there at run time "
+                f"the return annotation of {name_of(self.function)} names something that is not defined at run time "
                 f"({error}); pass returns= to @once"
             ) from error
         runtime, policy = self.store.runtime, self.policy
@@ -107,7 +107,7 @@ class _Plan(Struct, kw_only=True):
             run_unprotected(run, "missing_key", str(error))
             return run
         fingerprints = b"" if self.fingerprint is None else self.fingerprint(args, kwargs)
-        return prepare(runtime, policy, key, fingerprints)
+        return prepare_run(runtime, policy, key, fingerprints)
 
 
 class Guarded(Generic[P, R_co]):
@@ -253,10 +253,10 @@ class _AsyncGuarded(Guarded[P, Any]):
     def __init__(self, plan: _Plan) -> None:
         super().__init__(plan)
         if hasattr(self, "__code__"):
-            return  # it shows that the function is async; a mark would be copied by every `functools.wraps` of it
+            return  # its flags say that the function is async. A mark would be copied by every `functools.wraps` of it.
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
-        else:  # of a partial or an object; 3.11 knows no mark, but believes anything that has a function's attributes
+        else:  # for a partial or an object. 3.11 has no mark, but accepts any object with a function's attributes.
             self.__name__, self.__defaults__, self.__kwdefaults__ = name_of(plan.function), None, None
             self.__code__ = _AsyncGuarded.__call__.__code__
 

@@ -10,7 +10,7 @@ from effectonce.values.durations import Duration, micros, readable
 MAX_SCOPE_BYTES: Final = 255
 MIN_LEASE_US: Final = 10_000  # a shorter one could not be renewed in time
 UNFINISHED_RETENTION_US: Final = 3650 * 86_400_000_000
-"""Unfinished intents and sagas are kept for ten years: until they are finished, for all practical purposes."""
+"""Unfinished intents and sagas are kept for ten years: in practice, until they are finished."""
 
 
 def policy_options(

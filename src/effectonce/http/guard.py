@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
     ConfigurationError,
@@ -114,7 +114,7 @@ class HttpGuard:
 
         Raises an `EffectOnceError` if the claim is refused, and nothing else.
         """
-        run = prepare(self.store.runtime, plan.policy, key, fingerprint)
+        run = prepare_run(self.store.runtime, plan.policy, key, fingerprint)
         try:
             await begin(run, client)
         except EffectOnceError:

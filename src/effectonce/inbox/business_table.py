@@ -1,4 +1,4 @@
-"""The user's own business table as the record: insert a row under a unique key, or get the one that is there."""
+"""`OnTable`: a unique key on the user's own business table recognises duplicates, in place of a row in the inbox."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, 
 from effectonce.sessions import DriverAdapter, is_duplicate_key, lacks_unique_key, session_on
 from effectonce.values.identity import Key, encode_key
 
-MAX_INSERT_ROUNDS: Final = 5  # a row may be there for the insert, and deleted before it is read
+MAX_INSERT_ROUNDS: Final = 5  # a row may exist at the insert, and be deleted before it is read
 
 
 class Inserted(Struct, frozen=True):
-    """The row under a key, with all its columns. ``was_inserted``: by this call; else by an earlier one."""
+    """The row with a key, with all its columns. ``was_inserted``: whether this call inserted it, or an earlier one."""
 
     row: dict[str, Any]
     was_inserted: bool
@@ -30,7 +30,7 @@ class OnTable:
     def __init__(self, table: str, column: str) -> None:
         self.table = table
         self.column = column
-        self._is_unique = False  # seen in MySQL's catalogue
+        self._is_unique = False  # on MySQL: the unique index was found in the catalogue
         quote_name(table, "sqlite")
         _column(column, "sqlite")
 
@@ -44,12 +44,12 @@ class OnTable:
         self, conn: AsyncConnection | AsyncpgConnection, key: Key, values: Mapping[str, Any]
     ) -> Pending[Inserted]: ...
     def insert(self, conn: Any, key: Key, values: Mapping[str, Any]) -> Any:
-        """Insert a row with ``key`` in the column and ``values`` in others. Where there is one, it is returned instead,
-        untouched, and your transaction stays usable (F40: on PostgreSQL a refused duplicate would abort it).
+        """Insert a row with ``key`` in the column and ``values`` in others. If there is a row with that key, return it
+        unchanged. Your transaction stays usable (F40: on PostgreSQL a refused duplicate would abort it).
 
-        One statement; a second for a row that is there. Where another transaction has inserted the key and is still
-        open, it waits for the end of that. Values go to the driver as they are; a violation of another constraint is
-        raised as the driver raises it.
+        It takes one statement, and a second one if the row exists. If another open transaction has inserted the key,
+        this waits for its end. Values go to the driver as they are; a violation of another constraint is raised as the
+        driver raises it.
         """
         session = session_on(conn)
         text = encode_key(key)
@@ -67,15 +67,15 @@ class OnTable:
         if session.dialect == "mysql" and not self._is_unique:
             await self._require_unique(session)
         refusal: Exception = TransactionConflict(
-            f"the row in {self.table} was there for {MAX_INSERT_ROUNDS} inserts and deleted before each look at it; "
+            f"the row in {self.table} existed at {MAX_INSERT_ROUNDS} inserts and was deleted before each was read; "
             "roll back, and run the whole transaction again"
         )
         for _ in range(MAX_INSERT_ROUNDS):
             try:
                 row = await self._try_insert(session, sql, params)
             except Exception as error:
-                # On MySQL a refused duplicate undoes only its own statement. Where no row is found then, it was another
-                # unique key of the table that was violated.
+                # On MySQL a refused duplicate undoes only its own statement. If no row is found afterwards, another
+                # unique key of the table was violated.
                 if session.dialect != "mysql" or not is_duplicate_key(error):
                     raise
                 row, refusal = None, error
@@ -87,7 +87,7 @@ class OnTable:
         raise refusal
 
     async def _try_insert(self, session: DriverAdapter, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
-        """The inserted row; None where one is there. MySQL raises its error for a duplicate key instead."""
+        """The inserted row; None if there was one. MySQL raises its error for a duplicate key instead."""
         if session.dialect != "mysql":
             column = _column(self.column, session.dialect)
             return await _row(session, f"{sql} ON CONFLICT ({column}) DO NOTHING RETURNING *", params)
@@ -106,7 +106,8 @@ class OnTable:
         return await _row(session, f"{select} FOR UPDATE", (str(key),))
 
     async def _require_unique(self, session: DriverAdapter) -> None:
-        """Ask once: without a unique key MySQL would insert every duplicate, where the other databases refuse."""
+        """Check once that the column is unique: otherwise MySQL would insert every duplicate. (The other databases
+        refuse the statement.)"""
         schema, _, unqualified_name = self.table.rpartition(".")
         if not await session.rows(_UNIQUE_INDEXES, (schema or None, unqualified_name, self.column)):
             raise self._not_unique()
@@ -115,7 +116,7 @@ class OnTable:
     async def _insert_translated(
         self, session: DriverAdapter, key: str, inserting: Coroutine[Any, Any, Inserted]
     ) -> Inserted:
-        """Await ``inserting``, with errors that fit a table which is not ours to migrate."""
+        """Await ``inserting``, and translate errors: the table is the user's, so there is nothing to migrate."""
         try:
             inserted = await inserting
         except SchemaMissing as error:
@@ -128,8 +129,8 @@ class OnTable:
         return inserted
 
     def _require_same(self, session: DriverAdapter, key: str, row: Mapping[str, Any]) -> None:
-        """Refuse a column that has stored, or found, another text than ``key``: a collation that ignores case or
-        trailing spaces would make two operations one."""
+        """Raise `ConfigurationError` if the row has another text than ``key`` in the column. A collation that ignores
+        case or trailing spaces would make two operations one."""
         stored = next((row[name] for name in row if name.lower() == self.column.lower()), None)
         if isinstance(stored, bytes | bytearray | memoryview):
             stored = bytes(stored).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""One `Inbox.call`: the row, what the function does and its result, in a savepoint of the caller's transaction."""
+"""`CallRun`: one `Inbox.call`. Row, function and result share a savepoint of the caller's transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CallRun:
-    """Its steps are those of the module `run`. It begins once: only the caller can repeat the transaction."""
+    """An `InboxRun` that begins only once: the transaction is the caller's, so only the caller can repeat it."""
 
     translated_error = None
 
@@ -42,7 +42,7 @@ class CallRun:
         return False
 
     async def finish(self, value: Any) -> None:
-        # Sent even without a result: in a transaction that has failed unnoticed, this statement fails.
+        # Sent even without a result: if the transaction has failed unnoticed, this statement raises the error.
         await self._table.store_result(
             self.session, self._key, self._inbox.encode_result(self._codec, self._key, value)
         )
@@ -54,6 +54,6 @@ class CallRun:
         self._savepoint = None
 
     async def abort(self, error: BaseException) -> None:
-        """Roll back to the savepoint. Also after a cancellation: the insert may have been executed all the same."""
+        """Roll back to the savepoint. After a cancellation, too: the insert may have been executed all the same."""
         if self._savepoint is not None:
             await undo(self.session, self._savepoint, error)

@@ -1,4 +1,4 @@
-"""`Inbox.handler`: a handler of messages, each in a transaction of its own, which is a `HandlerRun`."""
+"""`Inbox.handler`: the decorator for a handler that runs each message in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effectonce.guard.once import Outcome
 from effectonce.sessions import is_connection
 
 from .handler_run import HandlerRun
-from .run import run_async_handler, run_handler
+from .run_loop import run_async_handler, run_handler
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -28,8 +28,8 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-class Handled(Protocol[M_contra, R_co]):
-    """A handler under `Inbox.handler`: called with a message, it handles that once and returns the result."""
+class InboxHandler(Protocol[M_contra, R_co]):
+    """What the decorator makes of a function: called with a message, it handles it once and returns the result."""
 
     __name__: str
 
@@ -37,17 +37,17 @@ class Handled(Protocol[M_contra, R_co]):
 
     @overload
     def call(  # type: ignore[overload-overlap]
-        self: Handled[M_contra, Coroutine[Any, Any, T]], message: M_contra, /
+        self: InboxHandler[M_contra, Coroutine[Any, Any, T]], message: M_contra, /
     ) -> Coroutine[Any, Any, Outcome[T]]: ...
     @overload
     def call(self, message: M_contra, /) -> Outcome[R_co]: ...
     def call(self, message: Any, /) -> Any:
-        """Handle ``message`` and return an `Outcome` (to be awaited where the handler is ``async def``)."""
+        """Handle ``message`` and return an `Outcome`. Await it if the handler is ``async def``."""
         ...
 
 
 class HandlerDecorator(Struct, kw_only=True, eq=False):
-    """What `Inbox.handler(...)` returns: the decorator, with its options as they are described there."""
+    """What `Inbox.handler(...)` returns: the decorator. `Inbox.handler` describes the options."""
 
     inbox: Inbox
     connect: Callable[[], Any]
@@ -60,18 +60,18 @@ class HandlerDecorator(Struct, kw_only=True, eq=False):
 
     def __post_init__(self) -> None:
         connect = self.connect
-        # A scoped_session is a connection, and makes one when it is called.
+        # SQLAlchemy's scoped_session is a connection, and also makes one when it is called.
         if not callable(connect) or (is_connection(connect) and not hasattr(connect, "registry")):
             raise ConfigurationError(
-                "connect= takes a function that gives a connection for one message, such as pool.connection or "
+                "connect= takes a function that returns a connection for one message, such as pool.connection or "
                 "lambda: sqlite3.connect('shop.db'), not a connection"
             )
         if self.max_attempts is not None:
             _require_count("max_attempts", self.max_attempts, least=1)
         _require_count("retries", self.retries, least=0)
 
-    def __call__(self, fn: Callable[[Any, M], R]) -> Handled[M, R]:
-        signature = _signature(fn)
+    def __call__(self, fn: Callable[[Any, M], R]) -> InboxHandler[M, R]:
+        signature = _check_signature(fn)
         handler = TransactionalHandler(self, fn)
 
         async def handle_async(message: Any) -> Any:
@@ -91,7 +91,7 @@ class HandlerDecorator(Struct, kw_only=True, eq=False):
         hints = getattr(fn, "__annotations__", {})
         shown = {*(parameter.name for parameter in parameters), "return"}
         handle.__annotations__ = {name: hint for name, hint in hints.items() if name in shown}
-        handled: Handled[M, R] = handle
+        handled: InboxHandler[M, R] = handle
         return handled
 
 
@@ -100,14 +100,14 @@ def _require_count(name: str, value: Any, *, least: int) -> None:
         raise ConfigurationError(f"{name}={value!r} must be a whole number of at least {least}")
 
 
-def _signature(fn: Any) -> inspect.Signature:
-    """The signature of ``fn``, which must be a function of a connection and a message."""
+def _check_signature(fn: Any) -> inspect.Signature:
+    """Return the signature of ``fn``. Raises `ConfigurationError` unless it takes a connection and a message."""
     name = name_of(fn)
     if not callable(fn) or isinstance(fn, type):
         raise ConfigurationError(f"inbox.handler takes a function of a connection and a message, not {name}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigurationError(
-            f"{name} is a generator: it is done at no single point; make it a function that returns"
+            f"{name} is a generator, so it is never done at one point; make it a function that returns"
         )
     signature = inspect.signature(fn)
     try:
@@ -120,7 +120,7 @@ def _signature(fn: Any) -> inspect.Signature:
 
 
 class TransactionalHandler:
-    """A handler that owns its transaction, and how it is run for one message."""
+    """A handler with its options. Each message is one `HandlerRun`."""
 
     def __init__(self, options: HandlerDecorator, fn: Callable[..., Any]) -> None:
         self.options = options
@@ -132,13 +132,14 @@ class TransactionalHandler:
 
     @property
     def codec(self) -> Codec:
-        """Built on first use: the result's type may name things that are defined after the handler."""
+        """The codec of the results. Made on first use: their type may be defined after the handler."""
         if self._codec is None:
             self._codec = self.inbox.codec_for(return_type(self.fn, self.options.returns))
         return self._codec
 
     def backoff(self, retries: int) -> float:
-        """Seconds before the next try, after ``retries`` before it. Random, so that two that collided do not again."""
+        """The seconds before the next attempt, after ``retries`` retries. Random, so that two transactions that
+        collided do not collide again."""
         ceiling = self.options.backoff * 2.0 ** min(retries, 30)  # above that, a float could overflow
         return random.uniform(0, min(self.options.max_backoff, ceiling))
 

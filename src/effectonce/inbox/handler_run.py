@@ -1,7 +1,7 @@
-"""One message through a handler of `Inbox.handler`, in a transaction that the inbox owns.
+"""`HandlerRun`: one message through a handler of `Inbox.handler`, in a transaction that the inbox owns.
 
-A run opens a connection, begins, inserts the row, lets the handler work, stores the result and commits. Where that
-failed because of the database, and not because of the handler, it starts again from the very beginning.
+A run opens a connection, begins, inserts the row, lets the handler work, stores the result and commits. If that fails
+because of the database, and not because of the handler, it starts again from the very beginning.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .transaction import InboxTransaction, log
 if TYPE_CHECKING:
     from .handler import TransactionalHandler
 
-#: Table, scope and key of what this task or thread is handling: a handler that handles its own message again would
-#: wait for itself.
+#: Table, scope and key of the messages that this task or thread is handling. A handler that handles its own message
+#: again would wait for itself.
 _handling: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("effectonce_handling", default=())
 
 
 class HandlerRun(InboxTransaction):
-    """The handling of one message, over as many transactions as it takes. Its steps are those of the module `run`."""
+    """An `InboxRun` over as many transactions as it takes."""
 
     def __init__(self, handler: TransactionalHandler, message: Any) -> None:
         super().__init__(handler)
@@ -41,7 +41,7 @@ class HandlerRun(InboxTransaction):
             )
         self.outcome: Outcome[Any]
         self._attempts: int | None = None  # counted in the database, this one included; None: not counted yet
-        self._handling_before: Token[Any] | None = None  # while the handler runs: what was being handled before
+        self._handling_token: Token[Any] | None = None  # while the handler runs: resets `_handling`
 
     async def begin(self) -> bool:
         key, inbox = self.key, self.handler.inbox
@@ -62,19 +62,19 @@ class HandlerRun(InboxTransaction):
         if existing is not None:
             await self._commit_outcome(inbox.replay(self.codec, key, existing), replayed=True)
             return False
-        # Only now: the insert has waited for another delivery, which may have been the last one needed.
+        # Checked after the insert, which has waited for another delivery: that one may have succeeded.
         if max_attempts is not None and (self._attempts or 0) > max_attempts:
             raise AttemptsExhausted(
-                f"{describe(key)} used all of its {max_attempts} attempts; mend the cause, then delete its row in "
+                f"{describe(key)} used all of its {max_attempts} attempts; fix the cause, then delete its row in "
                 f"{inbox.table_name}_attempts to let it run again",
                 "attempts-exhausted",
             )
         await self.mark()
-        self._handling_before = _handling.set((*_handling.get(), self.identity))
+        self._handling_token = _handling.set((*_handling.get(), self.identity))
         return True
 
     async def _refund_attempt(self, table: InboxTable) -> None:
-        """Uncount an attempt whose handler did not run. Where that cannot be written, it stays counted."""
+        """Take back the attempt that was counted, since its handler did not run. If that fails, it stays counted."""
         if not self._attempts:
             return
         session = self.session
@@ -84,7 +84,7 @@ class HandlerRun(InboxTransaction):
             await table.refund_attempt(session, self.key)
             await self._end_transaction()
         except Exception as error:
-            log.debug("could not uncount an attempt that did not run: %s", error)
+            log.debug("could not refund an attempt that did not run: %s", error)
 
     async def finish(self, value: Any) -> None:
         """Store the result and commit."""
@@ -93,7 +93,7 @@ class HandlerRun(InboxTransaction):
         table, result = inbox.table(session), inbox.encode_result(self.codec, key, value)
         if await session.has_ended():
             await self._refuse_ended(table, result)
-        # Sent even without a result: in a transaction that has failed unnoticed, this statement fails.
+        # Sent even without a result: if the transaction has failed unnoticed, this statement raises the error.
         await table.store_result(session, key, result)
         if not await session.is_marked(release=True):
             await self._delete_committed_row(table)
@@ -106,14 +106,14 @@ class HandlerRun(InboxTransaction):
         return await super().abort(error)
 
     def _handler_has_ended(self) -> None:
-        if self._handling_before is not None:
-            _handling.reset(self._handling_before)
-            self._handling_before = None
+        if self._handling_token is not None:
+            _handling.reset(self._handling_token)
+            self._handling_token = None
 
     async def _refuse_ended(self, table: InboxTable, result: bytes | None) -> None:
-        """Raise, since the handler has ended the transaction and done nothing after that.
+        """Raise an error, since the handler ended the transaction itself, and did nothing after that.
 
-        Where it committed, the row and the whole effect are committed, so the row stays and gets its result.
+        If it committed, the row and the whole effect are committed: the row stays, and gets its result.
         """
         if not await self._begin_anew(table):
             raise _rolled_back()
@@ -125,14 +125,14 @@ class HandlerRun(InboxTransaction):
         )
 
     async def roll_back(self) -> None:
-        if await self.is_foreign():
+        if await self.handler_ended_transaction():
             await self._delete_committed_row(self.handler.inbox.table(self.session))
         else:
             await self.session.roll_back()
 
     async def _delete_committed_row(self, table: InboxTable) -> None:
-        """Undo what is open after the handler has ended our transaction, and delete the row if the handler committed
-        it: else the message would count as handled, and be lost."""
+        """Clean up after a handler that ended the transaction and continued: roll back what is open, and delete the row
+        if the handler committed it. Otherwise the message would count as handled, and be lost."""
         if await self._begin_anew(table):
             await table.forget_many(self.session, [self.key])
             await self._end_transaction()
@@ -144,8 +144,7 @@ class HandlerRun(InboxTransaction):
         self._is_open = False
 
     async def _begin_anew(self, table: InboxTable) -> bool:
-        """Begin another transaction in place of the one that the handler has ended. Returns whether the handler has
-        committed the row."""
+        """Begin a new transaction, since the handler ended the old one. Returns whether it committed the row."""
         self._is_marked = False
         await self.session.roll_back()  # also for the driver, which may not know that the transaction has ended
         await self.session.begin()

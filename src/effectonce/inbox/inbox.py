@@ -34,7 +34,7 @@ from .business_table import Inserted, OnTable
 from .call_run import CallRun
 from .handler import HandlerDecorator
 from .recording import describe, record, record_many, refuse_mismatch
-from .run import run_async_handler, run_handler
+from .run_loop import run_async_handler, run_handler
 from .table import MAX_BATCH, MAX_TABLE_NAME, ExistingRow, InboxKey, InboxTable, inbox_table
 
 __all__ = ["Inbox", "Inserted", "OnTable"]
@@ -46,16 +46,16 @@ M = TypeVar("M", bound=Message[Any] | Key)
 
 
 class Inbox:
-    """Which messages were handled, as rows of a table beside your own; `first` says whether this one is new.
+    """The messages that were handled, as rows of a table beside your own. `first` says whether a message is new.
 
     - ``scope``: the consumer and its handler, so that two consumers of one message never hide it from each other.
-      It has no default; `GLOBAL` is the word for one scope for all.
+      It has no default; `GLOBAL` is one scope for all.
     - ``table``: its name, which may name a schema (``shop.inbox``). `migrate` and `schema_sql` create it.
-    - ``retention``: for how long at least a duplicate is recognised; rows past it are, too, until `purge` deletes them.
-    - ``fingerprint``: what of a message must be the same under one key, else `PayloadMismatch`: a function of it.
-      Default: the data of a `Message`; False turns that off.
+    - ``retention``: how long a duplicate is recognised at least; in fact, until `purge` deletes its row.
+    - ``fingerprint``: a function that returns the part of a message that must be the same under one key, otherwise
+      `PayloadMismatch`. Default: the data of a `Message`; False turns that off.
     - ``private``: a secret under which keys are hashed and results sealed.
-    - ``max_result``: how large a stored result may be, in bytes; a larger one is left out.
+    - ``max_result``: how large a stored result may be, in bytes; a larger one is not stored.
 
     Every method takes the connection that the transaction is open on. On an async connection it returns something to
     await. It never begins, ends or repeats that transaction; `handler` is the form that owns one.
@@ -98,13 +98,13 @@ class Inbox:
         self, conn: AsyncConnection | AsyncpgConnection, message: Message[Any] | Key, *, payload: Any = ...
     ) -> Pending[bool]: ...
     def first(self, conn: Any, message: Any, *, payload: Any = ...) -> Any:
-        """Whether this is the first time: its row is then in your transaction, and you do the work in the same one.
+        """Whether this message is new. If so, its row is now in your transaction: do the work in the same one.
 
-        One round trip; a second for a duplicate whose payload is compared. Where another transaction is handling the
-        same key, it waits for the end of that, as long as your lock timeout allows (then: `InProgress`).
+        It takes one round trip, and a second one for a duplicate whose payload is compared. If another transaction is
+        handling the same key, this waits for its end, as long as your lock timeout allows (then: `InProgress`).
 
-        ``message``: a `Message`, or a key. ``payload``: what must be the same under this key, where that is not the
-        message's data. On an async connection the answer has to be awaited; testing it without is `NotAwaited`.
+        ``message``: a `Message`, or a key. ``payload``: what must be the same under this key, if that is not the
+        message's data. On an async connection await the answer; testing it without `await` raises `NotAwaited`.
         """
         session = session_on(conn)
         key = self.key_for(message, payload)
@@ -121,8 +121,8 @@ class Inbox:
     def first_many(self, conn: Any, messages: Iterable[Any]) -> Any:
         """`first` for up to 5,000 messages in one round trip, answered in their order.
 
-        Of those with the same key only the first can be. `PayloadMismatch`, if any of them has one: then none is
-        recorded.
+        Of messages with the same key only the first one can be new. Raises `PayloadMismatch`, and records none, if any
+        of them has another payload than before.
         """
         session = session_on(conn)
         keys = [self.key_for(message) for message in messages]
@@ -141,12 +141,11 @@ class Inbox:
         self, conn: AC, message: M, fn: Callable[[AC, M], Awaitable[T]], *, payload: Any = ..., returns: Any = ...
     ) -> Pending[Outcome[T]]: ...
     def call(self, conn: Any, message: Any, fn: Callable[..., Any], *, payload: Any = ..., returns: Any = ...) -> Any:
-        """Run ``fn(conn, message)`` if this is the first time, and store its result; else return the stored one.
+        """Run ``fn(conn, message)`` if the message is new, and store its result. Otherwise return the stored result.
 
-        What ``fn`` does on the connection, the row and the result are one: where it raises, all of it is undone to a
-        savepoint, so that you may continue your transaction and the message is not lost. Errors are not stored. Where
-        the database has ended your whole transaction (a deadlock on MySQL), it is `TransactionConflict`: roll back,
-        and run all of it again.
+        If ``fn`` raises, its work, the row and the result are all undone to a savepoint: you may continue your
+        transaction, and the message is not lost. Errors are not stored. If the database has ended your whole
+        transaction (a deadlock on MySQL), this raises `TransactionConflict`: roll back, and run all of it again.
         """
         session = session_on(conn)
         if is_async(fn) and not session.is_async:
@@ -178,8 +177,8 @@ class Inbox:
     @overload
     def check(self, conn: AsyncConnection | AsyncpgConnection) -> Pending[None]: ...
     def check(self, conn: Any) -> Any:
-        """`UnsafeStore` where this database may lose a commit that it has confirmed (the broker would not deliver the
-        message again); `SchemaMissing` where the table is missing. It says what to change."""
+        """Raise `UnsafeStore` if this database may lose a commit that it has confirmed (the broker would not deliver
+        the message again), and `SchemaMissing` without the table. The error says what to change."""
         session = session_on(conn)
         checking = self.table(session).check(session)
         return Pending(checking, "inbox.check(...)") if session.is_async else run_sync(checking)
@@ -201,7 +200,7 @@ class Inbox:
         return Pending(migrating, "inbox.migrate(...)") if session.is_async else run_sync(migrating)
 
     def on_table(self, table: str, *, column: str) -> OnTable:
-        """Recognise duplicates by a unique key on your own business table instead of a row in ours."""
+        """Recognise duplicates by a unique key on your own business table, without a row in the inbox's."""
         return OnTable(table, column)
 
     # -- in a transaction of its own
@@ -223,13 +222,12 @@ class Inbox:
         - ``connect``: returns a connection for one message, or a context manager around one: ``pool.connection``,
           ``sessionmaker(engine)``, ``lambda: sqlite3.connect("shop.db")``, ``lambda: django.db.connection``. It is
           given back after the message: by leaving the context manager, else by closing it (never Django's).
-        - A serialization failure, a deadlock or a lost connection starts the whole of it again on a new transaction,
-          up to ``retries`` times, after a random time up to ``backoff``, doubled each time, at most ``max_backoff``.
-          Where the answer to the COMMIT was lost, this finds out what became of it: the insert waits for the old
-          transaction, and a committed one is answered with its stored result. The handler's own errors are never
-          repeated.
-        - ``max_attempts``: how often it may start before it is `AttemptsExhausted`, counted in a transaction of its
-          own before each start, so that a message which takes the process down is counted too.
+        - After a serialization failure, a deadlock or a lost connection all of it runs again in a new transaction, up
+          to ``retries`` times, after a random time up to ``backoff``, doubled each time, at most ``max_backoff``. If
+          the answer to the COMMIT was lost, this finds out what became of it: the insert waits for the old transaction,
+          and if that has committed, its stored result is returned. The handler's own errors are never repeated.
+        - ``max_attempts``: how often it may start before `AttemptsExhausted` is raised. Starts are counted in a
+          transaction of their own before the handler runs, so that a message that takes the process down is counted.
         - ``returns``: the type of the result, where the annotation does not say.
         - On first use it runs `check`, unless ``allow_unsafe``.
         """
@@ -251,8 +249,8 @@ class Inbox:
         return inbox_table(session.dialect, self.table_name)
 
     def key_for(self, message: Any, payload: Any = ...) -> InboxKey:
-        """How the row of ``message`` is named. Every error about the message itself is raised here, before any
-        statement is sent."""
+        """The key of the row of ``message``. Every error about the message itself is raised here, before any statement
+        is sent."""
         is_message = isinstance(message, Message)
         key = encode_key(message.key if is_message else message)
         if payload is not ...:
@@ -272,11 +270,11 @@ class Inbox:
         return InboxKey(self.scope, stored_key, key, fingerprints, self.retention_us)
 
     async def record(self, session: DriverAdapter, key: InboxKey) -> bool:
-        """`first` for a key that is made already."""
+        """`first`, for a tool that has made the key already."""
         return await record(self.table(session), session, key)
 
     async def record_many(self, session: DriverAdapter, keys: Sequence[InboxKey]) -> list[bool]:
-        """`first_many` for keys that are made already."""
+        """`first_many`, for a tool that has made the keys already."""
         return await record_many(self.table(session), session, keys)
 
     def codec_for(self, result_type: Any) -> Codec:
@@ -286,7 +284,7 @@ class Inbox:
             return Codec(result_type, self._max_result)
 
     def encode_result(self, codec: Codec, key: InboxKey, value: Any) -> bytes | None:
-        """The result as it is stored; None where it cannot be: the message is handled all the same."""
+        """Encode a result for the table. None if it cannot be stored: the message is handled all the same."""
         try:
             plain = codec.encode(value)
         except Unstorable:
@@ -294,7 +292,8 @@ class Inbox:
         return plain if self._privacy is None else self._privacy.seal(plain, key.scope, key.key, 0)
 
     def replay(self, codec: Codec, key: InboxKey, existing: ExistingRow) -> Any:
-        """The stored result for a duplicate. `PayloadMismatch` for another payload, `ResultNotStored` without one."""
+        """The stored result, for a duplicate. Raises `PayloadMismatch` for another payload, and `ResultNotStored`
+        without a result."""
         refuse_mismatch(key, existing)
         stored = existing.result
         if stored is not None and self._privacy is not None:
@@ -309,7 +308,7 @@ class Inbox:
         )
 
     async def _migrate(self, session: DriverAdapter) -> None:
-        if session.dialect == "postgresql":  # of two at once, both would find no table, and one fail to create it
+        if session.dialect == "postgresql":  # two migrations at once would both create the table, and one would fail
             await session.rows("SELECT pg_advisory_xact_lock(hashtext('effectonce migrate'))")
         for statement in strip_comments(self.schema_sql(session.dialect)).split(";"):
             if statement.strip():

@@ -1,7 +1,7 @@
-"""Recording keys in a transaction that is already open: insert rows, and undo them where the caller could keep half.
+"""Records keys in the caller's open transaction: inserts their rows, and removes them again if something fails.
 
-What the caller's transaction commits must be either the row and its effect, or neither. So a cancelled insert, a
-mismatch inside of a batch and a failed call each leave no row behind, even where the caller goes on and commits.
+The caller's transaction must commit either the row and its effect, or neither. So a cancelled insert, a mismatch inside
+a batch and a failed call leave no row behind, even if the caller continues and commits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 async def record(table: InboxTable, session: DriverAdapter, key: InboxKey) -> bool:
-    """Insert the row of ``key``. Returns whether it is new; `PayloadMismatch` if it was used for another payload."""
+    """Insert the row of ``key``. Returns whether it is new. Raises `PayloadMismatch` if the row that exists was written
+    for another payload."""
     require_transaction_still(session)
     existing = await _insert_or_undo(
         table,
@@ -37,9 +38,9 @@ async def record(table: InboxTable, session: DriverAdapter, key: InboxKey) -> bo
 
 
 async def record_many(table: InboxTable, session: DriverAdapter, keys: Sequence[InboxKey]) -> list[bool]:
-    """Insert the rows of ``keys`` in one statement. Returns whether each is new; of equal keys, the first can be.
+    """Insert the rows of ``keys`` in one statement. Returns for each whether it is new; of equal keys only the first.
 
-    `PayloadMismatch` if any has another payload than before: then none of them is recorded.
+    Raises `PayloadMismatch`, and records none of them, if a row exists that was written for another payload.
     """
     unique: dict[str, InboxKey] = {}
     for key in keys:
@@ -63,7 +64,7 @@ async def record_many(table: InboxTable, session: DriverAdapter, keys: Sequence[
         for text, row in existing.items():
             refuse_mismatch(unique[text], row)
     except PayloadMismatch:
-        # A caller who goes on and commits would otherwise have the others recorded, and not done.
+        # If the caller continues and commits, the others would be recorded without having been handled.
         await table.forget_many(session, inserted_keys(existing))
         raise
     return [unique[key.key] is key and key.key not in existing for key in keys]
@@ -76,8 +77,8 @@ async def _insert_or_undo(
     insert: Callable[[], Awaitable[T]],
     inserted_keys: Callable[[T], list[InboxKey]],
 ) -> T:
-    """Run ``insert``. Where it is cancelled, its rows are deleted, or the transaction is made to fail: the statement
-    may have been executed all the same, and the caller may go on and commit."""
+    """Run ``insert``. If it is cancelled, delete its rows, or make the transaction fail: the statement may have been
+    executed all the same, and the caller may continue and commit."""
     if not session.outlives_cancel:
         try:
             return await insert()
@@ -101,9 +102,9 @@ async def _insert_or_undo(
 
 
 async def undo(session: DriverAdapter, savepoint: Any, error: BaseException) -> None:
-    """Roll back to ``savepoint`` because of ``error``, which the caller of this raises.
+    """Roll back to ``savepoint`` because of ``error``, which the caller raises afterwards.
 
-    `TransactionConflict` where the database has ended the whole transaction: then more is undone than this call.
+    Raises `TransactionConflict` if the database has ended the whole transaction: then more is undone than this call.
     """
     try:
         await session.roll_back_to(savepoint)
@@ -119,7 +120,7 @@ async def undo(session: DriverAdapter, savepoint: Any, error: BaseException) -> 
 
 
 def refuse_mismatch(key: InboxKey, existing: ExistingRow) -> None:
-    """`PayloadMismatch` if the row was written for another payload."""
+    """Raise `PayloadMismatch` if the row was written for another payload."""
     if existing.mismatches(key):
         raise PayloadMismatch(
             f"{describe(key)} was used before with another payload; a retry must send the same payload, and a "
@@ -128,13 +129,13 @@ def refuse_mismatch(key: InboxKey, existing: ExistingRow) -> None:
 
 
 def require_transaction_still(session: DriverAdapter) -> None:
-    """On an async connection an answer may be awaited long after it was asked for, when the transaction is over."""
+    """Check again on an async connection: the answer may be awaited after the transaction has ended."""
     if session.is_async:
         session.require_transaction()
 
 
 def outcome_of(key: InboxKey, message: Any, value: Any, *, replayed: bool, attempt: int | None = None) -> Outcome[Any]:
-    """The `Outcome` of a handled message. ``attempt``: as counted in the database; None or 0: the broker's count."""
+    """The `Outcome` of a handled message. ``attempt``: the database's count; None or 0: use the broker's count."""
     if not attempt:
         attempt = message.attempt if isinstance(message, Message) else 1
     return Outcome(value, replayed, key.plain_key, key.scope, attempt)

@@ -20,12 +20,12 @@ from effectonce.values.identity import digest
 
 MAX_BATCH: Final = 5000  # messages of one `first_many`
 MAX_TABLE_NAME: Final = 47  # characters, so that the names of its indexes stay under PostgreSQL's limit of 63
-MAX_INSERT_ROUNDS: Final = 5  # a row may be there for the insert, and purged before it is read
+MAX_INSERT_ROUNDS: Final = 5  # a row may exist at the insert, and be purged before it is read
 _NO_FINGERPRINT: Final = bytes(FINGERPRINT_SIZE)  # in a batch, in place of a fingerprint
 
 
 class InboxKey(Struct, gc=False):
-    """A message as its row names it."""
+    """The identity of a message in the table, with what its row will hold."""
 
     scope: str
     key: str  # a keyed hash of `plain_key` where the inbox is private
@@ -45,7 +45,7 @@ class InboxKey(Struct, gc=False):
 
 
 class ExistingRow(Struct, gc=False):
-    """The row that an earlier delivery has left, as a duplicate reads it."""
+    """The row of an earlier delivery, as a duplicate reads it."""
 
     fingerprint: bytes | None
     result: bytes | None
@@ -141,7 +141,7 @@ class TextKeyTable(InboxTable):
             if inserted:
                 ((key.row_mark,),) = inserted
                 return None
-            if not result and not key.fingerprints:  # that the row is there is all that matters
+            if not result and not key.fingerprints:  # the caller needs no column of it
                 return ExistingRow(None, None)
             for fingerprint, stored in await session.rows(self._sql["find"], (key.scope, key.key)):
                 return ExistingRow(_bytes(fingerprint), _bytes(stored))
@@ -238,7 +238,7 @@ class SQLiteInboxTable(TextKeyTable):
 
 
 class MySQLInboxTable(InboxTable):
-    """A table whose primary key is a hash. A row is new if it holds the nonce that its own insert has sent."""
+    """A table whose primary key is a hash. A row is new if it holds the nonce of this insert."""
 
     async def insert(self, session: DriverSession, key: InboxKey, *, result: bool) -> ExistingRow | None:
         existing = await self._insert_or_read(session, [key], "result" if result else "NULL")
@@ -348,17 +348,17 @@ _TABLES: dict[Dialect, type[InboxTable]] = {
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Some drivers give memoryview or bytearray."""
+    """Convert to bytes: some drivers return a memoryview or bytearray."""
     return None if value is None else bytes(value)
 
 
 def _text(value: Any) -> str:
-    """Some connections are set up to give texts as bytes."""
+    """Convert to str: some connections are set up to return texts as bytes."""
     return value if isinstance(value, str) else bytes(value).decode()
 
 
 def _purged_meanwhile() -> TransactionConflict:
     return TransactionConflict(
-        "the record of this key was there for the insert, and deleted before it was read; roll back, and run the whole "
+        "the row of this key existed at the insert, and was purged before it was read; roll back, and run the whole "
         "transaction again"
     )

@@ -1,4 +1,4 @@
-"""A transaction that the inbox begins and ends itself, on a connection that it opens for the purpose."""
+"""`InboxTransaction`: a transaction that the inbox begins and ends itself, on a connection that it opens for it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ log: Final = logging.getLogger("effectonce")
 
 
 class InboxTransaction:
-    """At most one open connection, and one transaction on it. It may be opened again after `abort`."""
+    """At most one open connection, and one transaction on it. `open` may be called again after `abort`."""
 
     def __init__(self, handler: TransactionalHandler) -> None:
         self.handler = handler
-        #: After `abort`: our error to raise in place of the driver's; None: raise the driver's.
+        #: After `abort`: the error to raise in place of the driver's; None: raise the driver's.
         self.translated_error: Exception | None = None
         self._session: DriverAdapter | None = None
-        self._leave_manager: Callable[..., Any] | None = None  # `__exit__` or `__aexit__` of what connect= gave
+        self._leave_manager: Callable[..., Any] | None = None  # `__exit__` or `__aexit__` of what connect= returned
         self._is_open = False  # a transaction was begun and has not been ended
-        self._is_marked = False
+        self._is_marked = False  # `mark` was called in it
         self._retries = 0
 
     @property
@@ -44,7 +44,7 @@ class InboxTransaction:
         try:
             await session.begin()
         except ConfigurationError:
-            self._session = None  # other code has a transaction open there: it is neither ended nor closed here
+            self._session = None  # other code has a transaction open there, so leave the connection alone
             raise
         self._is_open = True
         if handler.needs_check:
@@ -53,12 +53,13 @@ class InboxTransaction:
         return session
 
     async def mark(self) -> None:
-        """Mark the transaction, after its rows were inserted and before a handler runs: see `is_foreign`."""
+        """Set a mark (a savepoint) after the rows were inserted and before a handler runs. If the handler ends the
+        transaction, the mark is gone: so `handler_ended_transaction` notices."""
         await self.session.mark()
         self._is_marked = True
 
-    async def is_foreign(self) -> bool:
-        """Whether a handler has ended the transaction that was marked. If not, everything since the mark is undone."""
+    async def handler_ended_transaction(self) -> bool:
+        """Whether a handler ended the transaction that was marked. If not, this rolls back to the mark."""
         session, was_marked, self._is_marked = self.session, self._is_marked, False
         try:
             return was_marked and (await session.has_ended() or not await session.is_marked(release=False))
@@ -73,8 +74,8 @@ class InboxTransaction:
     async def abort(self, error: BaseException) -> float | None:
         """Roll back because of ``error``, and give the connection back.
 
-        Returns the seconds after which to start again, where the database and not the handler is the cause. None: raise
-        `translated_error`, or ``error`` where there is none.
+        Returns the seconds after which to start again, if the database and not the handler is the cause. None: raise
+        `translated_error`, or ``error`` if that is None.
         """
         session = self._session
         cause = connect_error(error) if session is None else session.database_failure(error)
@@ -87,7 +88,7 @@ class InboxTransaction:
                     cause = ended_by_handler
                 except Exception:  # the connection is broken, and the database rolls back for it
                     pass
-        finally:  # also where a second cancellation interrupts the rollback
+        finally:  # even if a second cancellation interrupts the rollback
             await self.give_back(error)
         if isinstance(cause, TransactionConflict | ConnectionLost) and self._retries < self.handler.options.retries:
             pause = self.handler.backoff(self._retries)
@@ -101,7 +102,7 @@ class InboxTransaction:
         await self.session.roll_back()
 
     async def _connect(self) -> DriverAdapter:
-        """Call connect=, which gives a connection, an awaitable of one, or a context manager around one."""
+        """Call connect=, which returns a connection, an awaitable of one, or a context manager around one."""
         is_async = self.handler.is_async
         connection = self.handler.options.connect()
         kind = type(connection)
@@ -129,14 +130,14 @@ class InboxTransaction:
     def _mismatch(self, connections: Literal["sync", "async"]) -> SyncAsyncMismatch:
         declared = "`async def`" if self.handler.is_async else "a plain `def`"
         return SyncAsyncMismatch(
-            f"{name_of(self.handler.fn)} is {declared}, and connect= gives {connections} connections; make both sync, "
-            "or both async"
+            f"{name_of(self.handler.fn)} is {declared}, and connect= returns {connections} connections; make both "
+            "sync, or both async"
         )
 
     async def give_back(self, error: BaseException | None = None) -> None:
-        """Leave the context manager, or close the connection. A failure to do so is logged: the transaction has ended.
+        """Leave the context manager, or close the connection. If that fails it is logged: the transaction has ended.
 
-        The manager gets ``error``, so that one which commits on a clean exit does not.
+        The manager is passed ``error``, since some managers commit when they are left without one.
         """
         session, self._session = self._session, None
         leave, self._leave_manager = self._leave_manager, None

@@ -27,7 +27,7 @@ from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
 from effectonce.core.codec import Codec
 from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
-from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.finish import abort, finish, leave
 from effectonce.core.guarded_call.run import Policy
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, MissingKey, Retryable
@@ -105,7 +105,7 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
         guard = self._guard
         try:
             policy = guard.policy_of(_find_handler(call_next))
-            run = prepare(guard.store.runtime, policy, guard.key_of(msg), fingerprints(bytes(msg.body)))
+            run = prepare_run(guard.store.runtime, policy, guard.key_of(msg), fingerprints(bytes(msg.body)))
             client = run.runtime.async_client()
             await begin(run, client)
         except EffectOnceError as error:

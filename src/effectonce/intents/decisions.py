@@ -10,7 +10,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, StoreUnavailable, show
 from effectonce.record import Record
 
-from .claimed import ClaimedIntent
+from .claimed_intent import ClaimedIntent
 from .operations import IntentOperation
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def apply_decision(intents: Intents, record: Record, id: str, outcome: IntentDec
 async def _write_decision(operation: IntentOperation[Any, Any], id: str, outcome: bytes | None) -> None:
     """Write the decision to the log of a transactional intent: its result, or (None) that it starts over. Until then
     its log says "in doubt", so that a process that claims it first puts it back."""
-    run = operation.prepare(id)
+    run = operation.prepare_run(id)
     client = run.runtime.sync_client()
     try:
         await begin(run, client)

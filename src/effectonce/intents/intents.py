@@ -46,7 +46,7 @@ from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
 from .log import LoggedIntent, ResendRules, decode_log
 from .operations import Classifier, Intent, IntentOperation, Reconciler, Req
 from .orphans import find_orphaned_scopes, list_records, rebuild_id
-from .recovery import IntentRecovery, Recovered
+from .recovery import IntentRecovery, RecoveryCounts
 
 logger = logging.getLogger("effectonce")
 
@@ -163,7 +163,7 @@ class Intents:
 
     def recover(
         self, *, idle: Duration = "1m", limit: int | None = None, stop: Callable[[], bool] = never_stop
-    ) -> Recovered:
+    ) -> RecoveryCounts:
         """Resume every unfinished intent that has not changed for ``idle``. With ``limit``, resume so many, and the
         next call continues there. ``stop`` is asked before each: once it returns True, the rest is left. It is safe
         to run several at once, and beside the workers. Async operations are left to `arecover`. An operation that
@@ -175,7 +175,7 @@ class Intents:
 
     async def arecover(
         self, *, idle: Duration = "1m", limit: int | None = None, stop: Callable[[], bool] = never_stop
-    ) -> Recovered:
+    ) -> RecoveryCounts:
         """`recover`, for async operations; several at a time."""
         return await self._recovery.arecover(micros(idle, "idle"), limit, stop)
 
@@ -252,12 +252,12 @@ class Intents:
             operation.check_reconciler()
             if retention < horizon:
                 raise ConfigurationError(
-                    f"{operation!r} keeps finished intents for {readable(retention)}, and messages may come again for "
-                    f"{readable(horizon)}: it would be sent again; lengthen retention="
+                    f"{operation!r} keeps finished intents for {readable(retention)}, and messages may be redelivered "
+                    f"for {readable(horizon)}: it would be sent again; lengthen retention="
                 )
             if rules.keyed and rules.window - rules.margin < horizon and operation.reconciler is None:
                 raise ConfigurationError(
-                    f"{rules.provider} keeps keys for {readable(rules.window)}, and messages may come again for "
+                    f"{rules.provider} keeps keys for {readable(rules.window)}, and messages may be redelivered for "
                     f"{readable(horizon)}: add a reconciler (@intents.reconcile({rules.provider!r})), or shorten that"
                 )
         self._warn_of_orphans()

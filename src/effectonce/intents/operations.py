@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 from msgspec import Struct
 
 from effectonce.core.codec import Codec, Unstorable
-from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.run import Policy, Run, current_run
 from effectonce.core.notes import seal_note
 from effectonce.core.run_sync import run_sync
@@ -21,9 +21,9 @@ from effectonce.providers import Provider, Verdict
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
-from .claimed import ClaimedIntent
+from .claimed_intent import ClaimedIntent
 from .log import LoggedIntent, ResendRules, encode_log
-from .runner import Ended, IntentRunner
+from .runner import IntentResult, IntentRunner
 from .transactional import Sent
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class IntentOperation(Generic[Req, Res]):
         return self._intents.reconcilers.get(self.provider.name)
 
     def __call__(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Res:
-        """Do it once for ``key``. Await it if the function is async."""
+        """Do it once for ``key``, and return its result. Await that if the function is async."""
         run = self._prepare_new(request, key, account, step)
         return self._execute(run, as_outcome=False)  # type: ignore[no-any-return]
 
@@ -111,30 +111,30 @@ class IntentOperation(Generic[Req, Res]):
     # -- one intent
 
     def _prepare_new(self, request: Req, key: Key, account: str, step: str, transactional: bool = False) -> Run:
-        """Prepare the run of an intent that may be new, unclaimed. Raises `ConfigurationError` where the request
-        cannot be stored."""
+        """Make the run of an intent that may be new. Raises `ConfigurationError` if the request cannot be stored."""
         try:
             body = self.requests.encode(request)
         except Unstorable as error:
             raise ConfigurationError(f"this request cannot be stored: {error}; nothing was sent") from error
         name = encode_key(key)
-        run = self.prepare(self.rules.intent_id(name, account, step), fingerprints(request))
+        run = self.prepare_run(self.rules.intent_id(name, account, step), fingerprints(request))
         log = LoggedIntent(body, name, account, step, transactional=transactional, in_saga=run.min_retention > 0)
         run.note = seal_note(run, encode_log(log))
         return run
 
-    def prepare(self, id: str, prints: bytes = b"") -> Run:
-        """Prepare a run of the intent ``id``, unclaimed. Raises `ConfigurationError` on a store without notes."""
+    def prepare_run(self, id: str, request_fingerprints: bytes = b"") -> Run:
+        """Make a run of the intent ``id``, which is not claimed yet. Raises `ConfigurationError` on a store without
+        notes."""
         runtime = self._intents.store.runtime
         if not runtime.backend.capabilities.notes:
             raise ConfigurationError(
                 f"{runtime.backend!r} keeps no notes, which intents need; use sqlite://, postgresql:// or mysql://"
             )
         self.check_reconciler()
-        return prepare(runtime, self.policy, id, prints)
+        return prepare_run(runtime, self.policy, id, request_fingerprints)
 
     def check_reconciler(self) -> None:
-        """Raise `SyncAsyncMismatch` where one of the function and its provider's reconciler is async and one is not."""
+        """Raise `SyncAsyncMismatch` unless the function and its provider's reconciler are both sync, or both async."""
         if self.reconciler is not None and is_async(self.reconciler) != self.is_async:
             kind = "async def" if self.is_async else "a plain def"
             raise SyncAsyncMismatch(f"the reconciler of {self.provider.name} must be {kind}, as {self!r} is")
@@ -143,12 +143,12 @@ class IntentOperation(Generic[Req, Res]):
         """Run the intent and return its result, or an `Outcome`; a coroutine of it if the function is async."""
         if self.is_async:
             return self._execute_async(run, as_outcome)
-        return _take_result(run, run_sync(self.run_intent(run, run.runtime.sync_client())), as_outcome)
+        return _unwrap(run, run_sync(self.run_intent(run, run.runtime.sync_client())), as_outcome)
 
     async def _execute_async(self, run: Run, as_outcome: bool) -> Any:
-        return _take_result(run, await self.run_intent(run, run.runtime.async_client()), as_outcome)
+        return _unwrap(run, await self.run_intent(run, run.runtime.async_client()), as_outcome)
 
-    async def run_intent(self, run: Run, client: StoreClient, completion: Completion = "record") -> Ended:
+    async def run_intent(self, run: Run, client: StoreClient, completion: Completion = "record") -> IntentResult:
         """Run an intent from its claim to its settlement. With ``completion="leave"`` a success is not settled."""
         left_to_caller = False
         # The run may have been prepared long ago: its lease counts from now.
@@ -156,14 +156,14 @@ class IntentOperation(Generic[Req, Res]):
         try:
             await begin(run, client)
             if run.replayed:
-                return run.value, None
+                return IntentResult(run.value)
             current_run.set(run)
             claimed = ClaimedIntent(run, client, self.rules, self.reconciler is not None, claimed_after)
             runner = IntentRunner(self, claimed, recovering=completion == "recover")
             verdict, error = await runner.run()
             if verdict.kind == "success" and completion == "leave":
                 left_to_caller = True
-                return verdict.result, None
+                return IntentResult(verdict.result)
             return await runner.settle(verdict, error)
         finally:
             if not left_to_caller:
@@ -187,20 +187,21 @@ class IntentOperation(Generic[Req, Res]):
         return f"<intent {self.scope} {name_of(self.function)}>"
 
 
-def _take_result(run: Run, ended: Ended, as_outcome: bool) -> Any:
-    value, error = ended
-    if error is not None:
-        raise error
-    return Outcome(value, run.replayed, run.key, run.scope, run.attempt) if as_outcome else value
+def _unwrap(run: Run, result: IntentResult, as_outcome: bool) -> Any:
+    if result.error is not None:
+        raise result.error
+    if as_outcome:
+        return Outcome(result.value, run.replayed, run.key, run.scope, run.attempt)
+    return result.value
 
 
 def _request_type(function: Any) -> Any:
-    """Return ``Req`` of a first parameter that is annotated ``Intent[Req]``; Any where it is not."""
+    """Return ``Req`` if the first parameter is annotated ``Intent[Req]``; otherwise Any."""
     try:
         hints = typing.get_type_hints(function)
     except NameError as error:
         raise ConfigurationError(
-            f"the annotations of {name_of(function)} name something that is not there yet ({error}); define the type "
+            f"the annotations of {name_of(function)} name something that is not defined yet ({error}); define the type "
             "of its requests before it"
         ) from error
     hints.pop("return", None)

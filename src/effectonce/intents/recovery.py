@@ -1,4 +1,4 @@
-"""`IntentRecovery`: resumes the intents that no process runs and none has finished."""
+"""`IntentRecovery`: resumes the intents that other processes left unfinished."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("effectonce")
 
 
-class Recovered(Struct, frozen=True):
-    """The result of one recovery, in numbers of intents."""
+class RecoveryCounts(Struct, frozen=True):
+    """The result of one recovery: the number of intents with each outcome."""
 
     done: int = 0
     failed: int = 0
@@ -44,7 +44,7 @@ class IntentRecovery:
         self._intents = intents
         self._unfinished: dict[str, UnfinishedRecords] = {}  # by scope
 
-    def recover(self, idle: int, limit: int | None, stop: Callable[[], bool]) -> Recovered:
+    def recover(self, idle: int, limit: int | None, stop: Callable[[], bool]) -> RecoveryCounts:
         remember_signal_handlers()
         client = self._intents.store.runtime.sync_client()
         results: Counter[str] = Counter()
@@ -52,9 +52,9 @@ class IntentRecovery:
             if stop():
                 break
             results[run_sync(self._recover_one(operation, record, client))] += 1
-        return Recovered(**results)
+        return RecoveryCounts(**results)
 
-    async def arecover(self, idle: int, limit: int | None, stop: Callable[[], bool]) -> Recovered:
+    async def arecover(self, idle: int, limit: int | None, stop: Callable[[], bool]) -> RecoveryCounts:
         remember_signal_handlers()
         client = self._intents.store.runtime.async_client()
         results: Counter[str] = Counter()
@@ -66,7 +66,7 @@ class IntentRecovery:
         while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
             recoveries = (self._recover_one(operation, record, client) for operation, record in chunk)
             results.update(await asyncio.gather(*recoveries))
-        return Recovered(**results)
+        return RecoveryCounts(**results)
 
     def _find(self, idle: int, limit: int | None, is_async: bool) -> Iterator[tuple[IntentOperation[Any, Any], Record]]:
         """Yield unfinished intents of all operations, up to ``limit`` in all. With limit=0 or less the first operation
@@ -82,14 +82,14 @@ class IntentRecovery:
                         yield operation, record
 
     async def _recover_one(self, operation: IntentOperation[Any, Any], record: Record, client: StoreClient) -> str:
-        """Resume one intent. Returns a field name of `Recovered`: one that is broken must not keep the others
+        """Resume one intent. Returns a field name of `RecoveryCounts`: one that is broken must not keep the others
         waiting."""
         error: BaseException | None
         try:
             log = self._intents.log(record)
             if log.outcome is not None or log.in_saga:
                 return "later"
-            run = operation.prepare(self._intents.id_of(record))
+            run = operation.prepare_run(self._intents.id_of(record))
             _, error = await operation.run_intent(run, client, "recover")
         except (Retryable, InDoubt, LeaseLost, PermanentFailure, ResultNotStored) as raised:
             error = raised

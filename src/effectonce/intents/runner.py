@@ -5,7 +5,7 @@ Written once for sync and async operations: everything that waits goes through t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,14 +25,18 @@ from effectonce.errors import (
 from effectonce.guard.introspection import refuse_lazy
 from effectonce.providers import Verdict, classify
 
-from .claimed import ClaimedIntent
+from .claimed_intent import ClaimedIntent
 
 if TYPE_CHECKING:
     from .operations import IntentOperation
 
-Ended = tuple[Any, BaseException | None]
-"""The result or the error of an intent. An error of the user's function is returned, since a StopIteration must not
-pass through a coroutine."""
+
+class IntentResult(NamedTuple):
+    """How an intent ended. An error of the user's function is returned, not raised: a coroutine would turn its
+    StopIteration into a RuntimeError."""
+
+    value: Any = None
+    error: BaseException | None = None
 
 
 class IntentRunner:
@@ -48,8 +52,8 @@ class IntentRunner:
         self._recovering = recovering
 
     async def run(self) -> tuple[Verdict, Exception | None]:
-        """Send it, unless its outcome is recorded or the reconciler knows it. Returns the verdict, and the error that
-        the operation raised."""
+        """Send the intent, unless its outcome is recorded or the reconciler knows it. Returns the verdict, and the
+        error that the operation raised."""
         request, verdict = await self._read_request()
         if verdict is None:
             verdict = await self._reconcile(request)
@@ -64,7 +68,7 @@ class IntentRunner:
             raise
 
     async def _read_request(self) -> tuple[Any, Verdict | None]:
-        """Read the frozen request, and its outcome where that is recorded; before anything is counted."""
+        """Read the frozen request, and its outcome if that is recorded. Called before an attempt is counted."""
         operation, log = self._operation, self._claimed.log
         if log.doubted:  # an operator's decision did not reach the log: it has to be made again
             await self._claimed.doubt("it waits for an operator")
@@ -76,7 +80,7 @@ class IntentRunner:
             raise
 
     async def _reconcile(self, request: Any) -> Verdict | None:
-        """Ask the reconciler where a resend is not safe. None: send it."""
+        """If a resend is not safe, ask the reconciler for the verdict. None: send the intent."""
         claimed, operation = self._claimed, self._operation
         if claimed.decide_next() == "send":
             return None
@@ -146,29 +150,29 @@ class IntentRunner:
             return Verdict.unknown(f"{verdict.why}, which says nothing about the send before", verdict.retry_after)
         return verdict  # type: ignore[no-any-return]
 
-    async def settle(self, verdict: Verdict, error: Exception | None) -> Ended:
+    async def settle(self, verdict: Verdict, error: Exception | None) -> IntentResult:
         """Settle the intent as ``verdict`` says."""
         claimed = self._claimed
         if verdict.kind == "success" and self._recovering and claimed.log.transactional:
             return await self._leave_to_delivery(verdict.result)
         if verdict.kind == "success":
             await finish(claimed.run, claimed.client, verdict.result)
-            return verdict.result, None
+            return IntentResult(verdict.result)
         if verdict.kind == "failure":
             await claimed.fail(error, verdict.why)
             failure = PermanentFailure(f"intent {claimed.run.key} failed for good: {verdict.why}", "refused")
-            return None, error or failure
+            return IntentResult(error=error or failure)
         try:
             if verdict.kind == "not_executed":
                 await claimed.leave_not_executed(verdict.why, verdict.retry_after)
             await claimed.leave_unknown(verdict.why, verdict.retry_after)
         except (Retryable, InDoubt) as unknown:
             if isinstance(error, SyncAsyncMismatch):  # the defect to fix
-                return None, error
+                return IntentResult(error=error)
             unknown.__cause__ = error
-            return None, unknown
+            return IntentResult(error=unknown)
 
-    async def _leave_to_delivery(self, result: Any) -> Ended:
+    async def _leave_to_delivery(self, result: Any) -> IntentResult:
         """Record the result of a transactional intent for the delivery that writes its rows."""
         run = self._claimed.run
         outcome = encode_result(run, result)
@@ -176,7 +180,8 @@ class IntentRunner:
             await self._claimed.leave("it waits for its delivery")
         else:
             await self._claimed.record_outcome(outcome)
-        return None, OutcomeUnknown(f"intent {run.key} happened, and waits for the delivery that writes its rows", 0.0)
+        waits = OutcomeUnknown(f"intent {run.key} happened, and waits for the delivery that writes its rows", 0.0)
+        return IntentResult(error=waits)
 
 
 def _with_text_reason(verdict: Verdict) -> Verdict:

@@ -1,4 +1,4 @@
-"""`Sent`: an effect that has happened, and whose completion commits with the caller's own rows."""
+"""`Sent`: a transactional intent. Its effect has happened, and its completion commits with the caller's own rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from effectonce.sessions import session_on
 
 if TYPE_CHECKING:
     from .operations import IntentOperation
-    from .runner import Ended
+    from .runner import IntentResult
 
 Res = TypeVar("Res")
 
@@ -32,9 +32,9 @@ class Sent(Generic[Res]):
                     outbox.send(conn, …)
                 sent.complete(conn)
 
-    Until that commits the intent is open: after a crash the next delivery sends it again with the same key, gets the
-    provider's answer once more, and comes to this block again. ``replayed``: it was completed before, with its rows, so
-    writing them again would double them.
+    Until that commits the intent is unfinished: after a crash the next delivery sends it again with the same key, gets
+    the provider's answer once more, and enters this block again. ``replayed``: it was completed before, with its rows,
+    so writing them again would double them.
     """
 
     def __init__(self, operation: IntentOperation[Any, Res], run: Run) -> None:
@@ -52,9 +52,9 @@ class Sent(Generic[Res]):
         return self._run.replayed
 
     def complete(self, connection: Any, result: Any = ...) -> Any:
-        """Record the success, with its result, in the transaction that is open on ``connection``; `await` it on an
-        async one. Raises `LeaseLost` where another process has resumed this intent: roll back then. A replay has
-        nothing to record."""
+        """Record the success, with its result, in the transaction that is open on ``connection``. Await it if that is
+        async. Raises `LeaseLost` if another process has resumed this intent: roll back then. A replay records nothing.
+        """
         session = session_on(connection)
         session.require_transaction()
         written = self._write_completion(session, self._result if result is ... else result)
@@ -95,10 +95,10 @@ class Sent(Generic[Res]):
     async def __aenter__(self) -> Sent[Res]:
         return self._enter(await self._operation.run_intent(self._run, self._run.runtime.async_client(), "leave"))
 
-    def _enter(self, ended: Ended) -> Sent[Res]:
-        self._result, error = ended
-        if error is not None:
-            raise error
+    def _enter(self, result: IntentResult) -> Sent[Res]:
+        if result.error is not None:
+            raise result.error
+        self._result = result.value
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -110,7 +110,7 @@ class Sent(Generic[Res]):
         await self._exit(self._run.runtime.async_client())
 
     async def _exit(self, client: StoreClient) -> None:
-        """Release an intent that was not completed. One that was is settled by the caller's commit, and only the
+        """Release the intent if `complete` was not called. Otherwise the caller's commit settles it, and only the
         database knows whether that happened."""
         run = self._run
         if not run.replayed and run.active:

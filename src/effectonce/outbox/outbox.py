@@ -54,7 +54,7 @@ class Outbox:
     ) -> None:
         if type(max_size) is not int or max_size < 1:
             raise InvalidOption(f"max_size={max_size!r} must be a number of bytes, more than zero")
-        outbox_words("postgresql", table)  # refuses what no database could name a table and its indexes
+        outbox_words("postgresql", table)  # refuses a name that is not valid for a table and its indexes
         self.to = require_name(to)
         self.table = table
         self.max_size = max_size
@@ -107,7 +107,7 @@ class Outbox:
                 await session.rows(sql, _params(session.dialect, batch))
         except GeneratorExit:
             raise
-        except BaseException:  # a caller who goes on and commits would send only some of them
+        except BaseException:  # if the caller continues and commits, only some of them would be sent
             if savepoint is not None:
                 with suppress(Exception):
                     await session.roll_back_to(savepoint)
@@ -117,7 +117,7 @@ class Outbox:
         notify(self.table)
 
     def row_for(self, message: Message[Any]) -> NewOutboxRow:
-        """The row of ``message``; refuses one that cannot be stored."""
+        """Make the row of ``message``. Raises an error for a message that cannot be stored."""
         if not isinstance(message, Message):
             raise ConfigurationError(
                 f"an outbox sends a Message, not {type(message).__name__}; write eo.Message(type=…, data=…)"
@@ -155,18 +155,18 @@ class NewOutboxRow(NamedTuple):
     message_id: str
     destination: str
     ordering_key: str | None
-    line: int | None  # a hash of the ordering key: rows of one line leave in their order
+    line: int | None  # a hash of destination and ordering key: rows of one line are published in their order
     type: str
     headers: str
     payload: bytes
-    content: str  # json, or bytes: what the payload is
+    content: str  # the kind of payload: "json" or "bytes"
     trace_id: str | None
     source: str
     time: str | None  # RFC 3339
 
 
 def message_of(row: OutboxRow) -> Message[Any]:
-    """The message that was sent, its data as JSON reads it."""
+    """Read the message back from its row. Its data is what JSON gives, not the original type."""
     return Message(
         data=row.payload if row.content == "bytes" else msgspec.json.decode(row.payload),
         type=row.type,
@@ -181,7 +181,7 @@ def message_of(row: OutboxRow) -> Message[Any]:
 
 
 def _encode(message: Message[Any]) -> tuple[str, bytes, str]:
-    """The headers, the payload, and what the payload is."""
+    """Encode the headers and the payload. The last value is the column ``content``."""
     headers, data = message.headers, message.data
     if not all(type(name) is str and type(value) is str for name, value in headers.items()):
         raise ConfigurationError(
@@ -199,7 +199,7 @@ def _encode(message: Message[Any]) -> tuple[str, bytes, str]:
 
 
 def _require_texts(row: NewOutboxRow) -> None:
-    """Refuse texts that some database would refuse, or truncate, in the middle of the transaction."""
+    """Raise an error for texts that some database would refuse, or truncate, in the middle of the transaction."""
     texts = {
         "id": row.message_id,
         "key": row.id,
@@ -235,7 +235,7 @@ _POSTGRES_TYPES = {"line": "bigint", "payload": "bytea"}  # the other columns ar
 
 
 def _statement_batches(rows: Sequence[NewOutboxRow]) -> Iterator[Sequence[NewOutboxRow]]:
-    """The rows in their order, as many together as one statement takes."""
+    """Split ``rows``, in their order, into what one statement takes."""
     batch: list[NewOutboxRow] = []
     batch_size = 0
     for row in rows:
@@ -278,7 +278,7 @@ def _params(dialect: Dialect, rows: Sequence[NewOutboxRow]) -> list[Any]:
 
 
 def _hex(value: Any) -> Any:
-    """In hexadecimal: immune to the quoting mode and the character set of the caller's connection."""
+    """Write ``value`` in hexadecimal, which no quoting mode or character set of the caller's connection changes."""
     if isinstance(value, str):
         return value.encode().hex()
     return value.hex() if isinstance(value, bytes) else value

@@ -1,15 +1,15 @@
-"""Classifying a response or an exception: did the effect happen? The one place that decides it.
+"""Classifies a response or an exception: did the effect happen? This is the one place that decides it.
 
-An exception shows one of three facts: the request **never left**; it was **answered**, with a status; its outcome is
-**unknown**: a timeout, a reset, a reply that was cut off. Other exceptions show nothing, like a `ValueError`. How these
-are judged depends on the caller:
+An exception shows one of three facts: the request **never left**; it was **answered**, with a status; or its outcome is
+**unknown**, after a timeout, a reset, or a reply that was cut off. Other exceptions, like a `ValueError`, show nothing.
+How those are judged depends on the caller:
 
-- `classify`, for intents: *unknown*. An operation does nothing but its call, so its exception may have come after the
-  effect, and a resend under the same key is safe.
-- `is_ambiguous`, for the steps of sagas: *a failure*. A step is the user's own code, and raising is how it says no.
-  Only an exception that is itself of unknown outcome, or whose cause is, leaves the saga where it is.
+- `classify`, for intents: as *unknown*. An operation does nothing but its call, so the exception may have come after
+  the effect, and a resend under the same key is safe.
+- `is_ambiguous`, for the steps of sagas: as *a failure*. A step is the user's own code, which raises to report a
+  failure. Only an exception of unknown outcome, or one with such a cause, stops the saga where it is.
 
-Both rely on "never left" to act, so it has to be proved: see `client_retries`.
+If the request never left, it is sent again, so that has to be proved: see `client_retries`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from effectonce.errors import (
     LeaseLost,
     OutcomeUnknown,
     StoreUnavailable,
-    scrubbed,
+    scrub_urls,
     show,
 )
 from effectonce.values.retry_after import parse_retry_after
 
 from . import outcome_fields as fields
+from .catalog import Provider
 from .client_retries import NEVER_LEFT, sent_before_answer, sent_before_error
-from .registry import Provider
 from .verdicts import Verdict
 
 _MAX_RETRY_AFTER_S: Final = 3600.0
 _UNREADABLE_RETRY_AFTER_S: Final = 60.0
 
-#: Web frameworks, whose errors are the step's own answer to its caller.
+#: Web frameworks. A step inside a web handler raises their errors to answer its own caller.
 SERVER_PACKAGES: Final = frozenset(
     ("starlette", "fastapi", "werkzeug", "rest_framework", "litestar", "sanic", "falcon")
 )
@@ -55,19 +55,19 @@ UNKNOWN_OUTCOME_ERRNO: Final = frozenset(
     getattr(errno, name, None) for name in ("ENETDOWN", "ENETUNREACH", "ENETRESET", "EHOSTDOWN", "EHOSTUNREACH")
 ) - {None}
 
-#: Our own errors that say the same.
+#: The errors of effectonce that say the same.
 UNSETTLED_ERRORS: Final = (OutcomeUnknown, InProgress, StoreUnavailable, BrokerUnavailable, InDoubt, LeaseLost)
 
-#: Statuses that a proxy or a permission check gives before a key is looked at: on a resend they say nothing about the
-#: first send.
+#: Statuses that a proxy or a permission check returns before the key is looked up. On a resend they say nothing about
+#: the first send.
 GATEWAY_STATUSES: Final = frozenset((403, 404, 405, 407, 411, 413, 414, 415, 431, 451))
 
 
 def classify(provider: Provider, outcome: Any, resend: bool = False) -> Verdict:
     """Classify the ``outcome`` of a call to ``provider``: the value that the operation returned, or its exception.
 
-    A value without a status is a success. An exception that says nothing is ``unknown``, since it may have come after
-    the effect, and so is an outcome that cannot be read. ``resend``: it was sent before, with an unknown outcome.
+    A value without a status is a success. An exception that shows nothing is ``unknown``, since it may have come after
+    the effect; so is an outcome that cannot be read. ``resend``: the request was sent before, with an unknown outcome.
     """
     try:
         return _classify_outcome(provider, outcome, resend)
@@ -76,11 +76,11 @@ def classify(provider: Provider, outcome: Any, resend: bool = False) -> Verdict:
 
 
 def is_ambiguous(error: BaseException, resend: bool = False) -> bool:
-    """Whether ``error`` leaves open whether the call that raised it took effect.
+    """Whether it is unknown if the call that raised ``error`` took effect.
 
-    It does if it is of the network, of an HTTP client or an SDK, or carries a status, and that says so; if it was
-    raised ``from`` such an error; or if it cannot be read. ``resend``: the call was made before, with an unknown
-    outcome, so a refusal now says nothing about that.
+    That is so for network errors, and for errors of HTTP clients and SDKs or with a status, if they show it; for an
+    error raised ``from`` one of these; and for an error that cannot be read. ``resend``: the call was made before, with
+    an unknown outcome, so a refusal now says nothing about that.
     """
     try:
         return _is_unknown(error, resend)
@@ -120,7 +120,7 @@ def _classify_outcome(provider: Provider, outcome: Any, resend: bool) -> Verdict
 
 
 def _classify_unanswered(error: BaseException) -> Verdict:
-    """Classify a call without an answer. Only one that an HTTP client could not send was surely not executed."""
+    """Classify a call without a response. It was certainly not executed only if an HTTP client could not send it."""
     why = f"{type(error).__name__}: {_describe(error)}"
     chain = fields.error_chain(error) if fields.is_client_error(error) else []
     for link in chain:
@@ -141,7 +141,7 @@ _ANY_PROVIDER: Final = Provider(name="it")
 
 
 def _is_unknown(error: BaseException, resend: bool) -> bool:
-    if isinstance(error, EffectOnceError):  # it means what it says, whatever it was raised from
+    if isinstance(error, EffectOnceError):  # its class decides, whatever it was raised from
         return isinstance(error, UNSETTLED_ERRORS)
     if isinstance(error, BaseExceptionGroup):
         return any(_is_unknown(inner, resend) for inner in error.exceptions)
@@ -155,13 +155,15 @@ def _is_unknown(error: BaseException, resend: bool) -> bool:
 
 
 def _is_server_error(error: BaseException) -> bool:
-    """Whether a web framework's: the step's own word to its caller. It may pass on what a provider's 5xx left open."""
+    """Whether ``error`` is of a web framework: the step answers its own caller with it. (With a 5xx it may pass on a
+    provider's 5xx, whose outcome is unknown.)"""
     modules = {kind.__module__ for kind in type(error).__mro__}
     return not (SERVER_PACKAGES.isdisjoint(fields.class_packages(error)) and modules.isdisjoint(SERVER_MODULES))
 
 
 def _has_unknown_cause(error: BaseException, resend: bool) -> bool:
-    """``raise PaymentFailed from timeout`` knows no more than the timeout. The author of ``from`` a 4xx has read it."""
+    """Whether ``error`` was raised from an error of unknown outcome: ``raise PaymentFailed from timeout`` knows no more
+    than the timeout. If the cause is a 4xx, the author of the step has judged it."""
     cause = error.__cause__
     if cause is None or cause is error:
         return False
@@ -170,7 +172,7 @@ def _has_unknown_cause(error: BaseException, resend: bool) -> bool:
 
 
 def _looks_unknown(error: BaseException, resend: bool) -> bool:
-    """Judge an error of any other package: only one that shows it leaves the outcome unknown."""
+    """Judge an error of any other package: the outcome is unknown only if the error shows it."""
     names = fields.class_names(error)
     if names & {"ConnectionRefusedError", "gaierror", "SSLCertVerificationError"}:
         return resend
@@ -204,6 +206,6 @@ def _retry_after(*sources: Any) -> float:
 
 def _describe(error: Any) -> str:
     try:
-        return show(scrubbed(str(error)), 200)
+        return show(scrub_urls(str(error)), 200)
     except Exception:
         return ""

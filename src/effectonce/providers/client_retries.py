@@ -1,8 +1,8 @@
-"""Finding out whether an HTTP client had sent a request before the try that its error or response is about.
+"""Finds out whether an HTTP client had sent a request before the attempt that its error or response is about.
 
-Many clients retry by themselves, or follow redirects, and then report only the last try: "connection refused", although
-the first try delivered the request. No attribute of the error shows the earlier tries; but the frames of its traceback,
-and the history of a response, do. Nothing here is guessed: where they do not show it, the answer is None.
+Many clients retry by themselves, or follow redirects, and then report only the last attempt: "connection refused",
+although the first attempt delivered the request. No attribute of the error shows the earlier attempts, but the frames
+of its traceback do, and the history of a response. Nothing here is guessed: if they do not show it, the answer is None.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .outcome_fields import class_names, class_packages, response_metadata
 
-#: Errors of HTTP clients, or their reasons, that come before a byte of the request has left.
+#: Errors of HTTP clients, or reasons of such errors, that are raised before a byte of the request has been sent.
 NEVER_LEFT: Final = frozenset(
     (
         *("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL"),
@@ -21,15 +21,15 @@ NEVER_LEFT: Final = frozenset(
         *("ClientConnectorError", "ConnectionRefusedError", "gaierror", "SSLCertVerificationError"),
     )
 )
-#: Statuses that say: not here, not now, not you. A server that gave one has not executed the request.
+#: Redirects, missing authentication, rate limits: a server that answers with one has not executed the request.
 NOT_EXECUTED_STATUSES: Final = frozenset((307, 308, 401, 407, 429))
-#: Packages whose errors may come after earlier tries, and whose frames show those. The others (httpx, urllib) retry
-#: connects only, or nothing.
+#: Packages whose errors may come after earlier attempts, and whose frames show those. The others (httpx, urllib) retry
+#: only to connect, or not at all.
 RETRYING_PACKAGES: Final = frozenset(("requests", "urllib3", "botocore", "aiohttp", "stripe", "square"))
 
 
 def sent_before_error(chain: Sequence[BaseException]) -> bool | None:
-    """Whether the client of an error had sent the request before the try that ``chain`` is about; None: not shown."""
+    """Whether the client had sent the request before the attempt that ``chain`` is about; None: it is not shown."""
     shown = set()
     for link in chain:
         for frame, _ in walk_tb(link.__traceback__):
@@ -49,7 +49,7 @@ def sent_before_error(chain: Sequence[BaseException]) -> bool | None:
 
 
 def sent_before_answer(outcome: Any, response: Any) -> bool | None:
-    """Whether the client had sent the request before it got this answer; None: it may have, and does not say."""
+    """Whether the client had sent the request before it got this response; None: it is not shown."""
     for source in (outcome, response):
         if response_metadata(source).get("RetryAttempts"):
             return True
@@ -61,21 +61,21 @@ def sent_before_answer(outcome: Any, response: Any) -> bool | None:
         return None if _may_be_resent_by_aiohttp(outcome) else False
     sent_before = sent_before_error([outcome])
     if sent_before is None and class_packages(outcome).isdisjoint(("stripe", "square")):
-        # The other clients show retries in their answers, which are read above.
+        # The other clients show retries in their responses, which are read above.
         return None if _may_be_resent_by_aiohttp(getattr(outcome, "request_info", None)) else False
     return sent_before
 
 
 def _any_may_have_executed(history: Any) -> bool | None:
-    """Whether one of the tries in ``history`` may have been executed; None: it is no history."""
+    """Whether one of the attempts in ``history`` may have been executed; None: it is not a history."""
     return any(map(_may_have_executed, history)) if isinstance(history, list | tuple) else None
 
 
 def _may_have_executed(entry: Any) -> bool:
-    """Whether one earlier try may have been executed. ``entry``: urllib3's record of it, or the response to it."""
-    asked = entry if hasattr(entry, "method") else getattr(entry, "request", None)
-    rewritten = getattr(entry, "redirect_location", None) is not None  # by urllib3: what it asks there
-    if getattr(asked, "method", None) in ("GET", "HEAD", "OPTIONS") and not rewritten:
+    """Whether an earlier attempt may have been executed. ``entry``: urllib3's record of it, or the response to it."""
+    request = entry if hasattr(entry, "method") else getattr(entry, "request", None)
+    rewritten = getattr(entry, "redirect_location", None) is not None  # urllib3: the method is that of the next request
+    if getattr(request, "method", None) in ("GET", "HEAD", "OPTIONS") and not rewritten:
         return False
     error = getattr(entry, "error", None)
     if isinstance(error, BaseException):
@@ -85,7 +85,7 @@ def _may_have_executed(entry: Any) -> bool:
 
 
 def _may_be_resent_by_aiohttp(source: Any) -> bool:
-    """aiohttp sends a request that is idempotent in HTTP's sense once more, and does not say so."""
+    """Whether aiohttp may have sent it twice: it resends an idempotent method by itself, and does not show it."""
     is_aiohttp = type(source).__module__.partition(".")[0] == "aiohttp"
     return is_aiohttp and getattr(source, "method", None) in ("PUT", "DELETE")
 
@@ -118,7 +118,7 @@ def _read_aiohttp(variables: FrameLocals) -> bool | None:
 
 
 def _read_stripe(variables: FrameLocals) -> bool | None:
-    """Of an answer, only the number of allowed retries is left to see: with none it was the first."""
+    """A response shows only how many retries were allowed. If none were, this was the first attempt."""
     options, requestor = variables.get("options"), variables.get("requestor")
     allowed = options.get("max_network_retries") if isinstance(options, Mapping) else None
     if allowed is None:
@@ -127,11 +127,11 @@ def _read_stripe(variables: FrameLocals) -> bool | None:
 
 
 def _read_urllib(variables: FrameLocals) -> bool | None:
-    asked = getattr(variables.get("req"), "get_method", str)()
-    return asked not in ("GET", "HEAD") and variables.get("code") not in NOT_EXECUTED_STATUSES
+    method = getattr(variables.get("req"), "get_method", str)()
+    return method not in ("GET", "HEAD") and variables.get("code") not in NOT_EXECUTED_STATUSES
 
 
-#: By function of a client that tries again, or follows a redirect: its package, and how its variables show that.
+#: The functions of clients that retry, or follow redirects: the client's package, and what reads the local variables.
 _RETRY_EVIDENCE: Final[Mapping[tuple[Any, str], tuple[str, ReadEvidence]]] = {
     ("urllib3.util.retry", "increment"): ("urllib3", _read_urllib3),
     ("requests.sessions", "resolve_redirects"): ("redirects", _history_in("hist")),

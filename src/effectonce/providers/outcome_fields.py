@@ -1,7 +1,7 @@
-"""Reading the outcome of a call: the status, codes and headers of a response or an exception, by what they carry.
+"""Reads the status, error codes and headers of a response or an exception, whatever library it comes from.
 
-No SDK is imported: responses of `httpx` and `requests`, and the errors of Stripe, PayPal, Square, Adyen, Twilio, gRPC
-and botocore all have these somewhere.
+No SDK is imported. Attributes are looked up by name, as they are called in the responses of `httpx` and `requests`, and
+in the errors of Stripe, PayPal, Square, Adyen, Twilio, gRPC and botocore.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 _HTTP_CLIENTS: Final = ("httpx", "httpcore", "httpx2", "httpcore2", "requests", "urllib3", "urllib", "http", "aiohttp")
 _SDKS: Final = ("botocore", "grpc", "grpclib", "stripe", "twilio", "square", "Adyen", "paypalhttp", "braintree")
-#: Packages whose errors are about a request. The same error of a database, say, may have come after the effect.
+#: Packages whose errors are about a request. An error of the same name from a database may have come after the effect.
 CLIENT_PACKAGES: Final = frozenset((*_HTTP_CLIENTS, *_SDKS))
 
-#: The HTTP status that means what a gRPC code means. RESOURCE_EXHAUSTED is also said of a reply that is too large, so
-#: it is no 429; ALREADY_EXISTS may be about what an earlier send has made.
+#: The HTTP status with the meaning of a gRPC code. RESOURCE_EXHAUSTED is not 429, since it may also mean that the reply
+#: was too large; ALREADY_EXISTS is not 409, since it may be about what an earlier send created.
 HTTP_STATUS_BY_GRPC_CODE: Final = {
     **dict.fromkeys(("UNKNOWN", "INTERNAL", "DATA_LOSS"), 500),
     **dict.fromkeys(("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED"), 503),
@@ -64,7 +64,7 @@ def find_status(*sources: Any) -> int | None:
             return HTTP_STATUS_BY_GRPC_CODE[grpc_code]
         is_from_client = is_error and is_client_error(source)
         statuses = [getattr(source, "status_code", None), getattr(source, "http_status", None)]
-        if is_from_client or hasattr(source, "headers"):  # of plain objects, "status" may mean anything
+        if is_from_client or hasattr(source, "headers"):  # "status" of any other object may mean anything
             statuses.append(getattr(source, "status", None))
         if is_from_client:
             statuses.append(_read_code(source))
@@ -76,13 +76,14 @@ def find_status(*sources: Any) -> int | None:
 
 
 def find_loose_status(error: BaseException) -> int | None:
-    """Return a number that may be a status of an error. Believe it only where it leaves the outcome open."""
+    """Return a number that may be the status of an error. Use it only to conclude that the outcome is unknown."""
     candidates = (getattr(error, "status", None), _read_code(error))
     return next((status for status in candidates if isinstance(status, int) and 400 <= status <= 599), None)
 
 
 def find_grpc_code(source: Any) -> str | None:
-    """Return the name of the gRPC code of ``source``: from `code()`, or as google.api_core and grpclib have it."""
+    """Return the name of the gRPC code of ``source``: from `code()`, or from the attribute of google.api_core or
+    grpclib."""
     code = getattr(source, "grpc_status_code", None)
     if isinstance(source, BaseException) and code is None:
         packages = class_packages(source)
@@ -119,13 +120,13 @@ def find_header(name: str, *sources: Any) -> str | None:
 
 
 def response_metadata(source: Any) -> Mapping[str, Any]:
-    """The metadata in a response of botocore's, which is a dict; empty where ``source`` is not one."""
+    """The metadata in a response of botocore, which is a dict. Empty if ``source`` is not one."""
     metadata = source.get("ResponseMetadata") if isinstance(source, Mapping) else None
     return metadata if isinstance(metadata, Mapping) else {}
 
 
 def _read_code(source: Any) -> Any:
-    """The attribute ``code``. aiohttp's is its status once more, and warns when it is read."""
+    """The attribute ``code``. aiohttp's is left out: it repeats the status, and emits a warning when it is read."""
     return None if type(source).__module__.startswith("aiohttp.") else getattr(source, "code", None)
 
 
@@ -146,7 +147,7 @@ def _find_body(source: Any) -> Any:
         return None
     try:
         body = read()
-    except Exception:  # not JSON, or not read yet: then its status has to do
+    except Exception:  # not JSON, or not read yet: the status has to be enough
         return None
     if iscoroutine(body):  # of an async client
         body.close()

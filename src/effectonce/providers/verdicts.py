@@ -1,4 +1,4 @@
-"""The four verdicts on one send: did the effect happen?"""
+"""`Verdict`: did the effect of one send happen?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Verdict(Struct, frozen=True):
 
     - ``success``: the effect happened, and this is the result;
     - ``failure``: it did not happen, and never will under this key: declined, refused;
-    - ``not_executed``: the request was turned away before anything could happen: send it again later;
+    - ``not_executed``: the request was refused before anything could happen: send it again later;
     - ``unknown``: it may have happened. A timeout, a reset, a 5xx.
     """
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from effectonce.core.codec import json_decoder, to_json
 from effectonce.errors import ConfigurationError, InvalidKey, SagaChanged
-from effectonce.values.fingerprint import fingerprints, sets_sorted
+from effectonce.values.fingerprint import fingerprints, sort_sets
 
 MAX_INPUT_BYTES: Final = 256 * 1024
 
@@ -24,7 +24,7 @@ class SagaInputs:
             raise ConfigurationError(f"an input of type {type_} cannot be decoded: {error}") from error
 
     def freeze(self, input: Any) -> tuple[bytes, bytes]:
-        """Return ``input`` as JSON, and its fingerprints. Raises `ConfigurationError` for one that cannot be stored."""
+        """Return ``input`` as JSON, and its fingerprints. Raises `ConfigurationError` if it cannot be stored."""
         try:
             body = to_json(input)
             self._decode(body)
@@ -37,7 +37,7 @@ class SagaInputs:
         try:
             return body, fingerprints(input)
         except InvalidKey:  # it has no canonical form (keys that are not strings, say), but its JSON has
-            return body, fingerprints(sets_sorted(input, _decode_plain(body)))
+            return body, fingerprints(sort_sets(input, _decode_plain(body)))
 
     def decode(self, body: bytes) -> Any:
         """Decode a frozen input. Raises `SagaChanged` where its type no longer fits."""

@@ -1,4 +1,4 @@
-"""Resuming sagas that were only started, or left behind by a process that died: once, or repeatedly in a thread."""
+"""Resumes sagas that were only recorded, or left behind by a process that died: once, or repeatedly in a thread."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("effectonce")
 
 
-class Resumed(Struct, frozen=True):
-    """The result of one `Saga.resume`, in numbers of sagas."""
+class ResumeCounts(Struct, frozen=True):
+    """The result of one `Saga.resume`: the number of sagas with each outcome."""
 
     done: int = 0
     failed: int = 0  # and compensated
@@ -47,7 +47,7 @@ class SagaRecovery:
         self._saga = saga
         self._unfinished = UnfinishedRecords(saga.store, saga.scope)
 
-    def resume(self, limit: int | None, stop: Callable[[], bool]) -> Resumed:
+    def resume(self, limit: int | None, stop: Callable[[], bool]) -> ResumeCounts:
         remember_signal_handlers()
         client = self._saga.store.runtime.sync_client()
         results: Counter[str] = Counter()
@@ -55,9 +55,9 @@ class SagaRecovery:
             if stop():
                 break
             results[run_sync(self._resume_one(record, client))] += 1
-        return Resumed(**results)
+        return ResumeCounts(**results)
 
-    async def aresume(self, limit: int | None, stop: Callable[[], bool]) -> Resumed:
+    async def aresume(self, limit: int | None, stop: Callable[[], bool]) -> ResumeCounts:
         remember_signal_handlers()
         client = self._saga.store.runtime.async_client()
         results: Counter[str] = Counter()
@@ -68,10 +68,11 @@ class SagaRecovery:
 
         while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
             results.update(await asyncio.gather(*(self._resume_one(record, client) for record in chunk)))
-        return Resumed(**results)
+        return ResumeCounts(**results)
 
     async def _resume_one(self, record: Record, client: StoreClient) -> str:
-        """Resume one saga. Returns a field name of `Resumed`: an error of one saga must not keep the others waiting."""
+        """Resume one saga. Returns a field name of `ResumeCounts`, and raises no error of the saga: the others must not
+        wait for it."""
         # The time of the first claim. A record with more than one attempt only shows when it was created, which is
         # earlier: then a step counts as older than it is, and is in doubt rather than repeated.
         claimed_at = record.changed_at if record.attempts <= 1 else record.created_at

@@ -1,4 +1,4 @@
-"""Running a saga, from its claim to its settlement: forward step by step, or backward by compensations.
+"""Runs a saga, from its claim to its settlement: forward step by step, or backward by compensations.
 
 Written once for sync and async sagas: everything that waits goes through the `StoreClient`.
 """
@@ -31,7 +31,7 @@ from effectonce.providers import Provider, classify, is_ambiguous
 from effectonce.record import Answer
 from effectonce.values.durations import readable
 
-from .claimed import ClaimedSaga
+from .claimed_saga import ClaimedSaga
 from .log import LoggedStep, StepProgress, unpack_results
 from .steps import Done, Step, StepCall, StepFunction, StepRun
 
@@ -50,8 +50,8 @@ UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 async def run_saga(
     saga: Saga[Any], run: Run, client: StoreClient, compensate: bool = False, claimed_at: int | None = None
 ) -> Done:
-    """Claim a saga, run it from where it stands to its end, and return the results of its steps. With ``compensate``,
-    undo what is done. ``claimed_at``: see `ClaimedSaga`."""
+    """Claim a saga, run it from where its log stands to its end, and return the results of its steps. With
+    ``compensate``, undo what is done. ``claimed_at``: see `ClaimedSaga`."""
     runner: SagaRunner | None = None
     try:
         try:
@@ -81,7 +81,7 @@ async def run_saga(
 
 
 async def record_saga(saga: Saga[Any], run: Run, client: StoreClient) -> None:
-    """Record a saga and leave it to `Saga.resume`. Changes nothing where it was recorded before."""
+    """Record a saga and leave it to `Saga.resume`. Changes nothing if it is recorded already."""
     try:
         await begin(run, client)
         if not run.replayed:
@@ -105,7 +105,7 @@ class SagaRunner:
         self._log = claimed.log
         self._input = input
         self._cause: BaseException | None = None
-        self.orphan: StepCall | None = None  # a call that outlives this runner, which has to stop
+        self.orphan: StepCall | None = None  # a call that still runs although this runner had to stop
 
     async def run(self, compensate: bool) -> Done:
         log = self._log
@@ -138,7 +138,7 @@ class SagaRunner:
     # -- forward
 
     async def _run_forward(self) -> bool:
-        """Run the steps that are left. False: one failed, and the log says that the saga turns around."""
+        """Run the steps that are left. Returns False if one failed; the log says then that the saga turns around."""
         claimed, log = self._claimed, self._log
         for entry, progress, function in self._pending_calls():
             step = self._saga.steps[entry.name]
@@ -182,7 +182,7 @@ class SagaRunner:
             await call.wait(step.do.grace_s)
             if not call.finished:
                 await call.stop()
-        except BaseException:  # this runner has to end, and the step still runs: its outcome is unknown
+        except BaseException:  # this runner has to stop, and the step still runs: its outcome is unknown
             await claimed.leave("cancelled")
             raise
         if call.finished and call.error is None:
@@ -228,7 +228,7 @@ class SagaRunner:
         Raises where the saga cannot continue here: the outcome is unknown, or an operator must decide.
         """
         claimed, saga_run = self._claimed, self._claimed.run
-        if not progress.attempts or progress is entry.do:  # a resumed compensation keeps its beginning, for its limit
+        if not progress.attempts or progress is entry.do:  # a resumed compensation keeps the time when it first began
             progress.began = claimed.now()
         args = (self._input, self._done_so_far()) if function.takes_done else (self._input,)
         while True:
@@ -238,7 +238,7 @@ class SagaRunner:
             call = StepCall(self._make_step_run(entry, progress), claimed.client)
             try:
                 await call.start(function, args)
-            except BaseException as error:  # cancelled, or the process ends: whether it happened is not known
+            except BaseException as error:  # cancelled, or the process ends: the outcome of the step is unknown
                 _mark_interrupted(progress, error)
                 if await call.stop():
                     await claimed.leave(type(error).__name__)
@@ -251,8 +251,8 @@ class SagaRunner:
     async def _is_final(
         self, entry: LoggedStep, progress: StepProgress, function: StepFunction, error: BaseException
     ) -> bool:
-        """Decide after ``error``: True ends the step as failed, False (after a pause) tries it again. An unknown
-        outcome is raised."""
+        """Decide after ``error``. Returns True if the step has failed, and False, after a pause, if it is tried again.
+        Raises if its outcome is unknown."""
         claimed = self._claimed
         if not isinstance(error, Exception):
             _mark_interrupted(progress, error)
@@ -268,7 +268,7 @@ class SagaRunner:
         progress.guessed = was_guessed or (unknown and not isinstance(error, EffectOnceError))
         delay = function.retry.after(error, progress.attempts)
         if delay is not None and not self._exceeds_limit(entry, progress, unknown):
-            if progress.guessed and not was_guessed:  # the next runner must know it, should this process die now
+            if progress.guessed and not was_guessed:  # if this process dies now, the next runner must know it
                 progress.state = "running"
                 await claimed.commit()
             await self._pause(delay, progress)
@@ -281,8 +281,8 @@ class SagaRunner:
         return True
 
     def _exceeds_limit(self, entry: LoggedStep, progress: StepProgress, unknown: bool) -> bool:
-        """Whether an operator has to look, whatever ``retry`` allows (F50: a compensation that fails forever): the
-        outcome has been unknown for a day, or a compensation has failed for a day."""
+        """Whether an operator must decide now, whatever ``retry`` allows (F50: a compensation that fails forever): if
+        the outcome has been unknown for a day, or a compensation has failed for a day."""
         if not unknown and progress is entry.do:
             return False
         since = progress.unknown_since if unknown else progress.began
@@ -313,8 +313,8 @@ class SagaRunner:
             raise
 
     def _make_step_run(self, entry: LoggedStep, progress: StepProgress) -> StepRun:
-        """Make the run that `current()` gives inside the call. Its key is the same in every attempt; the token of a
-        compensation is above that of its step, so that it fences the step."""
+        """Make the run that `current()` returns inside the call. Its key is the same in every attempt. The token of a
+        compensation is greater than that of its step, so that it fences the step."""
         run, undoing = self._claimed.run, progress is not entry.do
         key = f"{self._saga.key_prefix}{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
         token = run.token + 1 if undoing else run.token

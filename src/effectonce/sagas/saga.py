@@ -27,7 +27,7 @@ from typing import Any, Generic, Literal, TypeVar
 from msgspec import Raw
 
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.begin import begin, prepare
+from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.notes import read_listed_note, seal_note
 from effectonce.core.retry import Retry
@@ -42,23 +42,15 @@ from effectonce.record import Record, visible_state
 from effectonce.store import Store
 from effectonce.values.durations import Duration, micros
 
-from .claimed import ClaimedSaga
+from .claimed_saga import ClaimedSaga
 from .decisions import SagaDecision, apply_decision
+from .diagram import draw_diagram
 from .inputs import SagaInputs
 from .log import LoggedStep, SagaLog, decode_log, encode_log
 from .migrations import SagaMigration, fit_to_definition
-from .recovery import Resumed, SagaRecovery, SagaSweeper
+from .recovery import ResumeCounts, SagaRecovery, SagaSweeper
 from .runner import record_saga, run_saga
-from .steps import (
-    MAX_STEP_NAME_BYTES,
-    STEP_RETRY,
-    Done,
-    Step,
-    StepDecorator,
-    check_step_name,
-    draw_diagram,
-    make_step_function,
-)
+from .steps import MAX_STEP_NAME_BYTES, STEP_RETRY, Done, Step, StepDecorator, check_step_name, make_step_function
 
 logger = logging.getLogger("effectonce")
 
@@ -212,11 +204,10 @@ class Saga(Generic[In]):
         refuse_in_event_loop(f"saga {self.name} would block the running event loop: use arun, aresume or acompensate")
 
     def _prepare_new(self, id: Key, input: In) -> Run:
-        """Prepare the run of a saga that may be new, unclaimed. Raises `ConfigurationError` where its input cannot be
-        stored."""
+        """Make the run of a saga that may be new. Raises `ConfigurationError` if its input cannot be stored."""
         if not self.steps:
             raise ConfigurationError(f"saga {self.name} has no steps; define some with @saga.step()")
-        body, prints = self.inputs.freeze(input)
+        body, input_fingerprints = self.inputs.freeze(input)
         try:
             name = encode_key(id, limit=self._max_id_bytes)
         except KeyTooLong as error:
@@ -224,31 +215,32 @@ class Saga(Generic[In]):
                 f"the id of a saga {show(self.name)} may have {self._max_id_bytes} bytes, since the keys of its steps "
                 f"and of their compensations are made of it; {show(id, 48)!r} has more; nothing was done"
             ) from error
-        run = self.prepare_run(name, prints)
+        run = self.prepare_run(name, input_fingerprints)
         entries = [LoggedStep(step, step, undoable) for step, undoable in self.undoable.items()]
         log = SagaLog(name, self.version, body, entries, written_at=-run.runtime.now())
         run.note = seal_note(run, encode_log(log))
         return run
 
-    def prepare_run(self, id: str, prints: bytes = b"") -> Run:
-        """Prepare a run of the saga ``id``, unclaimed. Raises `ConfigurationError` on a store without notes."""
+    def prepare_run(self, id: str, input_fingerprints: bytes = b"") -> Run:
+        """Make a run of the saga ``id``, which is not claimed yet. Raises `ConfigurationError` on a store without
+        notes."""
         runtime = self.store.runtime
         if not runtime.backend.capabilities.notes:
             raise ConfigurationError(
                 f"{runtime.backend!r} keeps no notes, which sagas need; use sqlite://, postgresql:// or mysql://"
             )
-        return prepare(runtime, self._policy, id, prints)
+        return prepare_run(runtime, self._policy, id, input_fingerprints)
 
     # -- recovery
 
-    def resume(self, *, limit: int | None = None, stop: Callable[[], bool] = never_stop) -> Resumed:
+    def resume(self, *, limit: int | None = None, stop: Callable[[], bool] = never_stop) -> ResumeCounts:
         """Continue every saga that was started, or left behind by a process that died. With ``limit``, continue so
         many, and the next call continues there. ``stop`` is asked before each: once it returns True, the rest is
         left. It is safe to run several at once."""
         self._require_sync()
         return self._recovery.resume(limit, stop)
 
-    async def aresume(self, *, limit: int | None = None, stop: Callable[[], bool] = never_stop) -> Resumed:
+    async def aresume(self, *, limit: int | None = None, stop: Callable[[], bool] = never_stop) -> ResumeCounts:
         """`resume`, in an event loop; several sagas at a time."""
         return await self._recovery.aresume(limit, stop)
 

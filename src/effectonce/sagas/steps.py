@@ -1,4 +1,4 @@
-"""The steps of a saga: plain functions and their compensations, and how one of them is called."""
+"""The steps of a saga: functions with their compensations, and one call of such a function (`StepCall`)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ STEP_RETRY: Final = Retry(1, max_crashes=5)
 COMPENSATION_RETRY: Final = Retry(5, first="1s", cap="30s", max_crashes=5)
 MAX_STEP_NAME_BYTES: Final = 80
 """Of UTF-8. The ids of sagas leave room for it."""
-_CANCEL_TIMEOUT_S: Final = 1.0  # in which a cancelled task is expected to end
+_CANCEL_TIMEOUT_S: Final = 1.0  # how long to wait for the end of a cancelled task
 
 
 class StepFunction(Struct, frozen=True):
-    """A step's function or its compensation, and how it is called."""
+    """A step's function or its compensation, with its settings."""
 
     function: Callable[..., Any]
     is_async: bool
@@ -76,10 +76,10 @@ class Step(Generic[T]):
     @overload
     def compensate(self, function: None = None, /, *, retry: Retry) -> Callable[[F], F]: ...
     def compensate(self, function: Any = None, /, *, retry: Retry = COMPENSATION_RETRY) -> Any:
-        """Make a function the compensation of this step: it takes the same arguments, and ``done`` has the step's own
-        result.
+        """Make a function the compensation of this step. It takes the same arguments, and ``done`` also has the result
+        of the step itself.
 
-        It is tried as ``retry`` says; if it keeps failing, the saga is in doubt and an operator decides.
+        ``retry``: how often it is tried. If it keeps failing, the saga is in doubt and an operator decides.
         """
         if function is None:
             return lambda function: self._set_compensation(function, retry)
@@ -152,12 +152,12 @@ class StepRun(Run, eq=False):
 
     @property
     def min_retention(self) -> int:
-        """The saga's retention: guards inside a step remember at least as long, so that no effect is repeated."""
+        """The saga's retention. Guards inside a step keep records at least as long, so that no effect is repeated."""
         return self.policy.retention
 
 
 class StepCall(Struct, eq=False):
-    """One call of a step: on this thread, as a task, or in its own thread where it may outlast its timeout."""
+    """One call of a step: on this thread, as a task, or (so that it can time out) in a thread of its own."""
 
     run: StepRun
     client: StoreClient
@@ -204,7 +204,7 @@ class StepCall(Struct, eq=False):
                 self._finish(*pending.result())
 
     async def stop(self) -> bool:
-        """Cancel the call where that is possible. Returns whether it has ended."""
+        """Cancel the call, if it is a task. Returns whether it has ended."""
         if isinstance(self.pending, asyncio.Task) and not self.pending.done():
             self.pending.cancel()
             await self.wait(_CANCEL_TIMEOUT_S)
@@ -223,7 +223,7 @@ class StepCall(Struct, eq=False):
 
 
 def _call_and_capture(function: Any, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
-    """Return the function's result or its error, since a StopIteration must not pass through a coroutine."""
+    """Return the function's result and its error. A coroutine would turn a raised StopIteration into a RuntimeError."""
     try:
         value = function(*args)
         refuse_lazy(function, value)
@@ -255,7 +255,7 @@ def _call_in_thread(function: Any, args: tuple[Any, ...]) -> concurrent.futures.
 
 
 def check_step_name(name: str, taken: Mapping[str, Any]) -> None:
-    """Refuse a name that could be read as another's in a key, or that ``taken`` has already."""
+    """Raise `ConfigurationError` for a name that would be ambiguous inside a key, or that ``taken`` has already."""
     unfit = not name or "/" in name or not name.isprintable() or name == "compensate"
     if unfit or len(name.encode()) > MAX_STEP_NAME_BYTES:  # a printable name can be encoded
         raise ConfigurationError(
@@ -264,25 +264,3 @@ def check_step_name(name: str, taken: Mapping[str, Any]) -> None:
         )
     if name in taken:
         raise ConfigurationError(f"this saga has a step {name} already; give one of them name=")
-
-
-def draw_diagram(steps: Mapping[str, Step[Any]]) -> str:
-    """Draw the steps as a Mermaid flowchart."""
-    names = list(steps)
-    ids = {name: f"s{at}" for at, name in enumerate(names)}
-    lines = ["flowchart LR", *(f'    {ids[name]}["{_escape(name)}"]' for name in names)]
-    undoable = [name for name in names if steps[name].undo is not None]
-    lines += [f'    u{ids[name]}(["undo {_escape(name)}"])' for name in undoable]
-    lines += ["    done((done))", "    failed((failed))"]
-    for name, after in zip(names, [*names[1:], None], strict=True):
-        lines.append(f"    {ids[name]} --> {ids[after] if after else 'done'}")
-    for at, name in enumerate(names):
-        back = next((f"u{ids[before]}" for before in reversed(names[:at]) if before in undoable), "failed")
-        lines.append(f"    {ids[name]} -. fails .-> {back}")
-        if name in undoable:
-            lines.append(f"    u{ids[name]} --> {back}")
-    return "\n".join(lines) + "\n"
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")

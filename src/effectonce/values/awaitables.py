@@ -1,4 +1,4 @@
-"""Values that may have to be awaited first."""
+"""`maybe_await`: for the results of functions that may be sync or async."""
 
 from __future__ import annotations
 
@@ -6,6 +6,5 @@ from typing import Any
 
 
 async def maybe_await(returned: Any) -> Any:
-    """The result of a function that is sync or async, from what it has ``returned``. It suspends for an async one
-    only."""
+    """The result of a sync or async function, from what it ``returned``. Suspends only if that is an awaitable."""
     return await returned if hasattr(returned, "__await__") else returned

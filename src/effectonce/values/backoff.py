@@ -1,5 +1,7 @@
-"""Pauses between tries of a server that does not answer: longer each time, and random, so that a fleet of workers
-does not return at one moment."""
+"""`Backoff`: the pauses between attempts to reach a server that does not answer.
+
+They are longer each time, and random, so that a fleet of workers does not return at the same moment.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class Backoff:
         self.failures = 0  # since it last worked
 
     def record_failure(self, error: BaseException) -> float:
-        """Count a failure. Returns the seconds to wait before the next try."""
+        """Count a failure. Returns the seconds to wait before the next attempt."""
         longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.failures, 20))
         self.failures += 1
         if self.failures == 1 or longest == MAX_PAUSE_S:

@@ -1,4 +1,4 @@
-"""The clocks of stores and brokers that have no server to ask; see `contracts.Clock`."""
+"""The clocks of stores and brokers without a server, whose time would be theirs; see `contracts.Clock`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _CENTURY_US = 100 * 365 * _MICROS_PER_UNIT["d"]
 
 
 def micros(value: Duration, what: str = "duration") -> int:
-    """``value`` in whole microseconds; more than zero and under a century, else `InvalidOption`."""
+    """Convert ``value`` to whole microseconds. Raises `InvalidOption` unless it is between zero and a century."""
     if isinstance(value, timedelta):
         span = value // timedelta(microseconds=1)
     elif isinstance(value, str):
@@ -33,7 +33,7 @@ def micros(value: Duration, what: str = "duration") -> int:
 
 
 def readable(span: int) -> str:
-    """Microseconds in the largest unit that keeps them readable: ``15d``, ``1.5h``, ``30s``."""
+    """Format ``span``, in microseconds, for people: ``15d``, ``1.5h``, ``30s``."""
     for unit in ("d", "h", "m", "s", "ms"):
         if span >= _MICROS_PER_UNIT[unit]:
             return f"{span / _MICROS_PER_UNIT[unit]:.3g}{unit}"

@@ -47,9 +47,9 @@ def fingerprint(value: object) -> bytes:
 
 
 def fingerprints(value: object) -> bytes:
-    """One fingerprint per supported version, `FINGERPRINT_SIZE` bytes each, joined; the first is the one to store.
+    """The fingerprints of ``value``, one for each supported version, joined. Each has `FINGERPRINT_SIZE` bytes.
 
-    A stored fingerprint matches if it is any of these.
+    The first is the one to store. A stored fingerprint matches if it is any of them.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _V1 + hashlib.sha256(_RAW_BYTES + bytes(value)).digest()
@@ -57,12 +57,12 @@ def fingerprints(value: object) -> bytes:
 
 
 def split_fingerprints(joined: bytes) -> list[bytes]:
-    """The single fingerprints of what `fingerprints` has joined."""
+    """Split what `fingerprints` joined into single fingerprints."""
     return [joined[start : start + FINGERPRINT_SIZE] for start in range(0, len(joined), FINGERPRINT_SIZE)]
 
 
 def first_fingerprint(joined: bytes) -> bytes:
-    """The fingerprint that is stored; b"" where there is none."""
+    """The fingerprint to store; b"" if there is none."""
     return joined[:FINGERPRINT_SIZE]
 
 
@@ -75,28 +75,28 @@ def canonical(value: object) -> bytes:
     try:
         try:
             text = _json(value)
-            # MessagePack marks every float with this byte, also the NaN that JSON has made `null`. Where the byte
-            # occurs by chance, numbers are settled for nothing.
+            # MessagePack marks every float with this byte, also the NaN that JSON has made `null`. If the byte occurs
+            # by chance, the numbers are normalized needlessly.
             if 0xCB not in _msgpack(value):
                 return text
         except OverflowError:  # MessagePack has no integers beyond 64 bits
             pass
-        return _with_settled_numbers(value)
+        return _normalized_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise _refusal(error) from error
 
 
-def _with_settled_numbers(value: object) -> bytes:
-    return _json(_settle_numbers(msgspec.to_builtins(value, order="sorted", enc_hook=_plain)))
+def _normalized_json(value: object) -> bytes:
+    return _json(_normalize_numbers(msgspec.to_builtins(value, order="sorted", enc_hook=_plain)))
 
 
-def _settle_numbers(node: Any) -> Any:
-    """``node`` with each float in one spelling: that of `repr`, which the language defines, not msgspec's."""
+def _normalize_numbers(node: Any) -> Any:
+    """Return ``node`` with every float as Python's `repr` spells it. (msgspec's spelling may change.)"""
     kind = type(node)
     if kind is dict:
-        return {name: _settle_numbers(member) for name, member in node.items()}
+        return {name: _normalize_numbers(member) for name, member in node.items()}
     if kind is list or kind is tuple:
-        return [_settle_numbers(member) for member in node]
+        return [_normalize_numbers(member) for member in node]
     if kind is float:
         if node.is_integer():
             return int(node)
@@ -107,7 +107,7 @@ def _settle_numbers(node: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a type that msgspec does not know, as one of a type that it knows."""
+    """Convert a value of a type that msgspec does not know to a type that it knows."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):  # numpy's float64 is one
         return float.__float__(value)
     if hasattr(type(value), "model_dump"):
-        return sets_sorted(value, value.model_dump(mode="json"))
+        return sort_sets(value, value.model_dump(mode="json"))
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Set):
@@ -128,12 +128,12 @@ def _plain(value: Any) -> Any:
 _FIELD_MARKERS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__")
 
 
-def sets_sorted(value: Any, dumped: Any) -> Any:
-    """``dumped``, an encoder's form of ``value``, with its sets sorted: pydantic, and msgspec by default, write a set
-    in the order of its hashes, which differs between processes."""
+def sort_sets(value: Any, dumped: Any) -> Any:
+    """Sort the sets in ``dumped``, which an encoder made of ``value``. pydantic, and msgspec by default, write a set in
+    the order of its hashes, which differs between processes."""
     model_fields = getattr(type(value), "model_fields", {})
     if "root" in model_fields:  # pydantic reserves this name for models of a single value
-        return sets_sorted(value.root, dumped)
+        return sort_sets(value.root, dumped)
     if isinstance(dumped, dict):
         if model_fields or any(hasattr(type(value), marker) for marker in _FIELD_MARKERS):
             aliases = {field.serialization_alias: name for name, field in model_fields.items()}
@@ -142,12 +142,12 @@ def sets_sorted(value: Any, dumped: Any) -> Any:
             attributes = [name if name in model_fields else str(aliases.get(name, name)) for name in dumped]
             members = [getattr(value, name, None) for name in attributes]
         elif isinstance(value, Mapping) and len(value) == len(dumped):
-            members = list(value.values())  # by position: names that were not text are text by now
+            members = list(value.values())  # by position: the encoder turned the names into text
         else:
             return dumped
-        return {name: sets_sorted(*pair) for name, *pair in zip(dumped, members, dumped.values(), strict=True)}
+        return {name: sort_sets(*pair) for name, *pair in zip(dumped, members, dumped.values(), strict=True)}
     if isinstance(dumped, list) and isinstance(value, Set | Sequence) and len(value) == len(dumped):
-        items = [sets_sorted(*pair) for pair in zip(value, dumped, strict=True)]
+        items = [sort_sets(*pair) for pair in zip(value, dumped, strict=True)]
         return sorted(items, key=_json) if isinstance(value, Set) else items
     return dumped
 

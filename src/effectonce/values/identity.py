@@ -1,4 +1,4 @@
-"""The identity of an operation, its scope and key, as stores write it: as text, and as a digest of 32 bytes."""
+"""The identity of an operation as stores write it: its key as text, and scope and key as a digest of 32 bytes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def encode_key(value: object, *, limit: int = MAX_KEY) -> str:
     Raises `MissingKey` for ``None``, ``""`` and ``()``, alone or as a part; `KeyTooLong` over ``limit`` bytes
     of UTF-8; `InvalidKey` for any other type (bool included), NUL and lone surrogates.
     """
-    text = ":".join(_part(part, limit) for part in value) if isinstance(value, tuple) else _text(value, limit)
-    return _checked(text, limit)
+    text = ":".join(_encode_part(part, limit) for part in value) if isinstance(value, tuple) else _text(value, limit)
+    return _check_text(text, limit)
 
 
-def _part(value: object, limit: int) -> str:
+def _encode_part(value: object, limit: int) -> str:
     text = _text(value, limit)
     if not text:
         raise MissingKey("a part of the key is empty; operations that lack it would all share one key")
@@ -54,7 +54,7 @@ def _text(value: object, limit: int) -> str:
     )
 
 
-def _checked(text: str, limit: int) -> str:
+def _check_text(text: str, limit: int) -> str:
     if not text:
         raise MissingKey("the key is empty; the sender must give one (or: on_missing_key='run')")
     if len(text) > limit:  # UTF-8 is never shorter, so a huge key need not be encoded

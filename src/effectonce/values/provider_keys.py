@@ -1,4 +1,4 @@
-"""Keys for outside APIs: the same for every attempt at one effect, and never shared by two."""
+"""Idempotency keys for outside APIs: the same for every attempt at one effect, and never shared by two effects."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _PART_NAMES: Final = ("provider", "account", "scope", "operation", "key", "step"
 
 
 def provider_key(*parts: str) -> str:
-    """A UUIDv5 of the length-prefixed ``parts``: 36 characters, which every keyed API takes. `InvalidKey` where one of
-    them is not text.
+    """Make a UUIDv5 of the length-prefixed ``parts``. Its 36 characters are short enough for every API with keys.
+
+    Raises `InvalidKey` if a part is not text.
     """
     try:
         name = b"".join([b"%d:%b" % (len(raw), raw) for raw in [part.encode() for part in parts]])

@@ -1,5 +1,7 @@
-"""Names of queues and groups that every broker accepts, so that a queue keeps its name when it moves (F61: a name
-cannot inject anything into a statement or a key)."""
+"""Checks the names of queues and groups: every broker accepts them, so that a queue can move to another broker.
+
+Nor can such a name inject anything into a statement or a key (F61).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ _NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.:/-]{{0,{MAX_NAME_CHARS - 1}}}")
 
 @lru_cache(1024)
 def require_name(name: str, what: str = "queue") -> str:
-    """``name``; `InvalidOption` for one that some broker refuses. Brokers that allow less refuse it themselves."""
+    """Return ``name``. Raises `InvalidOption` for a name that is not allowed. A broker that allows less refuses it
+    itself."""
     if type(name) is not str or _NAME.fullmatch(name) is None:
         raise InvalidOption(
             f"{show(name)!r} is not a name for a {what}: use a letter, digit or _, then letters, digits and _ . : / - "

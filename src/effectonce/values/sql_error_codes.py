@@ -1,7 +1,7 @@
-"""What the error codes of PostgreSQL and MySQL mean: one list for a store's connection and for the caller's session.
+"""The meanings of the error codes of PostgreSQL and MySQL, for a store's connection and for the caller's session.
 
-Both translate a database's refusal, into different errors: a store's connection is effectonce's to open again, while a
-caller has to roll back first. So only the meaning of a code is shared, not the exception that follows from it.
+Both translate database errors, but into different exceptions: a store opens its own connection again, while a caller
+has to roll back first. So they share the meaning of a code, and not the exception that follows from it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SqlErrorMeaning = Literal[
     "read_only",
     "statement_timeout",  # or a cancel request
     "table_missing",
-    "text_refused",  # it has a character that the database's encoding has not
-    "unknown_prepared_statement",  # or one of that name is there already
+    "text_refused",  # it has a character that the database's encoding lacks
+    "unknown_prepared_statement",  # or one of that name exists already
     "unsafe_binlog",
 ]
 

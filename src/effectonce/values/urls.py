@@ -1,4 +1,4 @@
-"""Addresses of stores and brokers: one parser, typed options, no password in anything printable."""
+"""`Address`: the parsed URL of a store or broker. Its options have types, and it never prints a password."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Address:
         return f"{self.scheme}://{user}{self.netloc}{self.path}" + (f"?{options}" if options else "")
 
     def take(self, name: str, convert: Callable[[str], T], default: T) -> T:
-        """The option ``name`` converted, or ``default`` where the URL does not give it."""
+        """The option ``name``, converted; ``default`` if the URL does not have it."""
         self._taken.append(name)
         text = self._options.pop(name, None)
         if text is None:
@@ -80,8 +80,8 @@ class Address:
         return self.take(name, convert, default)
 
     def tls(self, secure: bool, how: str = "TLS") -> ssl.SSLContext | None:
-        """The TLS context of the options ``ca_file``, ``cert_file`` and ``key_file``. None where the URL is not
-        ``secure``: then these options are refused, since they need ``how``."""
+        """Make the TLS context from the options ``ca_file``, ``cert_file`` and ``key_file``. None if the URL is not
+        ``secure``. Then these options are refused, and the error names what they need: ``how``."""
         ca_file, cert_file, key_file = (self.take(name, str, "") for name in ("ca_file", "cert_file", "key_file"))
         if not secure:
             if ca_file or cert_file or key_file:

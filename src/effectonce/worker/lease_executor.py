@@ -128,7 +128,7 @@ class LeaseExecutor:
         # began then. Where that lease is over by now, another owner claims.
         run = job.run
         if run is None or run.lease_lost:
-            run = job.run = begin.prepare(self._runtime, job.route.policy, job.key, job.fingerprints)
+            run = job.run = begin.prepare_run(self._runtime, job.route.policy, job.key, job.fingerprints)
             run.redriven, run.bypassing = job.redriven, job.bypassing
         pool.claimed += 1
         job.ended_before_claim = pool.ended

@@ -65,7 +65,7 @@ class StoreRedrivePreview:
 
     def _predict(self, job: Job) -> tuple[Fate, int]:
         runtime = self._store.runtime
-        run = begin.prepare(runtime, job.route.policy, job.key, job.fingerprints)
+        run = begin.prepare_run(runtime, job.route.policy, job.key, job.fingerprints)
         answer = run_sync(runtime.sync_client().claim(Look(run.scope, run.stored_key, run.fingerprints)))
         record = self._store.get(job.route.policy.scope, job.key)
         attempts = 0 if record is None else record.attempts

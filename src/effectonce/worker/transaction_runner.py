@@ -201,7 +201,7 @@ class Batch(InboxTransaction):
         await self.commit()
 
     async def roll_back(self) -> None:
-        foreign = await self.is_foreign()
+        foreign = await self.handler_ended_transaction()
         await self.session.roll_back()
         if foreign:
             await self._forget_committed_rows(self.session)

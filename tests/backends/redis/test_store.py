@@ -37,7 +37,18 @@ from effectonce.errors import (
     SyncAsyncMismatch,
     UnsafeStore,
 )
-from effectonce.record import EXHAUSTED, Answer, Claim, Query, Record, Remember, Renewal, Reply, Settled, Settlement
+from effectonce.record import (
+    EXHAUSTED,
+    Answer,
+    Claim,
+    Query,
+    Record,
+    Remember,
+    Renewal,
+    Reply,
+    SettledState,
+    Settlement,
+)
 from effectonce.testing.suites import store_suite
 from effectonce.values.urls import Address
 from tests.conftest import skip_or_fail
@@ -1034,7 +1045,7 @@ def test_small_steps_reach_every_record_once(
     port = backend_at(redis_url, namespace=unique_name).sync_port()
     claims = [a_claim(f"{n}") for n in range(60)]
     answers = run_sync(port.run(claims))
-    targets: list[Settled | None] = ["done", "in_doubt", None]
+    targets: list[SettledState | None] = ["done", "in_doubt", None]
     for claim, answer, target in zip(claims, answers, targets * 20, strict=True):
         assert isinstance(answer, Answer)
         if target is not None:

@@ -7,8 +7,8 @@ from typing import Any
 from effectonce.core.guarded_call.finish import leave
 from effectonce.core.notes import seal_note, write_note
 from effectonce.errors import InDoubt, LeaseLost
-from effectonce.intents import claimed
-from effectonce.intents.claimed import ClaimedIntent
+from effectonce.intents import claimed_intent
+from effectonce.intents.claimed_intent import ClaimedIntent
 from effectonce.intents.log import ResendRules, encode_log
 from effectonce.intents.runner import IntentRunner
 from effectonce.providers import Verdict
@@ -84,7 +84,7 @@ async def doubt_raised_unrecorded(self: Any, why: str) -> None:
     raise InDoubt(why)
 
 
-@mutant("F08", claimed, "write_note", "intents-I+lapse/1")
+@mutant("F08", claimed_intent, "write_note", "intents-I+lapse/1")
 async def note_not_fenced(run: Any, client: Any, text: bytes) -> None:
     """A worker whose claim is over sends, although its note was refused."""
     try:

@@ -8,7 +8,7 @@ from effectonce.core import unfinished
 from effectonce.intents import intents
 from effectonce.intents.recovery import IntentRecovery
 from effectonce.sagas import saga
-from effectonce.sagas.claimed import ClaimedSaga
+from effectonce.sagas.claimed_saga import ClaimedSaga
 from effectonce.sagas.recovery import SagaRecovery
 from effectonce.sagas.runner import SagaRunner
 from tests.proof.explorer.scenario import RETENTION
@@ -36,8 +36,8 @@ async def recovered_without_a_claim(self: Any, operation: Any, record: Any, clie
     """A recovery calls first, and claims only to record the outcome: two of them both call."""
     log, id = self._intents.log(record), self._intents.id_of(record)
     request = operation.requests.decode(log.request)
-    await operation.function(operation.make_intent(operation.prepare(id), log, request))
-    await operation.run_intent(operation.prepare(id), client, "recover")
+    await operation.function(operation.make_intent(operation.prepare_run(id), log, request))
+    await operation.run_intent(operation.prepare_run(id), client, "recover")
     return "done"
 
 

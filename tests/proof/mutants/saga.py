@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.sagas import runner
-from effectonce.sagas.claimed import ClaimedSaga
+from effectonce.sagas.claimed_saga import ClaimedSaga
 from effectonce.sagas.runner import SagaRunner
 
 from .base import mutant

@@ -16,8 +16,8 @@ from effectonce.keys import digest
 from effectonce.record import (
     EXHAUSTED,
     Answer,
+    AnswerKind,
     Claim,
-    Kind,
     Look,
     Record,
     Remember,
@@ -133,7 +133,7 @@ PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
 
 # -- replies
 
-_KINDS: dict[bytes, Kind] = {b"absent": "absent", b"mismatch": "mismatch", b"in_doubt": "in_doubt"}
+_KINDS: dict[bytes, AnswerKind] = {b"absent": "absent", b"mismatch": "mismatch", b"in_doubt": "in_doubt"}
 STATE_LETTERS: Final[dict[State, str]] = {"claimed": "C", "done": "D", "failed": "F", "in_doubt": "I", "free": "R"}
 _STATES: dict[bytes, State] = {letter.encode(): state for state, letter in STATE_LETTERS.items()}
 _unpack_header = struct.Struct("<cBdddd3s3s").unpack_from  # behind it: the end of a claim's lease, then the owner
@@ -150,7 +150,7 @@ def parse_answer(item: list[Any]) -> Answer:
     if kind == b"in_progress":
         return Answer("in_progress", token, attempts, generation, retry_after=extra / 1e6)
     if kind == b"failed":
-        failed: Kind = "exhausted" if extra == EXHAUSTED else "failed"
+        failed: AnswerKind = "exhausted" if extra == EXHAUSTED else "failed"
         return Answer(failed, token, attempts, generation, error=extra)
     return Answer(_KINDS[kind], token, attempts, generation)
 

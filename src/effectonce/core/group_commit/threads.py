@@ -59,7 +59,7 @@ class ThreadEntry(Entry, eq=False):
     reply: Reply | None = None
     gate: threading.Lock | None = None  # taken while its thread follows; released to wake it
     abandoned: bool = False
-    #: The threads that the same leader answered, and that nobody has woken yet. One list for all of them.
+    #: The answered threads that still have to be woken. All threads that one leader answered share this list.
     to_wake: list[ThreadEntry] | None = None
 
     def is_abandoned(self) -> bool:

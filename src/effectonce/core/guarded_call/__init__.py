@@ -2,5 +2,5 @@
 
 `begin` claims the run or replays it, the guard calls the handler, and `finish` records the success, or `abort` the
 failure. All three are coroutines over a `StoreClient`; sync code runs them with `run_sync`. The guard calls the handler
-between them and never inside a coroutine of ours: a handler's ``StopIteration`` would become a ``RuntimeError`` there.
+between them, and never inside a coroutine of effectonce: there its ``StopIteration`` would become a ``RuntimeError``.
 """

@@ -15,7 +15,7 @@ from effectonce.record import Answer, Claim
 from .run import Policy, Run, current_run
 
 
-def prepare(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> Run:
+def prepare_run(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> Run:
     """Make the run of a call with ``key``. `begin` is to follow. Raises `Reentered` inside a run of the same key."""
     parent = current_run.get()
     if parent is not None:

@@ -26,7 +26,7 @@ from effectonce.record import (
     Remember,
     Renewal,
     Resolution,
-    Settled,
+    SettledState,
     Settlement,
     State,
     SweepResult,
@@ -43,7 +43,7 @@ RETENTION_US = 3600 * SECOND_US  # longer than any case takes
 FINISHED: tuple[Literal["done", "failed"], ...] = ("done", "failed")
 RESOLUTIONS: tuple[Resolved, ...] = ("done", "failed", "free")  # the operator's; they are the states that expire
 STATES: tuple[State, ...] = ("claimed", "done", "failed", "in_doubt", "free")
-SETTLEMENTS: tuple[Settled, ...] = ("done", "failed", "in_doubt", "free")
+SETTLEMENTS: tuple[SettledState, ...] = ("done", "failed", "in_doubt", "free")
 MAX_PAGES = 2_000  # no list has so many pages, and no sweep takes so many rounds, unless the backend loops
 
 
@@ -64,7 +64,7 @@ class Grant(Struct, frozen=True):
     def with_another_owner(self, owner: bytes | None = None) -> Grant:
         return replace(self, claim=replace(self.claim, owner=owner or os.urandom(16)))
 
-    def settlement(self, state: Settled = "done", *, retention: int = RETENTION_US, **options: Any) -> Settlement:
+    def settlement(self, state: SettledState = "done", *, retention: int = RETENTION_US, **options: Any) -> Settlement:
         claim = self.claim
         return Settlement(claim.scope, claim.key, claim.owner, self.token, state, retention, **options)
 
@@ -141,11 +141,13 @@ class StoreHarness(PortHarness):
         return await self.send(Look(scope or self.scope, key, fingerprints))
 
     async def try_settle(
-        self, grant: Grant, state: Settled = "done", *, port: Port | None = None, **options: Any
+        self, grant: Grant, state: SettledState = "done", *, port: Port | None = None, **options: Any
     ) -> bool:
         return await self._apply(grant.settlement(state, **options), port)
 
-    async def settle(self, grant: Grant, state: Settled = "done", *, port: Port | None = None, **options: Any) -> None:
+    async def settle(
+        self, grant: Grant, state: SettledState = "done", *, port: Port | None = None, **options: Any
+    ) -> None:
         require(await self.try_settle(grant, state, port=port, **options), f"{state} of {grant.key!r} was refused")
 
     async def try_renew(self, grant: Grant, lease: int = LEASE_US, retention: int = RETENTION_US) -> bool:

@@ -1,6 +1,6 @@
-"""What is known about the APIs that intents are sent to, as data: where the key goes, and how long it is kept.
+"""The catalog of known APIs, as data: where each takes the idempotency key, and how long it keeps it.
 
-Facts of the providers' published documentation. A provider of your own is one more `Provider`.
+The facts come from the providers' published documentation. Describe an API that is missing as one more `Provider`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ class Provider(Struct, frozen=True, kw_only=True):
     """An API that has effects. Windows are in microseconds."""
 
     name: str
-    #: Where the key goes: a header, a field of the request's body, or nowhere: the API keeps no keys.
+    #: Where the key goes: a header, or a field of the request's body. ``none``: the API takes no keys.
     carrier: Literal["header", "body", "none"] = "header"
     field: str = "Idempotency-Key"
-    #: The longest key that it takes.
+    #: The longest key that it takes, in characters.
     limit: int = 255
-    #: How long it keeps a key at least; None: it does not say, so the operation has to.
+    #: How long it keeps a key at least. None: that is not documented, so the operation must say it.
     window: int | None = None
-    #: The same for operations that differ.
+    #: The window of each operation that has another one.
     windows: Mapping[str, int] = {}
-    #: Codes of its errors that say: a request with this key is still running.
+    #: Error codes for "a request with this key is still running".
     in_use: tuple[str, ...] = ()
-    #: Codes that say: this key was used with another request.
+    #: Error codes for "this key was used with another request".
     mismatch: tuple[str, ...] = ()
-    #: Codes that say: it was turned away before anything could happen, whatever the status.
+    #: Error codes for "refused before anything could happen", whatever the HTTP status.
     turned_away: tuple[str, ...] = ()
-    #: A header that is ``true`` on errors that may be sent again; without it a 4xx is final.
+    #: A header that is ``true`` on errors after which the request may be sent again. Otherwise a 4xx is final.
     transient: str = ""
 
     @property
@@ -43,7 +43,7 @@ class Provider(Struct, frozen=True, kw_only=True):
         return self.carrier != "none"
 
     def window_of(self, operation: str) -> int | None:
-        """How long a key of ``operation`` is kept."""
+        """How long the API keeps a key of ``operation``, in microseconds."""
         return self.windows.get(operation, self.window)
 
 

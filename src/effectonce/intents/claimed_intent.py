@@ -1,4 +1,4 @@
-"""`ClaimedIntent`: an intent that this process has claimed, and the ways in which its log is committed."""
+"""`ClaimedIntent`: an intent that this process has claimed. It commits the intent's log, and settles it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from effectonce.core.guarded_call.finish import abort, leave
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.notes import read_note, seal_note, write_note
 from effectonce.core.store_clients import StoreClient
-from effectonce.errors import EffectOnceError, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, scrubbed, show
+from effectonce.errors import EffectOnceError, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, scrub_urls, show
 
 from .log import ResendRules, decode_log, encode_log
 
 
 class ProviderRefusal(Exception):
-    """The stored error of a failure that has no exception of the operation's own."""
+    """The stored error of a failed intent whose operation raised no exception, or none that may be stored."""
 
 
 class ClaimedIntent:
     """A claimed intent and its log. Nothing is sent before the log says so, and nothing is settled without its outcome.
 
-    ``has_reconciler``: whether it can be looked up at the provider. ``claimed_after``: this process's clock before it
-    asked for the claim.
+    ``has_reconciler``: whether the effect can be looked up at the provider. ``claimed_after``: the time on this
+    process's monotonic clock before it asked for the claim.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class ClaimedIntent:
             self.log.start_over()
 
     def decide_next(self) -> Literal["send", "reconcile"]:
-        """Decide by `ResendRules.decide_next`, at the store's time as well as this process knows it.
+        """Decide by `ResendRules.decide_next`, for the store's time as this process estimates it.
 
-        That is the time of the claim plus the time since this process asked for it: late rather than early, so that a
-        resend that may come too late is not made.
+        The estimate is the time of the claim plus the time since this process asked for it. It is rather too late than
+        too early, so that no resend goes out after the provider has dropped the key.
         """
         run = self.run
         elapsed = max(0, round((run.runtime.monotonic() - self._claimed_after) * 1e6))
         return self.rules.decide_next(self.log, run.token + elapsed)
 
     async def record_send(self) -> None:
-        """Commit that the request goes out now. Raises `InDoubt` where that has become unsafe meanwhile."""
+        """Commit that the request goes out now. Raises `InDoubt` if a resend has become unsafe meanwhile."""
         run, log = self.run, self.log
         if run.parent is not None and run.parent.lease_lost:
             await self.leave("lease-lost")
@@ -62,16 +62,16 @@ class ClaimedIntent:
             await self.doubt("the provider may no longer keep its key")
 
     async def doubt(self, why: str) -> NoReturn:
-        """Put the intent in doubt: an operator decides. If that cannot be recorded no operator would see it, so the
-        next delivery has to record it."""
+        """Put the intent in doubt: an operator decides. If that cannot be recorded, no operator would see it, so this
+        raises `OutcomeUnknown`, and the next delivery records it."""
         self.log.doubted = self.log.transactional
         if not await self._settle_with_log("in_doubt", why):
             raise OutcomeUnknown(f"{self}: {why}, and that could not be recorded; deliver it again", 1.0)
         raise InDoubt(f"{self} is in doubt: {why}; look it up at the provider, then decide: effectonce intents resolve")
 
     async def leave_unknown(self, why: str, retry_after: float) -> NoReturn:
-        """Release an intent that was sent with an unknown outcome: with a key it may be sent again, with a reconciler
-        it can be looked up. With neither it is in doubt."""
+        """Release an intent whose outcome is unknown: with a key it may be sent again, with a reconciler it can be
+        looked up. With neither, put it in doubt."""
         if not self.rules.keyed and not self.rules.repeats and not self._has_reconciler:
             await self.doubt(why)
         await self.leave(why)
@@ -92,7 +92,8 @@ class ClaimedIntent:
         await leave(self.run, self.client, "free", why)
 
     async def fail(self, error: Exception | None, why: str) -> None:
-        """Settle the intent as failed for good, which every duplicate gets as well; without the secrets of a URL."""
+        """Settle the intent as failed for good. Every duplicate gets the stored error, so it must not hold the secrets
+        of a URL."""
         if error is None or isinstance(error, EffectOnceError) or _is_unfit_to_store(error):
             error = ProviderRefusal(why)
         await abort(self.run, self.client, error)
@@ -119,6 +120,6 @@ def _is_unfit_to_store(error: Exception) -> bool:
     """Whether the text of ``error`` holds a secret, or its own __str__ raises."""
     try:
         text = str(error)
-        return scrubbed(text) != text
+        return scrub_urls(text) != text
     except Exception:
         return True

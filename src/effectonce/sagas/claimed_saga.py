@@ -1,4 +1,4 @@
-"""`ClaimedSaga`: a saga that this process has claimed, and the ways in which its log is committed."""
+"""`ClaimedSaga`: a saga that this process has claimed. It commits the saga's log, and settles it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .log import LoggedStep, StepProgress, StepState, decode_log, encode_log, pa
 class ClaimedSaga:
     """A claimed saga and its log.
 
-    ``claimed_at``: when it was first claimed, on the store's clock, where that is known.
+    ``claimed_at``: when the saga was first claimed, on the store's clock, if that is known.
     """
 
     def __init__(self, run: Run, client: StoreClient, name: str, claimed_at: int | None = None) -> None:
@@ -30,18 +30,18 @@ class ClaimedSaga:
         self._clock_offset = run.token - int(run.runtime.monotonic() * 1e6)
         if self.log.written_at < 0:
             self.log.written_at = min(-self.log.written_at, self.now() if claimed_at is None else claimed_at)
-        #: Whether the previous process died in it. Where another has since claimed it and given it back, the store no
-        #: longer shows the lapsed lease, but the number of attempts does.
+        #: Whether the previous process died in it. If yet another process claimed it since, and gave it back, the store
+        #: no longer shows the lapsed lease, but the number of attempts does.
         self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled_attempt + 1)
         if self.interrupted:
             self.log.mark_interrupted()
 
     def now(self) -> int:
-        """Return the store's time, as well as this process knows it without asking."""
+        """Estimate the store's time, without asking the store."""
         return self._clock_offset + int(self.run.runtime.monotonic() * 1e6)
 
     def outlived_retention(self, progress: StepProgress) -> bool:
-        """Whether the step with the unknown outcome may have happened longer ago than its own guard remembers it."""
+        """Whether a step with an unknown outcome may have happened so long ago that its guard has forgotten it."""
         since = min(progress.unknown_since or self.log.written_at, self.log.written_at)
         return self.now() - since >= self.run.policy.retention
 
@@ -49,7 +49,7 @@ class ClaimedSaga:
         progress.state, progress.error, progress.ended = state, error, self.now()
 
     def commit(self) -> Coroutine[Any, Any, None]:
-        """Write the log. Raises `LeaseLost` where another process has taken over: stop then."""
+        """Write the log. Raises `LeaseLost` if another process took over: the caller must stop."""
         return write_note(self.run, self.client, self._encode())
 
     async def complete(self, results: Mapping[str, bytes]) -> None:
@@ -59,7 +59,7 @@ class ClaimedSaga:
         await self._settle(op, "completed")
 
     async def settle_failed(self) -> SagaFailed:
-        """Settle the saga as failed, which every duplicate gets as well. Returns the error to raise."""
+        """Settle the saga as failed. Returns the error to raise, which every duplicate gets, too."""
         run, log = self.run, self.log
         undone = [entry.name for entry in log.entries if entry.undo.state == "done"]
         error = SagaFailed(
@@ -90,7 +90,7 @@ class ClaimedSaga:
         raise InDoubt(self.log.describe_doubt(self.name))
 
     async def leave(self, why: str) -> None:
-        """Release the saga on the way out with an error. Never raises an `Exception` of its own."""
+        """Release the saga because of an error that the caller raises. Never raises an `Exception` of its own."""
         await leave(self.run, self.client, "free", why, seal_note(self.run, self._encode(settled=True)))
 
     def _encode(self, settled: bool = False) -> bytes:

@@ -1,11 +1,7 @@
-"""A handler between the steps of its run.
+"""The loops that run a handler between the steps of an inbox run: one for sync handlers, one for async handlers.
 
-``begin`` inserts the row: where it is new, the handler is to run now; a duplicate's ``outcome`` is set. ``finish``
-stores the handler's result and sets ``outcome``. ``abort`` undoes what the run has done, and gives the seconds after
-which to begin again; None: the run is over, with ``translated_error`` in place of the handler's where there is one.
-
-The handler is called between these coroutines, never inside one: its ``StopIteration`` would become a
-``RuntimeError``. So there is a loop for sync handlers and one for async handlers, and the steps are written once.
+A handler is called between the coroutines of its run, never inside one: there its ``StopIteration`` would become a
+``RuntimeError``. So the loop is written twice, and the steps, in `CallRun` and `HandlerRun`, once.
 """
 
 from __future__ import annotations
@@ -13,19 +9,42 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import SyncAsyncMismatch
 from effectonce.guard.introspection import name_of, refuse_lazy
 from effectonce.guard.once import Outcome
-
-if TYPE_CHECKING:
-    from .call_run import CallRun
-    from .handler_run import HandlerRun
+from effectonce.sessions import DriverAdapter
 
 
-def run_handler(run: HandlerRun | CallRun, fn: Callable[[Any, Any], Any], message: Any) -> Outcome[Any]:
+class InboxRun(Protocol):
+    """One message through a handler, in steps."""
+
+    outcome: Outcome[Any]  # set by `finish`, and by `begin` for a duplicate
+
+    @property
+    def session(self) -> DriverAdapter: ...
+
+    @property
+    def translated_error(self) -> Exception | None:
+        """After `abort`: the error to raise in place of the handler's; None: raise the handler's."""
+        ...
+
+    async def begin(self) -> bool:
+        """Insert the row of the message. Returns whether it is new, so that the handler must run now."""
+        ...
+
+    async def finish(self, value: Any) -> None:
+        """Store the handler's result."""
+        ...
+
+    async def abort(self, error: BaseException) -> float | None:
+        """Undo what the run has done. Returns the seconds after which to begin again; None: the run is over."""
+        ...
+
+
+def run_handler(run: InboxRun, fn: Callable[[Any, Any], Any], message: Any) -> Outcome[Any]:
     while True:
         try:
             if run_sync(run.begin()):
@@ -42,7 +61,7 @@ def run_handler(run: HandlerRun | CallRun, fn: Callable[[Any, Any], Any], messag
         time.sleep(pause)
 
 
-async def run_async_handler(run: HandlerRun | CallRun, fn: Callable[[Any, Any], Any], message: Any) -> Outcome[Any]:
+async def run_async_handler(run: InboxRun, fn: Callable[[Any, Any], Any], message: Any) -> Outcome[Any]:
     while True:
         try:
             if await run.begin():
@@ -55,7 +74,7 @@ async def run_async_handler(run: HandlerRun | CallRun, fn: Callable[[Any, Any], 
                 await run.finish(await pending)
             return run.outcome
         except GeneratorExit:
-            raise  # nothing can be awaited any more; the transaction is undone with its connection, or by its owner
+            raise  # nothing can be awaited any more; the transaction ends with its connection
         except BaseException as error:
             pause = await run.abort(error)
             if pause is None:
