@@ -161,7 +161,7 @@ def test_a_connection_of_mode_t_that_loses_commits(broker: eo.Broker, tmp_path: 
 def test_dead_letters_by_their_age(broker: eo.Broker, store: eo.Store) -> None:
     worker = shop(broker, store)
     now = time.time()
-    for age, severity in ((60, "note"), (2 * 86_400, "warning"), (20 * 86_400, "error")):
+    for age, severity in ((600, "note"), (2 * 86_400, "warning"), (20 * 86_400, "error")):
         bury(broker, Cause(why="attempts-exhausted", last=now - age))
         finding = findings_by_code(programs=[worker])["dead-letters"]
         assert finding.severity == severity
