@@ -1,12 +1,20 @@
-"""`UnfinishedRecords`: lists the intents and sagas that a recovery has to resume, a bounded number at a time."""
+"""`UnfinishedRecords`: the intents and sagas that a recovery has to resume, and the loops that resume them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Protocol
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import islice
+from typing import Any, Final, Protocol, TypeVar
 
 from effectonce.errors import InvalidOption
 from effectonce.record import Page, Record
+
+from .interrupts import remember_signal_handlers
+from .run_sync import run_sync
+
+T = TypeVar("T")
 
 MAX_CONCURRENT_RESUMES: Final = 50
 """How many records an event loop resumes at a time: enough for them to share commits."""
@@ -64,3 +72,27 @@ class UnfinishedRecords:
 def _is_resumable(record: Record, now: int, idle: int) -> bool:
     leased = record.state == "claimed" and (record.lease_until or 0) > now
     return not leased and record.changed_at <= now - idle
+
+
+def resume_all(
+    unfinished: Iterator[T], resume: Callable[[T], Coroutine[Any, Any, str]], stop: Callable[[], bool]
+) -> Counter[str]:
+    """Resume each of ``unfinished``, until ``stop`` returns True. Counts the outcomes that ``resume`` returns."""
+    remember_signal_handlers()
+    counts: Counter[str] = Counter()
+    for item in unfinished:
+        if stop():
+            break
+        counts[run_sync(resume(item))] += 1
+    return counts
+
+
+async def aresume_all(
+    unfinished: Iterator[T], resume: Callable[[T], Coroutine[Any, Any, str]], stop: Callable[[], bool]
+) -> Counter[str]:
+    """`resume_all` in an event loop: several at a time. ``unfinished`` is read in a thread, since it asks the store."""
+    remember_signal_handlers()
+    counts: Counter[str] = Counter()
+    while not stop() and (chunk := await asyncio.to_thread(lambda: list(islice(unfinished, MAX_CONCURRENT_RESUMES)))):
+        counts.update(await asyncio.gather(*map(resume, chunk)))
+    return counts

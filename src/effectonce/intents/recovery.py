@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from effectonce.core.error_text import describe_error
-from effectonce.core.interrupts import remember_signal_handlers
-from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
-from effectonce.core.unfinished import MAX_CONCURRENT_RESUMES, UnfinishedRecords
+from effectonce.core.unfinished import UnfinishedRecords, aresume_all, resume_all
 from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
 from effectonce.record import Record
-
-from .operations import IntentOperation
 
 if TYPE_CHECKING:
     from .intents import Intents
@@ -45,30 +38,16 @@ class IntentRecovery:
         self._unfinished: dict[str, UnfinishedRecords] = {}  # by scope
 
     def recover(self, idle: int, limit: int | None, stop: Callable[[], bool]) -> RecoveryCounts:
-        remember_signal_handlers()
         client = self._intents.store.runtime.sync_client()
-        results: Counter[str] = Counter()
-        for operation, record in self._find(idle, limit, is_async=False):
-            if stop():
-                break
-            results[run_sync(self._recover_one(operation, record, client))] += 1
-        return RecoveryCounts(**results)
+        records = self._find(idle, limit, is_async=False)
+        return RecoveryCounts(**resume_all(records, lambda record: self._recover_one(record, client), stop))
 
     async def arecover(self, idle: int, limit: int | None, stop: Callable[[], bool]) -> RecoveryCounts:
-        remember_signal_handlers()
         client = self._intents.store.runtime.async_client()
-        results: Counter[str] = Counter()
-        unfinished = self._find(idle, limit, is_async=True)
+        records = self._find(idle, limit, is_async=True)
+        return RecoveryCounts(**await aresume_all(records, lambda record: self._recover_one(record, client), stop))
 
-        def read_chunk() -> list[tuple[IntentOperation[Any, Any], Record]]:
-            return list(islice(unfinished, MAX_CONCURRENT_RESUMES))
-
-        while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
-            recoveries = (self._recover_one(operation, record, client) for operation, record in chunk)
-            results.update(await asyncio.gather(*recoveries))
-        return RecoveryCounts(**results)
-
-    def _find(self, idle: int, limit: int | None, is_async: bool) -> Iterator[tuple[IntentOperation[Any, Any], Record]]:
+    def _find(self, idle: int, limit: int | None, is_async: bool) -> Iterator[Record]:
         """Yield unfinished intents of all operations, up to ``limit`` in all. With limit=0 or less the first operation
         refuses it."""
         left = limit
@@ -78,12 +57,12 @@ class IntentRecovery:
                 for page in unfinished.pages(left, idle):
                     if left is not None:
                         left -= len(page)
-                    for record in page:
-                        yield operation, record
+                    yield from page
 
-    async def _recover_one(self, operation: IntentOperation[Any, Any], record: Record, client: StoreClient) -> str:
-        """Resume one intent. Returns a field name of `RecoveryCounts`: one that is broken must not keep the others
-        waiting."""
+    async def _recover_one(self, record: Record, client: StoreClient) -> str:
+        """Resume one intent. Returns a field name of `RecoveryCounts`, and raises no error of the intent: the others
+        must not wait for it."""
+        operation = self._intents.operations[record.scope]
         error: BaseException | None
         try:
             log = self._intents.log(record)

@@ -6,18 +6,16 @@ import asyncio
 import logging
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from effectonce.core.interrupts import is_own_exit, remember_signal_handlers
-from effectonce.core.run_sync import run_sync
+from effectonce.core.interrupts import is_own_exit
 from effectonce.core.store_clients import StoreClient
-from effectonce.core.unfinished import MAX_CONCURRENT_RESUMES, UnfinishedRecords
+from effectonce.core.unfinished import UnfinishedRecords, aresume_all, resume_all
 from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
 from effectonce.record import Record
 from effectonce.values.durations import Duration, micros
@@ -48,27 +46,14 @@ class SagaRecovery:
         self._unfinished = UnfinishedRecords(saga.store, saga.scope)
 
     def resume(self, limit: int | None, stop: Callable[[], bool]) -> ResumeCounts:
-        remember_signal_handlers()
         client = self._saga.store.runtime.sync_client()
-        results: Counter[str] = Counter()
-        for record in chain.from_iterable(self._unfinished.pages(limit)):
-            if stop():
-                break
-            results[run_sync(self._resume_one(record, client))] += 1
-        return ResumeCounts(**results)
+        records = chain.from_iterable(self._unfinished.pages(limit))
+        return ResumeCounts(**resume_all(records, lambda record: self._resume_one(record, client), stop))
 
     async def aresume(self, limit: int | None, stop: Callable[[], bool]) -> ResumeCounts:
-        remember_signal_handlers()
         client = self._saga.store.runtime.async_client()
-        results: Counter[str] = Counter()
         records = chain.from_iterable(self._unfinished.pages(limit))
-
-        def read_chunk() -> list[Record]:
-            return list(islice(records, MAX_CONCURRENT_RESUMES))
-
-        while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
-            results.update(await asyncio.gather(*(self._resume_one(record, client) for record in chunk)))
-        return ResumeCounts(**results)
+        return ResumeCounts(**await aresume_all(records, lambda record: self._resume_one(record, client), stop))
 
     async def _resume_one(self, record: Record, client: StoreClient) -> str:
         """Resume one saga. Returns a field name of `ResumeCounts`, and raises no error of the saga: the others must not

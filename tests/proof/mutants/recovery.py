@@ -32,8 +32,9 @@ def free_records_skipped(record: Any, now: int, idle: int) -> bool:
 
 
 @mutant("F03", IntentRecovery, "_recover_one", "intents-I-recover+crash/1")
-async def recovered_without_a_claim(self: Any, operation: Any, record: Any, client: Any) -> str:
+async def recovered_without_a_claim(self: Any, record: Any, client: Any) -> str:
     """A recovery calls first, and claims only to record the outcome: two of them both call."""
+    operation = self._intents.operations[record.scope]
     log, id = self._intents.log(record), self._intents.id_of(record)
     request = operation.requests.decode(log.request)
     await operation.function(operation.make_intent(operation.prepare_run(id), log, request))
@@ -42,10 +43,11 @@ async def recovered_without_a_claim(self: Any, operation: Any, record: Any, clie
 
 
 @mutant("F03", IntentRecovery, "_recover_one", "intents-K-recover+crash-after/1")
-async def recovered_as_a_new_one(self: Any, operation: Any, record: Any, client: Any) -> str:
+async def recovered_as_a_new_one(self: Any, record: Any, client: Any) -> str:
     """A recovery starts the intent anew, so that it is sent under another key."""
     log = self._intents.log(record)
     self._intents.store.forget(record.scope, record.key)
+    operation = self._intents.operations[record.scope]
     await operation(operation.requests.decode(log.request), key=log.key)
     return "done"
 
