@@ -108,6 +108,20 @@ def test_f50_what_stays_unknown_comes_to_the_operator_in_the_end(step: str) -> N
     assert "it was not known whether it happened" in saga.log(record).doubt
 
 
+@pytest.mark.parametrize("word", ["dnoe", "", None, "done "])
+def test_a_mistyped_decision_changes_nothing(word: Any) -> None:
+    backend, shop = FaultInjectingBackend(), Shop()
+    store: Any = eo.Store(backend, sweep_every=None)
+    killed_after("charge", store, backend, shop)
+    backend.clock.advance("31d")
+    saga = order_saga(store, shop)
+    assert saga.resume() == ResumeCounts(in_doubt=1)
+    before = list(saga.records("in_doubt"))
+    with pytest.raises(eo.ConfigurationError, match="resolve takes 'done', 'not_done', 'retry' or 'abandon'"):
+        saga.resolve("o-1", word)
+    assert list(saga.records("in_doubt")) == before
+
+
 def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
     backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)

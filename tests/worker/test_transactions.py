@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -456,6 +457,32 @@ async def test_f20_a_count_that_could_not_be_taken_back_is_taken_back_later(sqli
         await sqlite.bench.send("orders", paid(1))
         await until(lambda: sqlite.bench.count("ack") == 1)
     assert (len(tries), sqlite.bench.count("dead")) == (4, 0)
+
+
+async def test_f20_what_came_before_shares_its_transaction_with_no_other(sqlite: Database) -> None:
+    """It may have ended a process: the others are not to be undone with it, nor counted."""
+    worker = sqlite.worker(prefetch=20)
+    go, transactions = threading.Event(), dict[int, list[Any]]()
+
+    @worker.handler("orders", batch=True, concurrency=1, retry=eo.Retry(3, first="1ms", cap="1ms"))
+    def insert(connection: sqlite3.Connection, message: eo.Message[dict[str, int]]) -> None:
+        transactions.setdefault(message.data["order"], []).append(connection)
+        if message.data["order"] == 1 and len(transactions[1]) == 1:
+            raise ValueError
+        if message.data["order"] == 2:  # what comes meanwhile waits together
+            assert go.wait(60)
+
+    async with serving(worker):
+        await sqlite.bench.send("orders", paid(1))
+        await until(lambda: sqlite.bench.count("nack") == 1 or 1 in transactions)
+        await sqlite.bench.send("orders", paid(2))
+        await until(lambda: worker.consumers[0].received == 3)
+        await sqlite.bench.send("orders", *(paid(number) for number in range(3, 8)))
+        await until(lambda: worker.consumers[0].received == 8)
+        go.set()
+        await until(lambda: sqlite.bench.count("ack") == 7)
+    suspect = transactions.pop(1)[-1]
+    assert all(suspect is not other for connections in transactions.values() for other in connections)
 
 
 @pytest.mark.parametrize("delay", ["1ms", "10ms"])
