@@ -240,8 +240,10 @@ def test_migrate_makes_all_of_its_tables_or_none(postgres_url: str, unique_name:
         assert "Traceback" not in terminal.shown
         other.execute("SELECT pg_advisory_unlock_all()")
         until(lambda: other.execute(waiting, [f"%{unique_name}%"]).fetchone() == (0,))
-        assert other.execute(tables).fetchone() == (0,)
-    assert at_terminal("migrate", url).end() == 0
+        after_interrupt = other.execute(tables).fetchone()
+        assert at_terminal("migrate", url).end() == 0
+        all_tables = other.execute(tables).fetchone()
+    assert after_interrupt in ((0,), all_tables)  # all: the server had carried on before the cancellation reached it
 
 
 def answers(url: str) -> bool:

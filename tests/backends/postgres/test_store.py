@@ -686,7 +686,7 @@ def test_an_address_that_hangs_does_not_hide_the_next(postgres_url: str, unique_
         hole.bind(("127.0.0.2", server.port))
         hole.listen(5)  # the kernel accepts, and nobody ever answers
         both = postgres_url.replace("127.0.0.1", "127.0.0.2,127.0.0.1")
-        port = at(both, unique_name, timeout="300ms", connect_timeout="300ms").sync_port()
+        port = at(both, unique_name, timeout="2s", connect_timeout="2s").sync_port()
         assert one(port, claim()).kind == "claimed"
         run_sync(port.close())
 
