@@ -216,7 +216,7 @@ async def test_f58_a_handler_that_outlasts_the_drain_is_cancelled_released_and_g
     assert record is not None
     assert record.state == "free"
     assert bench.store.runtime.leased_runs == set()
-    assert "queue orders: 1 handlers did not end in time" in caplog.text
+    assert "queue orders: 1 message(s) did not finish in time" in caplog.text
 
 
 async def test_f58_a_thread_that_outlasts_the_drain_keeps_its_lease() -> None:

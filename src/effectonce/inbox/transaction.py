@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, TransactionConflict, show
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .handler import TransactionalHandler
 
 log: Final = logging.getLogger("effectonce")
+
+
+T = TypeVar("T")
 
 
 class InboxTransaction:
@@ -51,6 +54,20 @@ class InboxTransaction:
             await handler.inbox.table(session).check(session)
             handler.needs_check = False
         return session
+
+    async def run_once(self, work: Callable[[DriverAdapter], Awaitable[T]]) -> T:
+        """Open, and do ``work``, which ends the transaction itself. The connection is given back in any case."""
+        try:
+            result = await work(await self.open())
+        except GeneratorExit:
+            raise  # nothing can be awaited any more; the connection's end undoes it
+        except BaseException as error:
+            await self.abort(error)
+            if self.translated_error is not None:
+                raise self.translated_error from error
+            raise
+        await self.give_back()
+        return result
 
     async def mark(self) -> None:
         """Set a mark (a savepoint) after the rows were inserted and before a handler runs. If the handler ends the

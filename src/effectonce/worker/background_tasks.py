@@ -39,6 +39,8 @@ class BackgroundTasks:
 async def wait_for_either(one: asyncio.Event, other: asyncio.Event) -> None:
     """Wait until one of them is set."""
     tasks = [asyncio.create_task(event.wait()) for event in (one, other)]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

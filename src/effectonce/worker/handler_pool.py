@@ -22,6 +22,7 @@ from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.interrupts import is_being_cancelled
 from effectonce.guard.introspection import LAZY, refuse_lazy
 
+from .background_tasks import Fail
 from .jobs import Job
 from .routes import HandlerRoute
 
@@ -63,6 +64,7 @@ class HandlerPool(Generic[W]):
         *,
         on_success: Callable[[W], None],
         on_error: Callable[[W, BaseException], None],
+        fail: Fail,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.route = route
@@ -74,6 +76,7 @@ class HandlerPool(Generic[W]):
         self.ended_during_claim = 0  # while the last claim was under way
         self._on_success = on_success
         self._on_error = on_error
+        self._fail = fail
         self._loop = loop
         self._context = copy_context()  # of `serve`: a runner may be woken from any task
         self._idle_runners: list[asyncio.Future[None]] = []
@@ -136,10 +139,13 @@ class HandlerPool(Generic[W]):
                     error = raised
                 self.claimed -= 1
                 self.ended += 1
-                if error is None:
-                    self._on_success(work)
-                else:
-                    self._on_error(work, error)
+                try:
+                    if error is None:
+                        self._on_success(work)
+                    else:
+                        self._on_error(work, error)
+                except Exception as defect:  # of ours, or of a tracer: the runner goes on, and the worker stops
+                    self._fail(defect)
                 if self._closed or task.cancelling():
                     return
                 if time.monotonic() >= turn_ends_at:

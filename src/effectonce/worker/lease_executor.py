@@ -76,6 +76,7 @@ class LeaseExecutor:
                 forwarding.run_handler if route.to else _run_handler,
                 on_success=self._recorder.record_success,
                 on_error=self._recorder.settle_failure,
+                fail=fail,
                 loop=asyncio.get_running_loop(),
             )
             for route in routes
@@ -92,7 +93,7 @@ class LeaseExecutor:
     @property
     def busy(self) -> int:
         """How many jobs are claimed, as far as this process knows."""
-        return sum(pool.claimed for pool in self.pools) + self._consumer.finishing
+        return sum(pool.claimed for pool in self.pools) + len(self._consumer.finishing)
 
     # -- claim
 
@@ -255,7 +256,7 @@ class LeaseExecutor:
             self._quarantine.advance()
         else:
             self.start()
-        if self._consumer.stopping and not self.busy and not self._recorder.background.tasks:
+        if self._consumer.stopping and not self.busy and not self._recorder.has_tasks:
             self._idle.set()
 
     # -- stop
@@ -273,9 +274,9 @@ class LeaseExecutor:
         await wait_for_either(self._idle, over)
         if not self._idle.is_set():
             log.warning(
-                "queue %s: %d handlers did not end in time; their messages are given back",
+                "queue %s: %d message(s) did not finish in time and go back to the queue",
                 self._consumer.queue,
-                self.busy,
+                len(self._consumer.in_flight),
             )
         for pool in self.pools:
             await pool.close()
@@ -288,11 +289,10 @@ class LeaseExecutor:
         if not isinstance(claim, Claim):
             self._consumer.redeliver(job, 0.0)
             return
-        self._consumer.finishing += 1
+        self._consumer.finishing.add(job)
         self._settlements.submit(release_with_refund(claim, answer), self._handle_returned, job)
 
     def _handle_returned(self, job: Job, settlement: Settlement, reply: Reply) -> None:
-        self._consumer.finishing -= 1
         self._consumer.redeliver(job, 0.0)
 
 

@@ -136,6 +136,6 @@ class SuspectTurns:
         """``jobs`` have ended. The next suspect may run."""
         if self._running in jobs:
             self._running = None
-            if self._waiting:
+            while self._running is None and self._waiting:  # one that is resumed may be given up without a turn
                 resume, job = self._waiting.popleft()
                 resume(job)

@@ -82,7 +82,7 @@ class QueueConsumer:
         self.queue = queue
         self.stopping = False
         self.in_flight: set[Job] = set()
-        self.finishing = 0  # jobs in flight that have run, and are only not settled yet
+        self.finishing: set[Job] = set()  # jobs in flight that have run; others are received in their place
         self.received = 0  # deliveries, ever
         self.events = Events() if events is None else events
         self.tracer = tracer
@@ -128,7 +128,7 @@ class QueueConsumer:
     async def _receive(self) -> None:
         worthwhile = max(1, min(self._batch, self._prefetch // 4))
         while not self.stopping:
-            room = self._prefetch - len(self.in_flight) + self.finishing
+            room = self._prefetch - len(self.in_flight) + len(self.finishing)
             if room < worthwhile:
                 self._room.clear()
                 self.settler.hurry()  # acks must not wait for the next fetch
@@ -245,9 +245,9 @@ class QueueConsumer:
         """Another consumer has ``job`` by now: it is not settled here."""
         self._advance(job)
 
-    def add_finishing(self) -> None:
-        """A job has run: another one may be received, though this one is not settled yet."""
-        self.finishing += 1
+    def add_finishing(self, job: Job) -> None:
+        """``job`` has run: another one may be received, though this one is not settled yet."""
+        self.finishing.add(job)
         self._room.set()
 
     def _advance(self, job: Job) -> None:
@@ -256,6 +256,7 @@ class QueueConsumer:
         if following is not None:
             self.executor.enqueue(following)
         self.in_flight.discard(job)
+        self.finishing.discard(job)
         self._room.set()
         if job.suspect:
             self.on_suspect_left(job)

@@ -47,7 +47,7 @@ class Recorder:
         on_end: Callable[[], None],
     ) -> None:
         """``on_end`` is called after each job that was settled by a task of its own."""
-        self.background = BackgroundTasks(fail, on_end)
+        self._background = BackgroundTasks(fail, on_end)
         self._consumer = consumer
         self._store = store
         self._leased_runs = store.runtime.leased_runs
@@ -60,13 +60,18 @@ class Recorder:
         self._unrecorded: list[Job] = []  # they have succeeded, and the store did not answer
         self._recorded: list[Job] = []  # to be acked at the end of this batch
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether a job is being settled by a task of its own."""
+        return bool(self._background.tasks)
+
     # -- success
 
     def record_success(self, job: Job) -> None:
         """The handler of ``job`` has returned."""
-        self._consumer.add_finishing()
+        self._consumer.add_finishing(job)
         if self._stopped:
-            self.background.spawn(self._record_late(job))
+            self._background.spawn(self._record_late(job))
         elif self._pause.active:
             assert job.run is not None
             job.run.end_handler()
@@ -96,7 +101,6 @@ class Recorder:
                 self._pause.server_answered()
             self.forward_or_ack(job)
         self._leased_runs.discard(run)
-        self._consumer.finishing -= 1
 
     async def _record_late(self, job: Job) -> None:
         """Record the success of a thread that has outlasted the worker: its next delivery need not run again."""
@@ -116,7 +120,7 @@ class Recorder:
     def forward_or_ack(self, job: Job) -> None:
         """``job`` is recorded: ack it with this batch of the store, after what it sends on is sent."""
         if job.outgoing:
-            self.background.spawn(self._forward(job, job.outgoing))
+            self._background.spawn(self._forward(job, job.outgoing))
         else:
             self._recorded.append(job)
 
@@ -150,10 +154,10 @@ class Recorder:
         cancelled = isinstance(error, asyncio.CancelledError)
         if cancelled and not failed and not job.route.is_async:
             return  # only its waiter is gone: the thread runs on, and keeps its lease
-        self._consumer.finishing += 1
+        self._consumer.finishing.add(job)
         if not failed and not cancelled:
             self._fail(error)
-        self.background.spawn(self._abort(job, error, failed))
+        self._background.spawn(self._abort(job, error, failed))
 
     async def _abort(self, job: Job, error: BaseException, failed: bool) -> None:
         """Settle the record of a job that was not done, then its delivery."""
@@ -163,18 +167,15 @@ class Recorder:
         self._leased_runs.discard(run)
         step = job.route.next_step(error, job.attempt)
         if not failed and step not in ("permanent-failure", "in-doubt"):
-            self._consumer.redeliver(
-                job, 0.0
-            )  # cancelled, or it ended this process: that says nothing about the message
+            self._consumer.redeliver(job, 0.0)  # cancelled, or it ended this process: the message is not to blame
         elif isinstance(step, str):
             await self._dead_letter(job, error, job.attempt, step)
         else:
             self._consumer.redeliver(job, step, tried=True)
-        self._consumer.finishing -= 1
 
     def give_up(self, job: Job, error: Exception, attempts: int, why: str = "") -> None:
         """Move ``job`` to the dead letters, without another attempt."""
-        self.background.spawn(self._dead_letter(job, error, attempts, why))
+        self._background.spawn(self._dead_letter(job, error, attempts, why))
 
     async def _dead_letter(self, job: Job, error: BaseException, attempts: int, why: str) -> None:
         """Move ``job`` to the dead letters, with the time of its first attempt where its record knows that."""
@@ -190,7 +191,7 @@ class Recorder:
         """Wait for the tasks under way. What is not recorded is redelivered: the store is away."""
         self._stopped = True
         self._pause.close()
-        await self.background.wait()
+        await self._background.wait()
         for job in self._unrecorded:
             assert job.run is not None
             self._leased_runs.discard(job.run)

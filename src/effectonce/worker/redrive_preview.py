@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Literal, Protocol, TypeVar
 
 from effectonce.core.guarded_call import begin
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import InProgress, PayloadMismatch
-from effectonce.inbox.transaction import InboxTransaction
 from effectonce.record import Look
 from effectonce.sessions import DriverAdapter
 from effectonce.store import Store
@@ -91,53 +90,38 @@ class InboxRedrivePreview:
         self._runners = runners
 
     async def predict(self, job: Job) -> tuple[Fate, int]:
-        async def look(transaction: InboxTransaction, session: DriverAdapter) -> Fate:
-            inbox = transaction.handler.inbox
+        inbox = self._runners[job.route].inbox
+
+        async def look(session: DriverAdapter) -> Fate:
             first = await inbox.record(session, inbox.key_for(job))
             await session.roll_back()
             return "execute" if first else "no-op"
 
         try:
-            return await self._within(job, look), 0
+            return await self._runners[job.route].run_beside(look), 0
         except PayloadMismatch:
             return "mismatch", 0
         except InProgress:
             return "in-progress", 0
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
-        async def forget(transaction: InboxTransaction, session: DriverAdapter) -> bool:
-            inbox = transaction.handler.inbox
+        inbox = self._runners[job.route].inbox
+
+        async def forget(session: DriverAdapter) -> bool:
             key, table = inbox.key_for(job), inbox.table(session)
             await table.forget_many(session, [key])
             await table.forget_attempts(session, key)
             await session.commit()
             return True
 
-        return await self._within(job, forget)
+        return await self._runners[job.route].run_beside(forget)
 
     async def reset_crash_count(self, job: Job) -> None:
         """Forget the starts that never reported an outcome, so that a redrive of poison runs."""
+        inbox = self._runners[job.route].inbox
 
-        async def uncount(transaction: InboxTransaction, session: DriverAdapter) -> None:
-            inbox = transaction.handler.inbox
+        async def uncount(session: DriverAdapter) -> None:
             await inbox.table(session).forget_attempts(session, inbox.key_for(job))
             await session.commit()
 
-        await self._within(job, uncount)
-
-    async def _within(self, job: Job, work: Callable[[InboxTransaction, DriverAdapter], Coroutine[Any, Any, T]]) -> T:
-        runner = self._runners[job.route]
-
-        async def run() -> T:
-            transaction = InboxTransaction(runner.plain)
-            try:
-                answer = await work(transaction, await transaction.open())
-            except Exception as error:
-                await transaction.abort(error)
-                if transaction.translated_error is not None:
-                    raise transaction.translated_error from error
-                raise
-            await transaction.give_back()
-            return answer
-
-        return await run() if job.route.is_async else await asyncio.to_thread(lambda: run_sync(run()))
+        await self._runners[job.route].run_beside(uncount)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from effectonce.core.group_commit.batcher import StoreBatcher
@@ -63,26 +63,27 @@ class WorkerRun:
             self.failure = error
             log.error("worker %s stops: %s", self._name, error)
             if not self._stopping.is_set():
-                self.stop()
+                self._stop()
 
     async def serve(
         self, check: Callable[[], Coroutine[Any, Any, None]], open_consumers: Callable[[], list[QueueConsumer]]
     ) -> None:
         """Wait for ``check`` to pass, then consume until `stop`; raise the `failure` where there is one."""
-        if not await self._finish_unless_stopped(check()):
+        if not await self._finish_unless_stopped(check()) or self.stopping:
             return
-        self.consumers = open_consumers()
-        companions = [self.loop.create_task(self._accompany(companion)) for companion in self._companions]
-        for consumer in self.consumers:
-            consumer.start()
-        log.info("worker %s consumes %s", self._name, ", ".join(consumer.queue for consumer in self.consumers))
+        companions: list[asyncio.Task[None]] = []
         try:
+            self.consumers = open_consumers()
+            companions += [self._spawn_beside(companion.serve()) for companion in self._companions]
+            for consumer in self.consumers:
+                consumer.start()
+            log.info("worker %s consumes %s", self._name, ", ".join(consumer.queue for consumer in self.consumers))
             await self._stopping.wait()
-        except asyncio.CancelledError:
+        except BaseException:
             self._over.set()  # a cancelled `serve` does not wait for handlers
             raise
         finally:
-            await self._close(companions)
+            await self._close_in_any_case(companions)
         if self.failure is not None:
             raise self.failure
 
@@ -102,29 +103,48 @@ class WorkerRun:
         working.result()
         return True
 
-    async def _accompany(self, companion: Companion) -> None:
+    def _spawn_beside(self, work: Awaitable[Any]) -> asyncio.Task[None]:
+        return self.loop.create_task(self._report_failure(work))
+
+    async def _report_failure(self, work: Awaitable[Any]) -> None:
         try:
-            await companion.serve()
+            await work
         except Exception as error:
             self.fail(error)
 
-    async def _close(self, companions: list[asyncio.Task[None]]) -> None:
+    async def _close_in_any_case(self, companions: list[asyncio.Task[None]]) -> None:
+        """Close, also if `serve` is cancelled meanwhile: then handlers are not waited for. What was left open would
+        keep its messages from other consumers."""
+        closing = self.loop.create_task(self._close(companions))
+        cancellation: asyncio.CancelledError | None = None
+        while not closing.done():
+            try:
+                await asyncio.wait([closing])
+            except asyncio.CancelledError as error:
+                self._over.set()
+                cancellation = error
+        closing.result()
+        if cancellation is not None:
+            raise cancellation
+
+    async def _close(self, beside: list[asyncio.Task[None]]) -> None:
         for companion in self._companions:
             try:
                 stopping = companion.stop()
-                if inspect.isawaitable(stopping):
-                    await stopping
             except Exception as error:  # the others are to stop all the same
                 self.fail(error)
+            else:
+                if inspect.isawaitable(stopping):
+                    beside.append(self._spawn_beside(stopping))
         await asyncio.gather(*(consumer.close(self._over) for consumer in self.consumers))
         for batcher in dict.fromkeys(self.batchers):
             await batcher.close()
-        if companions:
+        if beside:
             over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())
-            while companions and not over.done():
-                _, rest = await asyncio.wait([over, *companions], return_when=asyncio.FIRST_COMPLETED)
-                companions = [task for task in companions if task in rest]
-            for task in (over, *companions):
+            while beside and not over.done():
+                _, rest = await asyncio.wait([over, *beside], return_when=asyncio.FIRST_COMPLETED)
+                beside = [task for task in beside if task in rest]
+            for task in (over, *beside):
                 task.cancel()
-            await asyncio.wait([over, *companions])
+            await asyncio.wait([over, *beside])
         log.info("worker %s has stopped", self._name)

@@ -5,7 +5,7 @@
 
 A message that was delivered before may be what took a process down (F20). It never shares a transaction, only one such
 message runs at a time, and its start is counted and committed before it runs. A redelivery that ends in good order is
-uncounted again, so that only starts which ended without a word stay in the count.
+uncounted again, so that only starts that never reported an outcome stay in the count.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class TransactionExecutor:
                 runner.run,
                 on_success=self._settle,
                 on_error=self._give_back,
+                fail=fail,
                 loop=self._loop,
             )
             for runner in runners
@@ -211,6 +212,7 @@ class TransactionExecutor:
             await wait_for_either(self._idle, over)
         for pool in self.pools:
             await pool.close()
+        self._pause.close()
 
 
 class _NoStore(Events):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
@@ -34,6 +34,8 @@ from .jobs import Job
 from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
+
+T = TypeVar("T")
 
 #: What no retry mends: the worker stops.
 FATAL: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
@@ -64,7 +66,9 @@ class WorkUnit(Struct, eq=False):
     def waits_for_failed(self, at: int) -> bool:
         """Whether an earlier job of the lane of job ``at`` has failed: then it has to wait with that."""
         lane = self.jobs[at].lane
-        return any(error and job.lane == lane for job, error in zip(self.jobs[:at], self.errors, strict=False))
+        return any(
+            error is not None and job.lane == lane for job, error in zip(self.jobs[:at], self.errors, strict=False)
+        )
 
 
 class TransactionRunner:
@@ -72,6 +76,7 @@ class TransactionRunner:
 
     def __init__(self, route: HandlerRoute, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
         self.route = route
+        self.inbox = inbox
         self._handle = _make_handle(route)
 
         def transactional(max_attempts: int | None) -> TransactionalHandler:
@@ -83,15 +88,18 @@ class TransactionRunner:
         # A redelivered message was already tried once, uncounted: allow it one crash fewer.
         self._handler_if_maybe_tried = transactional(max(1, route.retry.max_crashes))
         self._handler_if_redelivered = transactional(max(1, route.retry.max_crashes - 1))
-        self._to_uncount: set[str] = set()  # keys with a start that is still counted, though it ended normally
+        self._starts_to_take_back: set[str] = set()  # keys whose start is still counted, though its outcome is known
 
     async def check(self) -> None:
-        """Whether the database can keep its promise; in a thread where its driver is sync."""
+        """Whether the database can keep its promise."""
+        await self.run_beside(lambda session: session.commit())
+
+    async def run_beside(self, work: Callable[[DriverAdapter], Awaitable[T]]) -> T:
+        """Do ``work`` in a transaction of its own, which it ends itself; in a thread where the driver is sync."""
         transaction = InboxTransaction(self.plain)
         if self.route.is_async:
-            await _commit_empty_transaction(transaction)
-        else:
-            await asyncio.to_thread(lambda: run_sync(_commit_empty_transaction(transaction)))
+            return await transaction.run_once(work)
+        return await asyncio.to_thread(lambda: run_sync(transaction.run_once(work)))
 
     def _handler_for(self, job: Job) -> TransactionalHandler:
         if not job.suspect:
@@ -109,15 +117,19 @@ class TransactionRunner:
             if unit.waits_for_failed(at):
                 continue
             try:
-                if job.key in self._to_uncount and not await self._uncount(job):
+                if job.key in self._starts_to_take_back and not await self._take_back_start(job):
                     raise _database_away()
                 if self.route.is_async:
                     await self._handler_for(job).run_async(job)
                 else:
                     self._handler_for(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
-                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._to_uncount:
-                    await self._uncount(job)
+                if (
+                    job.suspect
+                    and not isinstance(error, AttemptsExhausted)
+                    and job.key not in self._starts_to_take_back
+                ):
+                    await self._take_back_start(job)
                 if not is_failure(error):
                     raise
                 unit.errors[at] = error
@@ -147,22 +159,22 @@ class TransactionRunner:
             else:
                 time.sleep(pause)  # noqa: ASYNC251  # on a thread of its own
 
-    async def _uncount(self, job: Job) -> bool:
-        """Take the counted start of ``job`` back: it ended normally, or the database failed, so it did not end
-        without a word. Returns False where the database did not answer; it is repeated before the next attempt."""
-        transaction = InboxTransaction(self.plain)
-        self._to_uncount.add(job.key)
+    async def _take_back_start(self, job: Job) -> bool:
+        """Take the counted start of ``job`` back, since its outcome is known: only starts that never reported one stay
+        counted. Returns False where the database did not answer; it is repeated before the next attempt."""
+
+        async def forget_attempts(session: DriverAdapter) -> None:
+            await self.inbox.table(session).forget_attempts(session, self.inbox.key_for(job))
+            await session.commit()
+
+        self._starts_to_take_back.add(job.key)
         try:
-            session = await transaction.open()
-            inbox = transaction.handler.inbox
-            await inbox.table(session).forget_attempts(session, inbox.key_for(job))
-            await transaction.commit()
-            self._to_uncount.discard(job.key)
-            return True
+            await InboxTransaction(self.plain).run_once(forget_attempts)
         except Exception as error:
-            await transaction.abort(error)
             log.warning("the start of an attempt at key %s stays counted: %s", show(job.key), error)
             return False
+        self._starts_to_take_back.discard(job.key)
+        return True
 
 
 class Batch(InboxTransaction):
@@ -172,8 +184,8 @@ class Batch(InboxTransaction):
     _keys: dict[Job, InboxKey]  # of those that run, and have not been seen to run to their end
 
     async def begin(self, jobs: Sequence[Job]) -> list[Job]:
-        """Begin, insert the rows of ``jobs``, each key once, in the order of keys that all batches lock in; the jobs
-        that are to run, in their own order."""
+        """Begin, and insert one row per key, sorted by key so that two batches never deadlock. Returns the jobs whose
+        rows are new, in their own order."""
         session = await self.open()
         inbox = cast(RouteInbox, self.handler.inbox)
         by_key = sorted(jobs, key=lambda job: job.key)
@@ -207,8 +219,8 @@ class Batch(InboxTransaction):
             await self._forget_committed_rows(self.session)
 
     async def _forget_committed_rows(self, session: DriverAdapter) -> None:
-        """A handler has ended the transaction. Of the rows that it has committed, those whose effects are not surely
-        committed, too, go: else their messages would be lost."""
+        """A handler has ended the transaction. Delete the rows that it committed for jobs whose effects may not be
+        committed: else their messages would be lost."""
         table = self.handler.inbox.table(session)
         await session.begin()
         committed = [key for key in self._keys.values() if await table.is_ours(session, key)]
@@ -269,14 +281,3 @@ def _fail_all(unit: WorkUnit, batch: Batch, error: BaseException) -> bool:
     if isinstance(error, ConfigurationError):
         log.error("a batch is redone one by one: %s", error)
     return False
-
-
-async def _commit_empty_transaction(transaction: InboxTransaction) -> None:
-    try:
-        await transaction.open()
-        await transaction.commit()
-    except Exception as error:
-        await transaction.abort(error)
-        if transaction.translated_error is not None:
-            raise transaction.translated_error from error
-        raise

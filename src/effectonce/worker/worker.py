@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from effectonce.broker import Broker
 from effectonce.contracts import Envelope, HandlerTracer
 from effectonce.core.events import Events
+from effectonce.core.interrupts import is_being_cancelled
 from effectonce.core.retry import Retry
 from effectonce.core.signals import serve_until_signalled
 from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
@@ -116,7 +117,7 @@ class Worker:
             self.add(RecoveryLoop(tuple(recover), micros(recover_every, "recover_every") / 1e6))
         self._current_run: WorkerRun | None = None  # while it serves
 
-    # -- what it does
+    # -- handlers and companions
 
     def handler(
         self,
@@ -314,7 +315,7 @@ class Worker:
     def _retention(self) -> Duration:
         return DEFAULT_RETENTION if self.inbox is None else self.inbox.retention_us / 1e6
 
-    # -- how
+    # -- consumers
 
     def _open_consumers(self, run: WorkerRun) -> list[QueueConsumer]:
         """One consumer per queue; suspects are kept apart across all of them."""
@@ -364,4 +365,9 @@ async def _wait_until_up(what: str, work: Callable[[], Coroutine[Any, Any, Any]]
             backoff.record_success()
             return
         except (BrokerUnavailable, StoreUnavailable) as error:
-            await asyncio.sleep(backoff.record_failure(error))
+            failure: BaseException = error
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            failure = error  # the driver has cancelled its own work
+        await asyncio.sleep(backoff.record_failure(failure))
