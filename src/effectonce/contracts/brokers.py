@@ -30,7 +30,7 @@ class Packet(Struct, frozen=True, kw_only=True, gc=False):
         return self
 
 
-class Delivery(Struct, kw_only=True):
+class Delivery(Struct, kw_only=True, gc=False):
     """One packet that was delivered to one consumer and is not settled yet."""
 
     packet: Packet

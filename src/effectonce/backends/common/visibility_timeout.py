@@ -68,7 +68,7 @@ class UnsettledDeliveries(Generic[HeldT]):
 
     def release(self, held: HeldT) -> bool:
         """Forget ``held``, which is settled or lost. False where it was not held."""
-        if not self.holds(held):
+        if self._held.get(held.key) is not held:
             return False
         del self._held[held.key]
         self._released.set()

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from msgspec import Struct
 
-from effectonce.record import Answer, Batchable, Claim, Look, Remember, Reply, Settlement
+from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
 MAX_BATCH_BYTES = 1_000_000
 
@@ -59,14 +59,12 @@ def take_batch(queue: deque[E], limit: int, sizes: list[int]) -> list[E]:
     while queue and len(chosen) < limit:
         entry = queue[0]
         op = entry.op
-        if isinstance(op, (Claim, Look)) and entry.is_abandoned():
+        if entry.is_abandoned() and isinstance(op, (Claim, Look)):
             queue.popleft()
             continue
-        payload = op.result if isinstance(op, (Settlement, Remember)) else getattr(op, "note", None)
-        if payload:
-            size += len(payload)
-            if size > MAX_BATCH_BYTES and chosen:
-                break
+        size += op.payload_size()
+        if size > MAX_BATCH_BYTES and chosen:
+            break
         queue.popleft()
         first = chosen.setdefault((op.scope, op.key), entry)
         if first is not entry:
