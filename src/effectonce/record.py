@@ -35,10 +35,6 @@ class Operation(Struct, gc=False):
     scope: str
     key: str
 
-    def payload_size(self) -> int:
-        """The bytes of its result, error and note, which may be large."""
-        return 0
-
 
 class Claim(Operation, gc=False):
     """Ask for the right to run. Repeated with the same owner it answers the same, with the same token.
@@ -55,9 +51,6 @@ class Claim(Operation, gc=False):
     fingerprints: bytes = b""  # one 33-byte entry per algorithm version, the first is stored; b"": not compared
     waiting: bool = False  # if the record is in progress, flag it so that its settlement is reported by `Port.changes`
     note: bytes | None = None  # stored where the record has none; only where `Capabilities.notes`
-
-    def payload_size(self) -> int:
-        return len(self.note or b"")
 
 
 class Look(Operation, gc=False):
@@ -83,9 +76,6 @@ class Settlement(Operation, gc=False):
     refund: bool = False  # a release of work that never started does not count as an attempt
     note: bytes | None = None  # the new note; None: the note stays
 
-    def payload_size(self) -> int:
-        return len(self.result or b"") + len(self.error or b"") + len(self.note or b"")
-
 
 class Note(Operation, gc=False):
     """Store the progress of a claim, so that another process can resume it. Answered by a bool.
@@ -97,9 +87,6 @@ class Note(Operation, gc=False):
     owner: bytes
     token: int
     note: bytes
-
-    def payload_size(self) -> int:
-        return len(self.note)
 
 
 class Renewal(Operation, gc=False):
@@ -121,9 +108,6 @@ class Remember(Operation, gc=False):
     retention: int
     fingerprints: bytes = b""
     result: bytes | None = None
-
-    def payload_size(self) -> int:
-        return len(self.result or b"")
 
 
 class Answer(Struct, gc=False, frozen=True):

@@ -69,19 +69,16 @@ class Recorder:
 
     def record_success(self, job: Job) -> None:
         """The handler of ``job`` has returned."""
+        run = job.run
+        assert run is not None
         self._consumer.add_finishing(job)
         if self._stopped:
             self._background.spawn(self._record_late(job))
         elif self._pause.active:
-            assert job.run is not None
-            job.run.end_handler()
+            run.end_handler()
             self._unrecorded.append(job)
         else:
-            self._send_completion(job)
-
-    def _send_completion(self, job: Job) -> None:
-        assert job.run is not None
-        self._settlements.submit(finish.completion_of(job.run, job.result), self._handle_recorded, job)
+            self._settlements.submit(finish.completion_of(run, job.result), self._handle_recorded, job)
 
     def _handle_recorded(self, job: Job, completion: Settlement | Remember, reply: Reply) -> None:
         run = job.run
@@ -115,7 +112,7 @@ class Recorder:
         """The store may answer again: send the completions that it did not answer."""
         jobs, self._unrecorded = self._unrecorded, []
         for job in jobs:
-            self._send_completion(job)
+            self.record_success(job)
 
     def forward_or_ack(self, job: Job) -> None:
         """``job`` is recorded: ack it with this batch of the store, after what it sends on is sent."""

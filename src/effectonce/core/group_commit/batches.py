@@ -62,7 +62,7 @@ def take_batch(queue: deque[E], limit: int, sizes: list[int]) -> list[E]:
         if entry.is_abandoned() and isinstance(op, (Claim, Look)):
             queue.popleft()
             continue
-        size += op.payload_size()
+        size += len(getattr(op, "result", None) or b"") + len(getattr(op, "note", None) or b"")
         if size > MAX_BATCH_BYTES and chosen:
             break
         queue.popleft()
