@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 import effectonce as eo
+from effectonce.core.heartbeat import Heartbeat
 from tests.core.grouped import GroupedBackend
 from tests.harness.waiting import until
 
@@ -28,3 +34,34 @@ def test_a_lease_of_an_hour_starts_the_thread_too() -> None:
         guarded = eo.once(store, scope="s", key="order", lease="2h")(lambda order: None)
         guarded("o-1")
         until(lambda: heartbeats() - before)
+
+
+class LookedAt(set[Any]):
+    """Leased runs. When `Heartbeat.stop` looks whether there are any, ``call`` has its turn on another thread."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self.call = threading.Thread(target=call)
+
+    def __len__(self) -> int:
+        if self.call.ident is None:
+            self.call.start()
+            self.call.join(0.2)  # it may wait for `stop` to end
+        return 0
+
+
+@pytest.mark.parametrize("hours", [0.01, 2])
+def test_a_call_that_begins_while_the_thread_is_stopped_has_a_thread_again(hours: float) -> None:
+    lease = int(hours * 3_600_000_000)
+    leased = LookedAt(lambda: heartbeat.cover(lease))
+    port = GroupedBackend().sync_port
+    heartbeat = Heartbeat(leased, port, time.monotonic, lambda *swept: None, None, 128, manual=False)
+    before = heartbeats()
+    heartbeat.cover(lease)
+    heartbeat.stop()
+    leased.call.join()
+    try:
+        assert len(heartbeats() - before) == 1
+    finally:
+        heartbeat.stop()
+    until(lambda: not heartbeats() - before)

@@ -7,6 +7,7 @@ lease, too.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -74,7 +75,9 @@ class Heartbeat:
         self._sweep_every = sweep_every
         self._batch = batch
         self._manual = manual
-        self._shortest_lease_us = IDLE_LEASE_US
+        #: The shortest lease that the thread beats often enough for. Infinite while it does not run, or is being
+        #: stopped: then every `cover` takes the lock.
+        self._shortest_lease_us = math.inf
         self._thread: threading.Thread | None = None
         self._wake_up = threading.Event()
         self._lock = threading.Lock()
@@ -82,7 +85,7 @@ class Heartbeat:
 
     def cover(self, lease: int) -> None:
         """Beat often enough for a lease of ``lease`` microseconds. The first call starts the thread."""
-        if lease >= self._shortest_lease_us and (self._thread is not None or self._manual):
+        if lease >= self._shortest_lease_us:
             return
         with self._lock:
             if not self._manual and (self._thread is None or not self._thread.is_alive()):
@@ -94,16 +97,17 @@ class Heartbeat:
                     log.warning("no heartbeat: %s; a handler that outlasts its lease may run twice", error)
                     return
                 self._thread = thread
-            self._shortest_lease_us = min(self._shortest_lease_us, lease)
+            self._shortest_lease_us = min(self._shortest_lease_us, lease, IDLE_LEASE_US)
             self._wake_up.set()
 
     def stop(self, wait: bool = True) -> None:
         """End the thread, unless a run holds a lease: closing a store must not take the lease from a running call."""
         with self._lock:
             # Reset before the leases are looked at: then a call that begins from here on starts the thread again.
-            shortest, self._shortest_lease_us = self._shortest_lease_us, IDLE_LEASE_US
+            shortest, self._shortest_lease_us = self._shortest_lease_us, math.inf
             if self._leased:
                 self._shortest_lease_us = shortest
+                self._wake_up.set()  # it may have looked while there was no shortest lease
                 return
             thread, self._thread = self._thread, None
             self._end.set()

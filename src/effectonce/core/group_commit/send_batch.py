@@ -17,24 +17,16 @@ MAX_CONTENTION_RETRIES = 5
 
 
 async def send_batch(
-    port: Port,
-    batch: Sequence[Batchable],
-    pause: Callable[[float], Awaitable[None]],
-    failed: Exception | None = None,
+    port: Port, batch: Sequence[Batchable], pause: Callable[[float], Awaitable[None]]
 ) -> Sequence[Reply]:
     """Send ``batch``; return one reply for each operation. A failure of the whole batch is the reply of each.
 
     A lost connection is tried once more, because every operation recognises its repetition. Contention is tried again,
     and then operation by operation, as after any other error, so that one bad operation harms itself only.
-
-    ``failed``: the batch was sent once already, and failed with this.
     """
     lost = contended = 0
     while True:
         try:
-            if failed is not None:
-                earlier, failed = failed, None
-                raise earlier
             return await port.run(batch)
         except ConnectionLost as error:
             lost += 1
@@ -44,7 +36,7 @@ async def send_batch(
             contended += 1
             if contended > MAX_CONTENTION_RETRIES:
                 if len(batch) == 1:
-                    return [_not_applied(error)]
+                    return [_lost_every_race(error)]
                 break
             await pause(random.uniform(0, 0.002 * 2**contended))
         except (StoreUnavailable, ConfigurationError) as error:
@@ -67,8 +59,11 @@ async def send_batch(
     return replies
 
 
-def _not_applied(error: Contention) -> StoreUnavailable:
-    wrapped = StoreUnavailable(f"the store could not get its lock: {error}; the operation was not applied")
+def _lost_every_race(error: Contention) -> StoreUnavailable:
+    wrapped = StoreUnavailable(
+        f"an operation lost the race for its record {MAX_CONTENTION_RETRIES + 1} times and was not applied: {error}; "
+        "retry it, or lower the concurrency on its key"
+    )
     wrapped.__cause__ = error
     return wrapped
 

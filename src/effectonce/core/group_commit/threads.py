@@ -165,11 +165,8 @@ class ThreadGroup:
         CPU instead of 63, synchronous=NORMAL)."""
         self.sizes[0] += 1
         self.sizes[1] += 1
-        try:
-            return run_sync(self._port.run((op,)))[0]
-        except Exception as error:
-            (reply,) = run_sync(send_batch(self._port, (op,), pause_thread, error))
-            return reply
+        (reply,) = run_sync(send_batch(self._port, (op,), pause_thread))
+        return reply
 
     def _wait_at_gate(self, entry: ThreadEntry, gate: threading.Lock) -> BaseException | None:
         """Block until the thread is woken or times out.
