@@ -37,14 +37,18 @@ def test_a_lease_of_an_hour_starts_the_thread_too() -> None:
 
 
 class LookedAt(set[Any]):
-    """Leased runs. When `Heartbeat.stop` looks whether there are any, ``call`` has its turn on another thread."""
+    """Leased runs. When `Heartbeat.stop` looks whether there are any, ``call`` has its turn on another thread.
+
+    The heartbeat's thread looks, too: only the thread that made this set, which is the one that stops, starts ``call``.
+    """
 
     def __init__(self, call: Callable[[], None]) -> None:
         super().__init__()
         self.call = threading.Thread(target=call)
+        self.stopping = threading.current_thread()
 
     def __len__(self) -> int:
-        if self.call.ident is None:
+        if threading.current_thread() is self.stopping and self.call.ident is None:
             self.call.start()
             self.call.join(0.2)  # it may wait for `stop` to end
         return 0

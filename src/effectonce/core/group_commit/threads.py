@@ -58,6 +58,7 @@ class ThreadEntry(Entry, eq=False):
 
     reply: Reply | None = None
     gate: threading.Lock | None = None  # taken while its thread follows; released to wake it
+    led: bool = False  # its thread has been the leader
     abandoned: bool = False
     #: The answered threads that still have to be woken. All threads that one leader answered share this list.
     to_wake: list[ThreadEntry] | None = None
@@ -84,53 +85,63 @@ class ThreadGroup:
 
     def submit(self, op: Batchable) -> Any:
         """The reply itself: the calling thread blocks until it is there."""
-        lock, is_leader = self._leader_lock, self._is_leader
-        if is_leader():
+        if self._is_leader():
             raise SyncAsyncMismatch(
                 "a guarded call was made from a signal handler that interrupted another guarded call; "
                 "set a flag there, and make the call from the main program"
             )
         entry = ThreadEntry(op)
-        interruption: BaseException | None = None
-        led, to_wake = False, list[ThreadEntry]()
+        answered: list[ThreadEntry] = []
         try:
-            try:
-                while entry.reply is None:
-                    led = lock.acquire(False)
-                    if led:
-                        self._lead_until_answered(entry, to_wake)
-                    elif entry.gate is None:
-                        # Queue, then try to lead again: a leader that has just stopped did not see the entry.
-                        entry.gate = threading.Lock()
-                        entry.gate.acquire()
-                        self._queue.append(entry)
-                    else:
-                        interruption = self._wait_at_gate(entry, entry.gate) or interruption
-            finally:
-                if is_leader():
-                    lock.release()
+            interruption = self._wait_until_answered(entry, answered)
         except BaseException:
-            # A second exception may have struck in the `finally`, before the release. Do not ask again who the owner
-            # is: a third could strike between the question and the release.
             try:
-                lock.release()
+                self._leader_lock.release()  # a second exception may have struck before the first release
             except RuntimeError:  # it was released already
                 pass
             entry.abandoned = True
             raise
         finally:
-            if led:  # the next leader is woken first: the answered threads want to run at once
-                if self._queue:
-                    self._wake_next_leader()
-                for _ in range(min(MAX_WOKEN_BY_LEADER, len(to_wake))):
-                    self._wake_one(to_wake)
-            if entry.to_wake:
-                self._wake_one(entry.to_wake)
-            if entry.abandoned:
-                self._give_back(entry)
+            self._wake_others(entry, answered)
         if interruption is not None:
             raise interruption
         return _unwrap(entry.reply)
+
+    def _wait_until_answered(self, entry: ThreadEntry, answered: list[ThreadEntry]) -> BaseException | None:
+        """Lead or follow until ``entry`` has its reply. The others that this thread answers are added to ``answered``.
+        Returns the exception that interrupted it while its settlement was not sent yet."""
+        interruption: BaseException | None = None
+        try:
+            while entry.reply is None:
+                if self._leader_lock.acquire(False):
+                    entry.led = True
+                    self._lead_until_answered(entry, answered)
+                elif entry.gate is None:
+                    # Queue, then try to lead again: a leader that has just stopped did not see the entry.
+                    entry.gate = threading.Lock()
+                    entry.gate.acquire()
+                    self._queue.append(entry)
+                else:
+                    interruption = self._wait_at_gate(entry, entry.gate) or interruption
+        finally:
+            try:
+                # At once, without asking first who holds it: a second exception could strike in between.
+                self._leader_lock.release()
+            except RuntimeError:  # this thread does not lead
+                pass
+        return interruption
+
+    def _wake_others(self, entry: ThreadEntry, answered: list[ThreadEntry]) -> None:
+        """The thread of ``entry`` leaves: wake the threads that wait for it."""
+        if entry.led:  # the next leader is woken first: the answered threads want to run at once
+            if self._queue:
+                self._wake_next_leader()
+            for _ in range(min(MAX_WOKEN_BY_LEADER, len(answered))):
+                self._wake_one(answered)
+        if entry.to_wake:
+            self._wake_one(entry.to_wake)
+        if entry.abandoned:
+            self._give_back(entry)
 
     def _lead_until_answered(self, entry: ThreadEntry, to_wake: list[ThreadEntry]) -> None:
         """Send batches until ``entry`` is answered. The others that are answered are added to ``to_wake``."""
