@@ -25,6 +25,7 @@ import pytest
 import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.core.group_commit import threads as thread_groups
+from effectonce.core.group_commit.batches import BatchSizes
 from effectonce.core.group_commit.send_batch import pause_thread, send_batch
 from effectonce.core.group_commit.tasks import AsyncGroup
 from effectonce.core.group_commit.threads import ThreadGroup
@@ -52,6 +53,18 @@ async def test_what_waits_goes_out_together_and_a_lone_call_waits_for_nothing() 
     await group.submit(claim("alone"))
     await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(100)))
     assert [len(batch) for batch in backend.batches] == [1, 100]
+
+
+async def test_batches_are_counted_by_size_and_empty_ones_not_at_all() -> None:
+    backend = GroupedBackend()
+    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
+    group.submit(claim("abandoned")).cancel()
+    await asyncio.sleep(0)
+    assert group.sizes == BatchSizes()
+    await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(5)))
+    await group.submit(claim("alone"))
+    assert group.sizes.operations == 6
+    assert group.sizes.batches[:4] == [0, 1, 0, 1]
 
 
 async def test_a_batch_is_sorted_and_names_no_identity_twice() -> None:

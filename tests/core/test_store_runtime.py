@@ -46,10 +46,10 @@ def test_a_process_tells_the_time_by_the_clock_of_a_store_without_a_server() -> 
 
 
 @pytest.mark.parametrize(
-    ("backend", "lanes"), [(GroupedBackend(), ["claims", "settlements"]), (MixingBackend(), ["both"])]
+    ("backend", "kinds"), [(GroupedBackend(), ["claims", "settlements"]), (MixingBackend(), ["both"])]
 )
-def test_round_trips_are_counted_by_lane(backend: GroupedBackend, lanes: list[str]) -> None:
+def test_round_trips_are_counted_by_kind(backend: GroupedBackend, kinds: list[str]) -> None:
     """For a metric: how many operations share one."""
     with eo.Store(backend, sweep_every=None) as store:
         eo.once(store, scope="charge", key="order")(lambda order: None)("o-1")
-        assert [lane for lane, _ in store.runtime.batch_sizes()] == lanes
+        assert [kind for kind, _ in store.runtime.batch_sizes()] == kinds

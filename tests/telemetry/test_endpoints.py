@@ -105,7 +105,7 @@ async def test_a_workers_metrics_match_its_work(redis_url: str, unique_name: str
         assert await counted("fenced", "zombie") == 1
         assert await counted("completed", "zombie") == 1
         assert scraped.value("effectonce_records", state="in_doubt") >= 1
-        assert scraped.value("effectonce_batch_size_count", lane="claims") > 0
+        assert scraped.value("effectonce_batch_size_count", kind="claims") > 0
         assert scraped.value("effectonce_claim_seconds_count", scope=f"{unique_name}-paid") == 20
     await broker.aclose()
     await store.aclose()

@@ -54,7 +54,7 @@ def test_every_outcome_of_a_guard_is_counted_by_scope_and_kind(tmp_path: Path) -
     assert scraped.value("effectonce_records", state="in_doubt") == 1
     assert scraped.value("effectonce_records", state="done") == 3
     assert scraped.value("effectonce_in_doubt_oldest_seconds") >= 0
-    assert scraped.value("effectonce_batch_size_sum", lane="both") == 4 + 3 + 2 + 1 + 1
+    assert scraped.value("effectonce_batch_size_sum", kind="both") == 4 + 3 + 2 + 1 + 1
     assert scraped.value("effectonce_up") == 1
     store.close()
 

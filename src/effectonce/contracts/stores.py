@@ -169,7 +169,7 @@ class Backend(Protocol):
     """A kind of store at one address. Cheap to construct: validates its options, opens nothing.
 
     Its ``repr`` is the address without secrets. It may have a method ``after_fork()``, which is called in a forked
-    child before new ports are asked for.
+    child before new ports are asked for, and an attribute ``clock``: the `Clock` of a store that has no server to ask.
     """
 
     capabilities: Capabilities

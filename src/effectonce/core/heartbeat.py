@@ -11,7 +11,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from effectonce.contracts import Port
 from effectonce.errors import EffectOnceError
@@ -28,8 +28,9 @@ NEVER_S = 10 * 365 * 86400.0
 
 
 class LeasedRun(Protocol):
-    """The part of a `Run` that the heartbeat uses. Its times are on the monotonic clock."""
+    """The part of a `Run` that the heartbeat and `StoreRuntime` use. Its times are on the monotonic clock."""
 
+    protected: bool
     lease_requested_at: float
     started_at: float
 
@@ -59,7 +60,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        leased: set[Any],
+        leased: set[LeasedRun],
         open_port: Callable[[], Port],
         monotonic: Callable[[], float],
         report_sweep: Callable[[int, int, str], None],
@@ -68,7 +69,7 @@ class Heartbeat:
         *,
         manual: bool,
     ) -> None:
-        self._leased: set[LeasedRun] = leased
+        self._leased = leased
         self._open_port = open_port
         self._monotonic = monotonic
         self._report_sweep = report_sweep

@@ -22,10 +22,10 @@ from effectonce.record import Answer, Claim
 from .change_listener import ChangeListener
 from .events import Events
 from .group_commit.batcher import StoreBatcher
-from .group_commit.batches import Group
+from .group_commit.batches import BatchSizes, Group
 from .group_commit.tasks import AsyncGroup
 from .group_commit.threads import ThreadGroup
-from .heartbeat import Heartbeat
+from .heartbeat import Heartbeat, LeasedRun
 from .privacy import Privacy
 from .run_sync import run_sync
 from .store_clients import ByKind, LocalClient, LoopClient, StoreClient, ThreadClient, release_with_refund
@@ -59,7 +59,7 @@ class StoreRuntime(Events):
     def _start_fresh(self) -> None:
         self.waiters = Waiters()
         self.change_listener = ChangeListener(self.backend, self.waiters)
-        self.leased_runs: set[Any] = set()  # the runs that hold a lease in this process
+        self.leased_runs: set[LeasedRun] = set()  # the runs that hold a lease in this process
         self._random_bits = random.Random(os.urandom(32)).getrandbits  # seeded anew in every process
         self.heartbeat = Heartbeat(
             self.leased_runs,
@@ -94,7 +94,7 @@ class StoreRuntime(Events):
     # -- clocks and owners
 
     def now(self) -> int:
-        """Microseconds since the epoch, by this process's own clock where the store has a server to ask."""
+        """Microseconds since the epoch, without asking a server: by this machine's clock if the store has a server."""
         return time.time_ns() // 1000 if self._clock is None else self._clock.now()
 
     def new_owner(self) -> bytes:
@@ -161,8 +161,8 @@ class StoreRuntime(Events):
         if capabilities.connections == "none":
             return LocalClient(self.backend.async_port(), loop)
 
-        def new_group(beside: AsyncGroup | None = None) -> AsyncGroup:
-            return AsyncGroup(self._new_async_ports(), capabilities.batch, self._release_from_loop, loop, beside)
+        def new_group(neighbour: AsyncGroup | None = None) -> AsyncGroup:
+            return AsyncGroup(self._new_async_ports(), capabilities.batch, self._release_from_loop, loop, neighbour)
 
         claims = new_group()
         return LoopClient(ByKind(claims, new_group(claims) if capabilities.connections == "by_kind" else claims), loop)
@@ -191,9 +191,9 @@ class StoreRuntime(Events):
         assert isinstance(client, LoopClient)
         client.release(claim, answer)
 
-    def batch_sizes(self) -> list[tuple[str, list[int]]]:
-        """`Group.sizes` of every group and batcher, each after its label: ``claims``, ``settlements`` or ``both``."""
-        sizes: list[tuple[str, list[int]]] = []
+    def batch_sizes(self) -> list[tuple[str, BatchSizes]]:
+        """The batch sizes of every group and batcher, each after its label: ``claims``, ``settlements`` or ``both``."""
+        sizes: list[tuple[str, BatchSizes]] = []
         clients = [client.groups for client in self._loop_clients.values()]
         senders: list[ByKind[Group | StoreBatcher] | None] = [self._thread_groups, *clients, *self._batchers]
         for sender in senders:

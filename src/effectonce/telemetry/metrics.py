@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from effectonce.contracts import Port
+from effectonce.core.group_commit.batches import BatchSizes
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Stats
 from effectonce.relay.relay import Relay
@@ -69,17 +70,17 @@ class Scrape:
     def __init__(self) -> None:
         self._gauges: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in GAUGES}
         self.deliveries: Counter[tuple[str, ...]] = Counter()  # by queue, worker and outcome
-        self._batch_sizes: dict[tuple[str, ...], Sequence[int]] = {}
+        self._batch_sizes: dict[tuple[str, ...], BatchSizes] = {}  # by store and kind
 
     def add_gauge(self, name: str, value: float, *labels: str) -> None:
         values = self._gauges[name]
         before = values.get(labels, 0.0)
         values[labels] = before + value if GAUGES[name].combine == "sum" else max(before, value)
 
-    def add_batch_sizes(self, sizes: Sequence[int], *labels: str) -> None:
-        """Add the counts of a store's lane; see `_batch_size_buckets`."""
-        before = self._batch_sizes.get(labels) or [0] * len(sizes)
-        self._batch_sizes[labels] = [total + size for total, size in zip(before, sizes, strict=True)]
+    def add_batch_sizes(self, sizes: BatchSizes, *labels: str) -> None:
+        before = self._batch_sizes.get(labels, BatchSizes())
+        batches = [total + count for total, count in zip(before.batches, sizes.batches, strict=True)]
+        self._batch_sizes[labels] = BatchSizes(before.operations + sizes.operations, batches)
 
     def families(self) -> Iterator[Any]:
         """Yield the metric families for prometheus_client."""
@@ -94,21 +95,17 @@ class Scrape:
             deliveries.add_metric(labels, count)
         yield deliveries
         text = "Operations in one round trip to the store."
-        batches = HistogramMetricFamily("effectonce_batch_size", text, labels=("store", "lane"))
+        batches = HistogramMetricFamily("effectonce_batch_size", text, labels=("store", "kind"))
         for labels, sizes in self._batch_sizes.items():
-            batches.add_metric(labels, _batch_size_buckets(sizes), sizes[0])
+            batches.add_metric(labels, _batch_size_buckets(sizes.batches), sizes.operations)
         yield batches
 
 
-def _batch_size_buckets(sizes: Sequence[int]) -> list[tuple[str, float]]:
-    """Return the cumulative buckets of a histogram of batch sizes.
-
-    ``sizes[n]`` counts the batches whose size has ``n`` bits, so 2 ** n - 1 is the upper bound of a bucket.
-    ``sizes[0]`` is the sum of all sizes.
-    """
+def _batch_size_buckets(batches: Sequence[int]) -> list[tuple[str, float]]:
+    """Return the cumulative buckets for `BatchSizes.batches`. A size of n bits is 2 ** n - 1 at most."""
     buckets, count = [], 0
-    for bits in range(1, len(sizes)):
-        count += sizes[bits]
+    for bits in range(1, len(batches)):
+        count += batches[bits]
         if bits <= MAX_BATCH_SIZE_BITS:
             buckets.append((str((1 << bits) - 1), float(count)))
     return [*buckets, ("+Inf", float(count))]
@@ -190,8 +187,8 @@ def _query_records(store: Store, watched_since: float) -> list[GaugeValue]:
 
 
 def _report_batches(store: Store, scrape: Scrape) -> None:
-    for lane, sizes in store.runtime.batch_sizes():
-        scrape.add_batch_sizes(sizes, store_name(store), lane)
+    for kind, sizes in store.runtime.batch_sizes():
+        scrape.add_batch_sizes(sizes, store_name(store), kind)
 
 
 def _query_outbox(relay: Relay) -> list[GaugeValue]:

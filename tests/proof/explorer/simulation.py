@@ -123,7 +123,7 @@ class Process:
         return value
 
     @property
-    def leased(self) -> Collection[Run]:
+    def leased(self) -> Collection[Any]:
         """The runs whose leases its heartbeat renews."""
         return () if self._wire is None else self.runtime.leased_runs
 

@@ -13,11 +13,12 @@ from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Batchable, Reply
 
-from .batches import Entry, no_sizes, pair_replies, take_batch, unsent_again
+from .batches import BatchSizes, Entry, pair_replies, split_for_resend, take_batch
 from .send_batch import send_batch
 
-SECOND_BATCH: Final = 16
-"""This many waiting operations are worth a round trip of their own beside the one that is under way."""
+MIN_OPS_FOR_SECOND_TRIP: Final = 16
+"""This many waiting operations are worth a round trip of their own beside the one that is under way. Measured with 100
+and 300 jobs at a time: 4 to 64 are equal within the noise; without second trips PostgreSQL loses a fifth."""
 
 
 Callback = Callable[[Any, Any, Reply], None]
@@ -46,7 +47,7 @@ class StoreBatcher:
 
     def __init__(self, ports: Sequence[Port], limit: int, fail: Callable[[Exception], None]) -> None:
         """``fail`` is called with what a callback raised."""
-        self.sizes = no_sizes()  # see `Group.sizes`
+        self.sizes = BatchSizes()
         self.closed = False
         self._closing = False
         self.on_batch: list[Callable[[], None]] = []  # each is called after the callbacks of each batch
@@ -64,7 +65,7 @@ class StoreBatcher:
     def submit(self, op: Batchable, callback: Callback, subject: Any) -> None:
         """Send ``op`` with the next batch, and call ``callback`` with ``subject``, ``op`` and the reply."""
         self._queue.append(CallbackEntry(op, callback=callback, subject=subject))
-        if self._idle and (len(self._idle) == len(self._ports) or len(self._queue) >= SECOND_BATCH):
+        if self._idle and (len(self._idle) == len(self._ports) or len(self._queue) >= MIN_OPS_FOR_SECOND_TRIP):
             self._wake()
 
     def _wake(self) -> None:
@@ -89,12 +90,12 @@ class StoreBatcher:
                 await self._wait_for_work()
             self._drained.clear()
             entries = take_batch(self._queue, self._limit, self.sizes)
-            if self._idle and len(self._queue) >= SECOND_BATCH:
+            if self._idle and len(self._queue) >= MIN_OPS_FOR_SECOND_TRIP:
                 self._wake()
             try:
                 replies = await send_batch(port, [entry.op for entry in entries], asyncio.sleep)
             except BaseException:
-                self._queue.extendleft(reversed(unsent_again(entries)))  # sent or not: an operation may be repeated
+                self._queue.extendleft(reversed(split_for_resend(entries)))  # sent or not: an operation may be repeated
                 raise
             pairs = pair_replies(entries, replies, self._queue)
             if self._closing and isinstance(replies[-1], StoreUnavailable):

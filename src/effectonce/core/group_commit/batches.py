@@ -6,20 +6,31 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol, Self, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
 MAX_BATCH_BYTES = 1_000_000
 
 
+class BatchSizes(Struct):
+    """How large the batches of one group or batcher were, for a histogram."""
+
+    operations: int = 0
+    #: ``batches[n]`` counts the batches whose size has ``n`` bits: 1, 2 to 3, 4 to 7 and so on, up to 65,535.
+    batches: list[int] = field(default_factory=lambda: [0] * 17)
+
+    def add(self, size: int) -> None:
+        """Count a batch of ``size`` operations, unless it is empty."""
+        if size:
+            self.operations += size
+            self.batches[size.bit_length()] += 1
+
+
 class Group(Protocol):
     """Takes one operation at a time from many callers."""
 
-    @property
-    def sizes(self) -> list[int]:
-        """How many operations went out, and behind that, how many batches of 1, of 2 to 3, of 4 to 7 and so on."""
-        ...
+    sizes: BatchSizes
 
     def submit(self, op: Batchable) -> Any:
         """The reply to ``op``, on an event loop an awaitable of it; a reply that is an exception is raised."""
@@ -47,12 +58,12 @@ class Entry(Struct, eq=False):
 E = TypeVar("E", bound=Entry)
 
 
-def take_batch(queue: deque[E], limit: int, sizes: list[int]) -> list[E]:
+def take_batch(queue: deque[E], limit: int, sizes: BatchSizes) -> list[E]:
     """Take from the queue what may go out together: no identity twice, sorted, bounded in number and bytes.
 
     Sorted by identity, because then every batch locks in the same order (unsorted batches deadlock each other). An
     abandoned claim is left out. A settlement goes out all the same: the effect has happened, and only its caller
-    was cancelled. The batch is counted in ``sizes``; see `Group.sizes`.
+    was cancelled. The batch is counted in ``sizes``.
     """
     chosen: dict[tuple[str, str], E] = {}
     size = 0
@@ -71,8 +82,7 @@ def take_batch(queue: deque[E], limit: int, sizes: list[int]) -> list[E]:
             if first.behind is None:
                 first.behind = []
             first.behind.append(entry)
-    sizes[0] += len(chosen)
-    sizes[len(chosen).bit_length()] += 1
+    sizes.add(len(chosen))
     return list(map(chosen.__getitem__, sorted(chosen)))
 
 
@@ -80,7 +90,7 @@ def pair_replies(entries: Sequence[E], replies: Sequence[Reply], queue: deque[E]
     """Pair each entry with its reply. Entries behind one that its reply does not answer return to the queue's front."""
     if len(replies) != len(entries):
         wrong = RuntimeError(f"the port gave {len(replies)} replies to {len(entries)} operations")
-        return [(waiter, wrong) for entry in entries for waiter in with_those_behind(entry)]
+        return [(waiter, wrong) for entry in entries for waiter in entry_and_followers(entry)]
     pairs: list[tuple[E, Reply]] = []
     unanswered: list[E] = []
     for entry, reply in zip(entries, replies, strict=True):
@@ -116,13 +126,13 @@ def share_reply(entry: E, reply: Reply) -> tuple[list[E], list[E]]:
     return answered, others
 
 
-def with_those_behind(entry: E) -> list[E]:
+def entry_and_followers(entry: E) -> list[E]:
     return [entry, *(entry.behind or ())]
 
 
-def unsent_again(entries: Sequence[E]) -> list[E]:
-    """The entries of a batch that got no reply, and those behind them, each to be sent for itself."""
-    waiters = [waiter for entry in entries for waiter in with_those_behind(entry)]
+def split_for_resend(entries: Sequence[E]) -> list[E]:
+    """Undo the grouping of a batch that got no reply: every entry is sent again by itself."""
+    waiters = [waiter for entry in entries for waiter in entry_and_followers(entry)]
     for waiter in waiters:
         waiter.behind = None
     return waiters
@@ -131,8 +141,3 @@ def unsent_again(entries: Sequence[E]) -> list[E]:
 def is_grant(op: Batchable, reply: Reply | None) -> bool:
     """Whether the reply grants a claim, which must be given back where the caller is gone."""
     return isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed"
-
-
-def no_sizes() -> list[int]:
-    """What `Group.sizes` is at first."""
-    return [0] * 17  # no store takes more than 65,535 operations at once
