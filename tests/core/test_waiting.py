@@ -14,7 +14,9 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.core import change_listener
+from effectonce.core.change_listener import ChangeListener
 from effectonce.core.guarded_call import begin
+from effectonce.core.waiting import Waiters
 from effectonce.record import Batchable, Claim, Reply, Settlement
 from tests.harness.waiting import auntil, until
 
@@ -73,6 +75,22 @@ def test_a_thread_that_waits_is_woken_by_the_settlement() -> None:
         go.set()
         outcomes = [call.result(60) for call in calls]
     assert sorted((outcome.value, outcome.replayed) for outcome in outcomes) == [("receipt", False), ("receipt", True)]
+
+
+def test_a_wait_does_not_need_a_thread_for_wake_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are only hints: a machine that can start no thread must not fail the call. The next call tries again."""
+    waiters = Waiters()
+    listener = ChangeListener(NotifyingBackend(), waiters)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", raise_no_thread)
+        listener.start()
+    listener.start()
+    assert "effectonce-listener" in [thread.name for thread in threading.enumerate()]
+    listener.stop()
+
+
+def raise_no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 async def test_a_task_that_waits_is_woken_by_the_settlement() -> None:

@@ -34,8 +34,14 @@ class ChangeListener:
         if self._backend.capabilities.notifies and self._stop is None:
             with self._lock:
                 if self._stop is None:
-                    self._stop = stop = threading.Event()
-                    threading.Thread(target=self._run, args=(stop,), name="effectonce-listener", daemon=True).start()
+                    stop = threading.Event()
+                    thread = threading.Thread(target=self._run, args=(stop,), name="effectonce-listener", daemon=True)
+                    self._stop = stop  # before the thread runs: it resets this when it ends
+                    try:
+                        thread.start()
+                    except RuntimeError as error:  # the interpreter is ending, or there are too many threads
+                        log.debug("no wake-ups from %r: %s", self._backend, error)
+                        self._stop = None
 
     def stop(self) -> None:
         if self._stop is not None:
