@@ -380,7 +380,7 @@ def test_importing_effectonce_imports_no_driver() -> None:
         "effectonce.backends.common",
         "effectonce.backends.common.sql_files",
         # They know drivers by name only.
-        *(f"effectonce.sessions.{module}" for module in ("adapters", "driver_adapter", "sql_errors")),
+        *(f"effectonce.sessions.{module}" for module in ("adapters", "driver_adapter", "pending", "sql_errors")),
     }
     slow = {"sqlite3", "importlib.metadata", "importlib.resources", "urllib.parse", "http", "email", "multiprocessing"}
     assert loaded.isdisjoint(slow)

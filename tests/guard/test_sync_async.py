@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.core.run_sync import Pending, run_sync
+from effectonce.core.run_sync import run_sync
 from effectonce.record import Claim
+from effectonce.sessions import Pending
 from effectonce.testing import override
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.intents.log import LoggedIntent
+from effectonce.intents.logged_intent import LoggedIntent
 from tests.harness.provider import Provider
 
 from .shop import STEPS, shop
@@ -165,7 +165,7 @@ def test_rule_5_past_the_window_nothing_is_sent_though_the_provider_would_execut
     """The store's clock decides, on a real store: the window here is over before the second delivery."""
     provider.next("drop")
     intents, charge = shop(url, provider.url)
-    charge.rules = msgspec.structs.replace(charge.rules, window=50_000, margin=0)
+    charge.rules = msgspec.structs.replace(charge.rules, window_us=50_000, margin_us=0)
     with intents.store:
         with pytest.raises(eo.OutcomeUnknown):
             charge({"order": "o1", "amount": 4200}, key="o1")

@@ -201,7 +201,7 @@ def in_doubt(shop: Shop) -> str:
         shop.pay("o1")
     shop.lost = False
     shop.intents.reconcile("stripe")(lambda intent: Verdict.unknown("their search is down"))
-    shop.charge.rules = msgspec.structs.replace(shop.charge.rules, window=0, margin=0)  # it is over
+    shop.charge.rules = msgspec.structs.replace(shop.charge.rules, window_us=0, margin_us=0)  # it is over
     with pytest.raises(eo.InDoubt):
         shop.pay("o1")
     (record,) = shop.intents.in_doubt()

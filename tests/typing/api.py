@@ -23,9 +23,9 @@ import effectonce as eo
 from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.seen_set import SeenSet, seen_set
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage
-from effectonce.core.run_sync import Pending
 from effectonce.envelopes import CloudEvents, Raw, Signed
 from effectonce.record import Page, Stats, SweepResult
+from effectonce.sessions import Pending
 
 
 class Receipt:

@@ -11,7 +11,8 @@ from .guarded_call.run import Run
 from .privacy import Privacy
 from .store_clients import StoreClient
 
-#: Private values are sealed with the generation of their record. A note outlives generations, so it has this instead.
+#: The generation that notes are sealed with. Results are sealed with the generation of their record; a note outlives
+#: generations.
 _NOTE_GENERATION: Final = -2
 
 
@@ -35,7 +36,8 @@ def read_listed_note(record: Record, privacy: Privacy | None) -> bytes | None:
 async def write_note(run: Run, client: StoreClient, text: bytes) -> None:
     """Commit ``text`` as the note of ``run``. Raises `LeaseLost` if another process took over: the caller must stop."""
     op = Note(scope=run.scope, key=run.stored_key, owner=run.owner, token=run.token, note=seal_note(run, text))
-    applied = run.protected and await client.settle(op)  # not protected: a forked child, whose parent has the claim
+    # A forked child is not protected: its parent has the claim, and the child must not write to it.
+    applied = run.protected and await client.settle(op)
     if not applied:
         run.emit("fenced")
         raise LeaseLost(

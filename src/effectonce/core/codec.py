@@ -67,7 +67,7 @@ class Codec:
             elif self.discards:
                 return STORED_NONE
             else:
-                body = self._read_back(value)
+                body = self._encode_checked(value)
         except Unstorable:
             raise
         except Exception as error:
@@ -76,11 +76,11 @@ class Codec:
             raise Unstorable(f"{len(body)} bytes are over the limit of {self.limit}")
         return VERSION + body
 
-    def _read_back(self, value: Any) -> bytes:
+    def _encode_checked(self, value: Any) -> bytes:
         if self.type is Any:
             _require_native(value)
         body = _encoder.encode(value)
-        if not self._decode(body) == value:
+        if not self._decode(body) == value:  # not !=: a subclass of dict may define __eq__ only
             raise ValueError("it reads back as something else")
         return body
 

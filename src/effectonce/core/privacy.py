@@ -33,18 +33,18 @@ class Privacy:
         except ImportError as error:
             raise MissingDriver("private= needs cryptography: pip install 'effectonce[private]'") from error
         self._invalid = InvalidTag
-        self._keys = hmac.digest(raw, b"effectonce keys v1", "sha256")
+        self._hash_secret = hmac.digest(raw, b"effectonce keys v1", "sha256")
         self._cipher: Any = AESGCM(hmac.digest(raw, b"effectonce results v1", "sha256"))
 
     def hide(self, scope: str, key: str) -> str:
         """The hash that the store sees instead of ``key``. Another scope has another hash of the same key."""
         name = scope.encode()
-        return hmac.digest(self._keys, b"%d:%b%b" % (len(name), name, key.encode()), hashlib.sha256).hex()
+        return hmac.digest(self._hash_secret, b"%d:%b%b" % (len(name), name, key.encode()), hashlib.sha256).hex()
 
     def hide_fingerprints(self, scope: str, fingerprints: bytes) -> bytes:
         """Hash fingerprints, too, since payloads are guessable. Each keeps its version byte."""
         return b"".join(
-            fingerprint[:1] + hmac.digest(self._keys, scope.encode() + fingerprint, hashlib.sha256)
+            fingerprint[:1] + hmac.digest(self._hash_secret, scope.encode() + fingerprint, hashlib.sha256)
             for fingerprint in split_fingerprints(fingerprints)
         )
 

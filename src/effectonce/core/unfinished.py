@@ -51,22 +51,42 @@ class UnfinishedRecords:
     def pages(self, limit: int | None, idle: int = 0) -> Iterator[list[Record]]:
         """Yield pages of records that hold no lease and have not changed for ``idle`` microseconds, up to ``limit``
         records in all."""
-        if limit is not None and limit < 1:
-            raise InvalidOption(f"limit={limit!r} is not a number of records to resume; give 1 or more")
+        check_limit(limit)
+        return self._all_pages(idle) if limit is None else self._next_pages(limit, idle)
+
+    def _all_pages(self, idle: int) -> Iterator[list[Record]]:
         now = self._store.now()
-        cursor, left = self._cursor if limit is not None else None, limit
-        read = 0
+        cursor: str | None = None
         while True:
-            size = _PAGE_SIZE if left is None else min(left, _PAGE_SIZE)
-            page = self._store.list(scope=self._scope, unfinished=True, limit=size, cursor=cursor)
-            resumable = [record for record in page.records if _is_resumable(record, now, idle)]
+            page = self._read_page(_PAGE_SIZE, cursor)
             cursor = page.cursor
-            yield resumable
-            if limit is not None and left is not None:
-                # Only now, when the caller has finished the page: if it stops inside, the next call yields it again.
-                self._cursor, left, read = cursor, left - len(resumable), read + size
-            if cursor is None or (limit is not None and (not left or read >= limit * _READ_FACTOR)):
+            yield [record for record in page.records if _is_resumable(record, now, idle)]
+            if cursor is None:
                 return
+
+    def _next_pages(self, limit: int, idle: int) -> Iterator[list[Record]]:
+        now = self._store.now()
+        left, read = limit, 0
+        while left and read < limit * _READ_FACTOR:
+            size = min(left, _PAGE_SIZE)
+            page = self._read_page(size, self._cursor)
+            resumable = [record for record in page.records if _is_resumable(record, now, idle)]
+            yield resumable
+            # Only now, when the caller has finished the page: if it stops inside, the next call yields it again.
+            self._cursor = page.cursor
+            left -= len(resumable)
+            read += size
+            if page.cursor is None:
+                return
+
+    def _read_page(self, size: int, cursor: str | None) -> Page:
+        return self._store.list(scope=self._scope, unfinished=True, limit=size, cursor=cursor)
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise `InvalidOption` unless ``limit`` is None or at least 1."""
+    if limit is not None and limit < 1:
+        raise InvalidOption(f"limit={limit!r} is not a number of records to resume; give 1 or more")
 
 
 def _is_resumable(record: Record, now: int, idle: int) -> bool:

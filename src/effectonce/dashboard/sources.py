@@ -9,15 +9,15 @@ from typing import Any, Final
 from effectonce.broker import Broker
 from effectonce.contracts import OutboxBackend
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
-from effectonce.core.notes import read_listed_note
+from effectonce.core.claim_notes import read_listed_note
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.display.formatting import format_target
 from effectonce.display.timeline import Moment, kind_of, record_timeline
 from effectonce.doctor import Finding, examine
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
 from effectonce.intents.intents import Intents
-from effectonce.intents.log import LoggedIntent
-from effectonce.intents.log import decode_log as decode_intent_log
+from effectonce.intents.logged_intent import LoggedIntent
+from effectonce.intents.logged_intent import decode_log as decode_intent_log
 from effectonce.record import Page, Record, State
 from effectonce.relay.relay import ask_outbox, unpark
 from effectonce.sagas.log import SagaLog

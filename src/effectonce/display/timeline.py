@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from effectonce.intents.log import LoggedIntent
+from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.record import Record
 from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.audit_log import ASKED, AuditEntry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from effectonce.core.guarded_call.finish import abort, finish, leave
+from effectonce.core.guarded_call.finish import abort, finish, settle_unfinished
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import EffectOnceError, StoreUnavailable, show
@@ -83,9 +83,11 @@ class ResponseRecording:
         self.settled = True
         on_error = self._route.on_error
         if self._status in self._route.transient:
-            await leave(self.run, self.client, "free", f"status {self._status}")
+            await settle_unfinished(self.run, self.client, "free", f"status {self._status}")
         elif self._status >= 500 and on_error != "replay":
-            await leave(self.run, self.client, "in_doubt" if on_error == "doubt" else "free", f"status {self._status}")
+            await settle_unfinished(
+                self.run, self.client, "in_doubt" if on_error == "doubt" else "free", f"status {self._status}"
+            )
         else:
             body = None if self.too_long else b"".join(self._chunks)
             return await self._record(Response(self._status, self._headers, body))

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from effectonce.backends.common.sql_files import quote_name
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
-from effectonce.core.run_sync import Pending, run_sync
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
-from effectonce.sessions import DriverAdapter, is_duplicate_key, lacks_unique_key, session_on
+from effectonce.sessions import DriverAdapter, Pending, is_duplicate_key, lacks_unique_key, session_on
 from effectonce.values.identity import Key, encode_key
 
 MAX_INSERT_ROUNDS: Final = 5  # a row may exist at the insert, and be deleted before it is read

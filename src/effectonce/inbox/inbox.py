@@ -18,13 +18,13 @@ from effectonce.backends.common.sql_files import inbox_schema, quote_name, strip
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.privacy import Privacy
-from effectonce.core.run_sync import Pending, run_sync
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import InvalidOption, ResultNotStored, SyncAsyncMismatch, show
 from effectonce.guard.introspection import is_async, name_of, return_type
 from effectonce.guard.once import Outcome
 from effectonce.guard.options import check_scope
 from effectonce.message import Message
-from effectonce.sessions import DriverAdapter, session_on
+from effectonce.sessions import DriverAdapter, Pending, session_on
 from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES
 from effectonce.values.durations import Duration, micros
 from effectonce.values.fingerprint import fingerprints

@@ -28,7 +28,7 @@ from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 from effectonce.core.codec import Codec
 from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
 from effectonce.core.guarded_call.begin import begin, prepare_run
-from effectonce.core.guarded_call.finish import abort, finish, leave
+from effectonce.core.guarded_call.finish import abort, finish, settle_unfinished
 from effectonce.core.guarded_call.run import Policy
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, MissingKey, Retryable
 from effectonce.guard.introspection import default_scope, return_type
@@ -121,7 +121,7 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
                 await finish(run, client, None)
                 raise
             except NackMessage:  # the handler says that it is not done: ``on_error`` is for other exceptions
-                await leave(run, client, "free", "NackMessage")
+                await settle_unfinished(run, client, "free", "NackMessage")
                 raise
             except BaseException as error:
                 await abort(run, client, error)

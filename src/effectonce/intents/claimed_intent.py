@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, NoReturn
 
-from effectonce.core.guarded_call.finish import abort, leave
+from effectonce.core.claim_notes import read_note, seal_note, write_note
+from effectonce.core.guarded_call.finish import abort, settle_unfinished
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.notes import read_note, seal_note, write_note
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import EffectOnceError, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, scrub_urls, show
 
-from .log import ResendRules, decode_log, encode_log
+from .logged_intent import decode_log, encode_log
+from .resend_rules import ResendRules
 
 
 class ProviderRefusal(Exception):
@@ -35,7 +36,7 @@ class ClaimedIntent:
         self.log = decode_log(read_note(run))
         if self.log.generation != run.generation:  # an operator's retry: the counts start over
             self.log.generation = run.generation
-            self.log.start_over()
+            self.log.forget_sends()
 
     def decide_next(self) -> Literal["send", "reconcile"]:
         """Decide by `ResendRules.decide_next`, for the store's time as this process estimates it.
@@ -51,7 +52,7 @@ class ClaimedIntent:
         """Commit that the request goes out now. Raises `InDoubt` if a resend has become unsafe meanwhile."""
         run, log = self.run, self.log
         if run.parent is not None and run.parent.lease_lost:
-            await self.leave("lease-lost")
+            await self.release("lease-lost")
             raise LeaseLost(f"{self} was not sent: its caller has lost its lease, or has timed out")
         log.send_count += 1
         log.first_sent_at = log.first_sent_at or run.token
@@ -69,27 +70,27 @@ class ClaimedIntent:
             raise OutcomeUnknown(f"{self}: {why}, and that could not be recorded; deliver it again", 1.0)
         raise InDoubt(f"{self} is in doubt: {why}; look it up at the provider, then decide: effectonce intents resolve")
 
-    async def leave_unknown(self, why: str, retry_after: float) -> NoReturn:
+    async def release_unknown(self, why: str, retry_after: float) -> NoReturn:
         """Release an intent whose outcome is unknown: with a key it may be sent again, with a reconciler it can be
         looked up. With neither, put it in doubt."""
-        if not self.rules.keyed and not self.rules.repeats and not self._has_reconciler:
+        if not self.rules.keyed and not self.rules.may_repeat and not self._has_reconciler:
             await self.doubt(why)
-        await self.leave(why)
+        await self.release(why)
         raise OutcomeUnknown(
             f"{self} was sent, and its outcome is unknown: {why}; deliver it again, it goes out with the same key or "
             "is looked up",
             retry_after,
         )
 
-    async def leave_not_executed(self, why: str, retry_after: float) -> NoReturn:
+    async def release_not_executed(self, why: str, retry_after: float) -> NoReturn:
         """Release an intent that had no effect, so that the next send counts as the first."""
-        self.log.start_over()
+        self.log.forget_sends()
         await self._settle_with_log("free", why)
         raise NotExecuted(f"{self} was not executed: {why}; deliver it again later", retry_after)
 
-    async def leave(self, why: str) -> None:
+    async def release(self, why: str) -> None:
         """Release the intent, with its log as it was last committed."""
-        await leave(self.run, self.client, "free", why)
+        await settle_unfinished(self.run, self.client, "free", why)
 
     async def fail(self, error: Exception | None, why: str) -> None:
         """Settle the intent as failed for good. Every duplicate gets the stored error, so it must not hold the secrets
@@ -110,7 +111,7 @@ class ClaimedIntent:
         return await self._settle_with_log("free", "an operator's retry")
 
     async def _settle_with_log(self, state: Literal["free", "in_doubt"], why: str) -> bool:
-        return await leave(self.run, self.client, state, why, seal_note(self.run, encode_log(self.log)))
+        return await settle_unfinished(self.run, self.client, state, why, seal_note(self.run, encode_log(self.log)))
 
     def __str__(self) -> str:
         return f"intent {self.run.key} ({show(self.run.scope)}, key {show(self.log.key)!r})"

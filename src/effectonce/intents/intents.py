@@ -21,9 +21,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Literal, TypeVar
 
+from effectonce.core.claim_notes import read_listed_note
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.run import Policy
-from effectonce.core.notes import read_listed_note
 from effectonce.core.unfinished import never_stop
 from effectonce.errors import (
     ConfigurationError,
@@ -43,10 +43,11 @@ from effectonce.store import Store, require_existing
 from effectonce.values.durations import Duration, micros, readable
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
-from .log import LoggedIntent, ResendRules, decode_log
+from .logged_intent import LoggedIntent, decode_log
 from .operations import Classifier, Intent, IntentOperation, Reconciler, Req
 from .orphans import find_orphaned_scopes, list_records, rebuild_id
 from .recovery import IntentRecovery, RecoveryCounts
+from .resend_rules import ResendRules
 
 logger = logging.getLogger("effectonce")
 
@@ -117,9 +118,9 @@ class Intents:
             operation=name,
             scope=self.scope,
             keyed=known.keyed,
-            window=key_window or 0,
-            margin=margin_us,
-            repeats=without_key == "at-least-once",
+            window_us=key_window or 0,
+            margin_us=margin_us,
+            may_repeat=without_key == "at-least-once",
         )
         options = policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(Exception,))
 
@@ -255,9 +256,9 @@ class Intents:
                     f"{operation!r} keeps finished intents for {readable(retention)}, and messages may be redelivered "
                     f"for {readable(horizon)}: it would be sent again; lengthen retention="
                 )
-            if rules.keyed and rules.window - rules.margin < horizon and operation.reconciler is None:
+            if rules.keyed and rules.window_us - rules.margin_us < horizon and operation.reconciler is None:
                 raise ConfigurationError(
-                    f"{rules.provider} keeps keys for {readable(rules.window)}, and messages may be redelivered for "
+                    f"{rules.provider} keeps keys for {readable(rules.window_us)}, and messages may be redelivered for "
                     f"{readable(horizon)}: add a reconciler (@intents.reconcile({rules.provider!r})), or shorten that"
                 )
         self._warn_of_orphans()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
+from effectonce.core.claim_notes import seal_note
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.run import Policy, Run, current_run
-from effectonce.core.notes import seal_note
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, show
@@ -22,7 +22,8 @@ from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
 from .claimed_intent import ClaimedIntent
-from .log import LoggedIntent, ResendRules, encode_log
+from .logged_intent import LoggedIntent, encode_log
+from .resend_rules import ResendRules
 from .runner import IntentResult, IntentRunner
 from .transactional import Sent
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from effectonce.core.error_text import describe_error
 from effectonce.core.store_clients import StoreClient
-from effectonce.core.unfinished import UnfinishedRecords, aresume_all, resume_all
+from effectonce.core.unfinished import UnfinishedRecords, aresume_all, check_limit, resume_all
 from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
 from effectonce.record import Record
 
@@ -26,7 +26,7 @@ class RecoveryCounts(Struct, frozen=True):
     done: int = 0
     failed: int = 0
     in_doubt: int = 0
-    later: int = 0  # still unknown, not executed, or run by another process
+    later: int = 0  # not finished now: unknown, not executed, or run by another process
     broken: int = 0  # could not be resumed: see the log
 
 
@@ -48,16 +48,19 @@ class IntentRecovery:
         return RecoveryCounts(**await aresume_all(records, lambda record: self._recover_one(record, client), stop))
 
     def _find(self, idle: int, limit: int | None, is_async: bool) -> Iterator[Record]:
-        """Yield unfinished intents of all operations, up to ``limit`` in all. With limit=0 or less the first operation
-        refuses it."""
+        """Yield unfinished intents of the sync or of the async operations, up to ``limit`` in all."""
+        check_limit(limit)
         left = limit
         for scope, operation in self._intents.operations.items():
-            if operation.is_async is is_async and (left is None or left > 0 or left == limit):
-                unfinished = self._unfinished.setdefault(scope, UnfinishedRecords(self._intents.store, scope))
-                for page in unfinished.pages(left, idle):
-                    if left is not None:
-                        left -= len(page)
-                    yield from page
+            if operation.is_async is not is_async:
+                continue
+            unfinished = self._unfinished.setdefault(scope, UnfinishedRecords(self._intents.store, scope))
+            for page in unfinished.pages(left, idle):
+                if left is not None:
+                    left -= len(page)
+                yield from page
+            if left == 0:
+                return
 
     async def _recover_one(self, record: Record, client: StoreClient) -> str:
         """Resume one intent. Returns a field name of `RecoveryCounts`, and raises no error of the intent: the others

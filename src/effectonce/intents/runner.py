@@ -76,7 +76,7 @@ class IntentRunner:
             known = None if log.outcome is None else Verdict.success(operation.policy.codec.decode(log.outcome))
             return operation.requests.decode(log.request), known
         except CorruptRecord as error:
-            await self._claimed.leave(error.code)
+            await self._claimed.release(error.code)
             raise
 
     async def _reconcile(self, request: Any) -> Verdict | None:
@@ -90,9 +90,9 @@ class IntentRunner:
             await claimed.doubt(f"it went out before, and {why}")
         verdict, error = await self._call(reconciler, request)
         if error is not None:
-            await claimed.leave_unknown(f"the reconciler raised {show(describe_error(error), 200)}", 1.0)
+            await claimed.release_unknown(f"the reconciler raised {show(describe_error(error), 200)}", 1.0)
         if not isinstance(verdict, Verdict):
-            await claimed.leave("the reconciler returned no verdict")
+            await claimed.release("the reconciler returned no verdict")
             raise ConfigurationError(
                 f"the reconciler of {operation.provider.name} returned a {type(verdict).__name__}, which is not a "
                 "Verdict"
@@ -100,7 +100,7 @@ class IntentRunner:
         verdict = _with_text_reason(verdict)
         if verdict.kind == "not_executed":  # proven absent: start over, under another key
             claimed.log.rounds += 1
-            claimed.log.start_over()
+            claimed.log.forget_sends()
             return None
         if verdict.kind == "unknown":
             await claimed.doubt(f"the reconciler does not know either: {verdict.why}")
@@ -125,7 +125,7 @@ class IntentRunner:
         if isinstance(error, GeneratorExit):  # nothing may be awaited any more: the lease ends by itself
             return
         try:
-            await self._claimed.leave_unknown(type(error).__name__, 0.0)
+            await self._claimed.release_unknown(type(error).__name__, 0.0)
         except (Retryable, InDoubt) as unknown:
             if self._recovering and is_own_exit(error):
                 raise unknown from error
@@ -164,8 +164,8 @@ class IntentRunner:
             return IntentResult(error=error or failure)
         try:
             if verdict.kind == "not_executed":
-                await claimed.leave_not_executed(verdict.why, verdict.retry_after)
-            await claimed.leave_unknown(verdict.why, verdict.retry_after)
+                await claimed.release_not_executed(verdict.why, verdict.retry_after)
+            await claimed.release_unknown(verdict.why, verdict.retry_after)
         except (Retryable, InDoubt) as unknown:
             if isinstance(error, SyncAsyncMismatch):  # the defect to fix
                 return IntentResult(error=error)
@@ -177,7 +177,7 @@ class IntentRunner:
         run = self._claimed.run
         outcome = encode_result(run, result)
         if outcome is None:
-            await self._claimed.leave("it waits for its delivery")
+            await self._claimed.release("it waits for its delivery")
         else:
             await self._claimed.record_outcome(outcome)
         waits = OutcomeUnknown(f"intent {run.key} happened, and waits for the delivery that writes its rows", 0.0)

@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from effectonce.contracts import DriverSession, Joinable
-from effectonce.core.guarded_call.finish import completion_of, encode_result, leave
+from effectonce.core.guarded_call.finish import encode_result, make_completion, settle_unfinished
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.run_sync import Pending, run_sync
+from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, LeaseLost, SyncAsyncMismatch
 from effectonce.record import Settlement
-from effectonce.sessions import session_on
+from effectonce.sessions import Pending, session_on
 
 if TYPE_CHECKING:
     from .operations import IntentOperation
@@ -65,7 +65,7 @@ class Sent(Generic[Res]):
         if run.replayed:
             return
         backend = run.runtime.backend
-        op = completion_of(run, encode_result(run, result))
+        op = make_completion(run, encode_result(run, result))
         if not isinstance(backend, Joinable) or not isinstance(op, Settlement):
             raise ConfigurationError(
                 f"{backend!r} is not an SQL database, so your transaction cannot complete an intent there; keep the "
@@ -117,5 +117,5 @@ class Sent(Generic[Res]):
             if self._completed:
                 run.active = False
             else:
-                await leave(run, client, "free", "it was not completed")
+                await settle_unfinished(run, client, "free", "it was not completed")
         run.end()

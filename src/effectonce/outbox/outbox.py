@@ -21,10 +21,10 @@ from effectonce.backends.common.sql_files import CLOCKS, outbox_schema, outbox_w
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
-from effectonce.core.run_sync import Pending, run_sync
+from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, InvalidKey, InvalidOption, KeyTooLong, PayloadTooLarge, show
 from effectonce.message import Message
-from effectonce.sessions import session_on
+from effectonce.sessions import Pending, session_on
 from effectonce.values.queue_names import require_name
 
 from .notifications import notify

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, NoReturn
 
+from effectonce.core.claim_notes import read_note, seal_note, write_note
 from effectonce.core.codec import encode_error
-from effectonce.core.guarded_call.finish import completion_of, leave
+from effectonce.core.guarded_call.finish import make_completion, settle_unfinished
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.notes import read_note, seal_note, write_note
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import InDoubt, LeaseLost, SagaFailed, show
 from effectonce.record import Settlement
@@ -54,7 +54,7 @@ class ClaimedSaga:
 
     async def complete(self, results: Mapping[str, bytes]) -> None:
         """Settle the saga as done."""
-        op = completion_of(self.run, pack_results(results))
+        op = make_completion(self.run, pack_results(results))
         assert isinstance(op, Settlement)
         await self._settle(op, "completed")
 
@@ -89,9 +89,9 @@ class ClaimedSaga:
         await self._settle(self._settlement("in_doubt", self.run.policy.unfinished_retention), "in_doubt", why)
         raise InDoubt(self.log.describe_doubt(self.name))
 
-    async def leave(self, why: str) -> None:
+    async def release_after_error(self, why: str) -> None:
         """Release the saga because of an error that the caller raises. Never raises an `Exception` of its own."""
-        await leave(self.run, self.client, "free", why, seal_note(self.run, self._encode(settled=True)))
+        await settle_unfinished(self.run, self.client, "free", why, seal_note(self.run, self._encode(settled=True)))
 
     def _encode(self, settled: bool = False) -> bytes:
         self.log.written_at = self.now()

@@ -183,7 +183,7 @@ class SagaRunner:
             if not call.finished:
                 await call.stop()
         except BaseException:  # this runner has to stop, and the step still runs: its outcome is unknown
-            await claimed.leave("cancelled")
+            await claimed.release_after_error("cancelled")
             raise
         if call.finished and call.error is None:
             self._record_success(entry, step, call.value)
@@ -241,7 +241,7 @@ class SagaRunner:
             except BaseException as error:  # cancelled, or the process ends: the outcome of the step is unknown
                 _mark_interrupted(progress, error)
                 if await call.stop():
-                    await claimed.leave(type(error).__name__)
+                    await claimed.release_after_error(type(error).__name__)
                 else:  # it still runs, and no other process may run beside it
                     self.orphan = call
                 raise
@@ -256,7 +256,7 @@ class SagaRunner:
         claimed = self._claimed
         if not isinstance(error, Exception):
             _mark_interrupted(progress, error)
-            await claimed.leave(type(error).__name__)
+            await claimed.release_after_error(type(error).__name__)
             raise error
         if isinstance(error, _DOUBTFUL):
             claimed.end_step(progress, "running", describe_error(error))
@@ -296,7 +296,7 @@ class SagaRunner:
         if self._exceeds_limit(entry, progress, True):
             limit = readable(UNKNOWN_OUTCOME_LIMIT_US)
             await claimed.doubt(entry, f"for {limit} it was not known whether it happened: {progress.error}")
-        await claimed.leave(progress.error)
+        await claimed.release_after_error(progress.error)
         if isinstance(error, Retryable):
             raise error
         raise OutcomeUnknown(
@@ -309,7 +309,7 @@ class SagaRunner:
         except BaseException as error:
             if progress.unknown_since:
                 progress.state = "running"
-            await self._claimed.leave(type(error).__name__)
+            await self._claimed.release_after_error(type(error).__name__)
             raise
 
     def _make_step_run(self, entry: LoggedStep, progress: StepProgress) -> StepRun:

@@ -26,10 +26,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Raw
 
+from effectonce.core.claim_notes import read_listed_note, seal_note
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.run import Policy, Run
-from effectonce.core.notes import read_listed_note, seal_note
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient

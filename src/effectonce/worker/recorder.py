@@ -78,7 +78,7 @@ class Recorder:
             run.end_handler()
             self._unrecorded.append(job)
         else:
-            self._settlements.submit(finish.completion_of(run, job.result), self._handle_recorded, job)
+            self._settlements.submit(finish.make_completion(run, job.result), self._handle_recorded, job)
 
     def _handle_recorded(self, job: Job, completion: Settlement | Remember, reply: Reply) -> None:
         run = job.run
@@ -103,7 +103,7 @@ class Recorder:
         """Record the success of a thread that has outlasted the worker: its next delivery need not run again."""
         assert job.run is not None
         try:
-            finish.confirm_reply(job.run, await self._client.settle(finish.completion_of(job.run, job.result)))
+            finish.confirm_reply(job.run, await self._client.settle(finish.make_completion(job.run, job.result)))
         except Exception as error:
             log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
         self._leased_runs.discard(job.run)

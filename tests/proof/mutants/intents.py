@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectonce.core.guarded_call.finish import leave
-from effectonce.core.notes import seal_note, write_note
+from effectonce.core.claim_notes import seal_note, write_note
+from effectonce.core.guarded_call.finish import settle_unfinished
 from effectonce.errors import InDoubt, LeaseLost
 from effectonce.intents import claimed_intent
 from effectonce.intents.claimed_intent import ClaimedIntent
-from effectonce.intents.log import ResendRules, encode_log
+from effectonce.intents.logged_intent import encode_log
+from effectonce.intents.resend_rules import ResendRules
 from effectonce.intents.runner import IntentRunner
 from effectonce.providers import Verdict
 
@@ -80,7 +81,7 @@ def timeout_is_success(self: Any, outcome: Any) -> Verdict:
 @mutant("F36", ClaimedIntent, "doubt", "intents-I+age+lose/2")
 async def doubt_raised_unrecorded(self: Any, why: str) -> None:
     """A doubt is raised although the store has not recorded it: it is not on the operator's list."""
-    await leave(self.run, self.client, "in_doubt", why, seal_note(self.run, encode_log(self.events)))
+    await settle_unfinished(self.run, self.client, "in_doubt", why, seal_note(self.run, encode_log(self.events)))
     raise InDoubt(why)
 
 

@@ -41,7 +41,7 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "unknown = is_ambiguous(error, progress.unknown_since > 1 or progress.crashes > 0)",
     ): "it is 0, or a time",
     (
-        "intents/log.py",
+        "intents/logged_intent.py",
         "self.outcome = None",
         "pass",
     ): "an intent whose outcome is recorded is not sent again, so it never starts over with one",

@@ -55,23 +55,23 @@ async def _settle_done(run: Run, client: StoreClient, result: bytes | None) -> b
     result.
     """
     try:
-        return await client.settle(completion_of(run, result))
+        return await client.settle(make_completion(run, result))
     except (StoreUnavailable, ConfigurationError):
         raise
     except Exception:
         if result is None:
             raise
     try:
-        return await client.settle(completion_of(run, result))
+        return await client.settle(make_completion(run, result))
     except (StoreUnavailable, ConfigurationError):
         raise
     except Exception as error:
         run.emit("result_not_stored", f"{type(error).__name__}: {error}")
-    return await client.settle(completion_of(run, None))
+    return await client.settle(make_completion(run, None))
 
 
 def confirm_reply(run: Run, reply: Reply) -> None:
-    """Check the store's ``reply`` to what `completion_of` made. Raises unless it says that the success is recorded:
+    """Check the store's ``reply`` to what `make_completion` made. Raises unless it says that the success is recorded:
     `LeaseLost` if another delivery took over, otherwise the store's own error."""
     if isinstance(reply, Exception):
         run.emit("unrecorded", str(reply))
@@ -88,8 +88,8 @@ def confirm_reply(run: Run, reply: Reply) -> None:
         )
 
 
-def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
-    """Make the operation that records the success of ``run``, whose handler has ended.
+def make_completion(run: Run, result: bytes | None) -> Settlement | Remember:
+    """End the handler of ``run``, and make the operation that records its success.
 
     With a tracer, ``result`` is stored together with the trace of the handler.
     """
@@ -141,13 +141,13 @@ async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
     await _settle(run, client, settlement, type(error).__name__)
 
 
-async def leave(
+async def settle_unfinished(
     run: Run, client: StoreClient, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None
 ) -> bool:
     """Settle a run that neither raised nor is done: as free for the next delivery, or as in doubt. Returns whether that
     is recorded.
 
-    ``note``, sealed by `notes.seal_note`, replaces the record's note. Like `abort`, it never raises an `Exception`.
+    ``note``, sealed by `seal_note`, replaces the record's note. Like `abort`, it never raises an `Exception`.
     """
     run.end_handler()
     if not run.protected or not run.holds_claim:

@@ -11,7 +11,7 @@ from effectonce.dashboard.sources import Sources
 from effectonce.display.formatting import STATE_WORDS, format_failure, format_stored
 from effectonce.display.timeline import kind_of
 from effectonce.errors import InvalidKey, InvalidOption
-from effectonce.intents.log import LoggedIntent
+from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.record import Page, Record, State
 from effectonce.sagas.log import SagaLog
 
