@@ -38,9 +38,9 @@ def effects(schedule: list[est.ScheduledDelivery], guarded: bool) -> Counter[str
 
     handler = eo.once(store, scope="drawn")(handle) if guarded else handle
     for delivery in schedule:
-        clock.advance_micros(round(delivery.after * 1e6))
+        clock.advance_micros(round(delivery.seconds_since_previous * 1e6))
         fate = delivery.fate
-        for _ in range(delivery.at_once):
+        for _ in range(delivery.copies):
             try:
                 handler(delivery.message)
             except (ConnectionError, Crash):

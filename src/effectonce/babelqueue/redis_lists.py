@@ -56,7 +56,7 @@ class RedisBabelQueueBackend:
         self.shown = str(address)
         self.window = address.seconds("ack_window", 90.0)
         self.endpoint = parse_endpoint(address, RedisBrokerErrors)
-        address.done()
+        address.refuse_unknown_options()
         require_driver("Redis", "redis", "hiredis")
         self.capabilities = BrokerCapabilities(
             name="redis+babelqueue",

@@ -23,7 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidKey, MissingKey, NotInDoubt, Retryable, show
 
 from .access import COOKIE_PREFIX, SECURITY_HEADERS, SESSION_LIFETIME_S, Access, LoginSession
-from .context import DASHBOARD_FOLDER, Dashboard, RequestContext
+from .context import RequestContext
+from .dashboard import DASHBOARD_FOLDER, Dashboard
 from .pages import audit, dead_letters, doctor, in_doubt, outbox, overview, records, sagas
 from .sources import Sources
 from .view_pool import ViewTimeout, start_view

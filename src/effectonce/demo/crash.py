@@ -27,7 +27,7 @@ from effectonce.cli.tables import Cell, table
 from effectonce.cli.terminal import Colour, Progress, Screen
 
 from . import crash_worker
-from .crash_modes import MODES, Mode, Point, ScenarioName, ScenarioOutcome
+from .crash_modes import MODES, Mode, ScenarioName, ScenarioOutcome, StopPoint
 from .shop import Ledger, encode_message, make_message
 
 ANSWER_TIMEOUT_S = 30.0
@@ -135,7 +135,7 @@ class ScenarioRun:
         self._parked = False
         self.body = encode_message(make_message())
 
-    def start_worker(self, halt: Point | Literal["any", ""] = "") -> WorkerProcess:
+    def start_worker(self, halt: StopPoint | Literal["any", ""] = "") -> WorkerProcess:
         """Start a worker process and wait until it is ready. With ``halt`` it stops at that point, or at any, once.
 
         It must be ready before another one halts: creating its tables would wait for the other's open transaction.
@@ -196,7 +196,7 @@ def two_at_once(run: ScenarioRun) -> None:
         run.settle(second)
 
 
-def killed(at: Point) -> Callable[[ScenarioRun], None]:
+def killed(at: StopPoint) -> Callable[[ScenarioRun], None]:
     """Kill the worker at a point, before it acks, and deliver the same bytes to a new one."""
 
     def play(run: ScenarioRun) -> None:

@@ -25,15 +25,15 @@ from effectonce.store import Store, connect
 from .shop import Ledger, Payment, Receipt, sqlite_url
 
 ScenarioName = Literal["twice", "at_once", "killed_before", "killed_after"]
-Point = Literal["checked", "charging", "charged"]
+StopPoint = Literal["checked", "charging", "charged"]
 Handler = Callable[[Message[Payment]], object]
 Promise = dict[ScenarioName, tuple["ScenarioOutcome", ...]]
 
 
 class ModeEnvironment:
-    """The store and the card network of one worker, and the points at which it can be stopped."""
+    """The store and the card network of one worker. ``reach`` is called at each point at which it can be stopped."""
 
-    def __init__(self, folder: Path, lease: str, reach: Callable[[Point], None]) -> None:
+    def __init__(self, folder: Path, lease: str, reach: Callable[[StopPoint], None]) -> None:
         self.file = folder / "store.db"
         self.lease = lease
         self.reach = reach
@@ -77,7 +77,8 @@ class ScenarioOutcome(Struct, frozen=True):
 
 ONCE = ScenarioOutcome(1)
 DOUBLED = ScenarioOutcome(2)
-UNKNOWN = ScenarioOutcome(0, in_doubt=True), ScenarioOutcome(1, in_doubt=True)
+#: Charged or not: that is what is in doubt.
+IN_DOUBT: tuple[ScenarioOutcome, ...] = (ScenarioOutcome(0, in_doubt=True), ScenarioOutcome(1, in_doubt=True))
 ALWAYS_ONCE: Promise = {"twice": (ONCE,), "at_once": (ONCE,), "killed_before": (ONCE,), "killed_after": (ONCE,)}
 
 
@@ -164,7 +165,7 @@ def in_one_transaction(environment: ModeEnvironment) -> Handler:
     return handle
 
 
-def with_key_of_provider(environment: ModeEnvironment) -> Handler:
+def with_provider_key(environment: ModeEnvironment) -> Handler:
     """`Intents`, where the card network keeps keys."""
 
     @Intents(environment.store, scope="demo").operation("stripe", "charge", lease=environment.lease)
@@ -207,7 +208,7 @@ MODES = (
         title='L  on_lapse="doubt"',
         lets_through="none of these; what a crash left open waits for an operator (store.resolve)",
         handler=guarded(on_lapse="doubt"),
-        promise={**ALWAYS_ONCE, "killed_before": UNKNOWN, "killed_after": UNKNOWN},
+        promise={**ALWAYS_ONCE, "killed_before": IN_DOUBT, "killed_after": IN_DOUBT},
     ),
     Mode(
         name="inbox",
@@ -220,7 +221,7 @@ MODES = (
         name="intents",
         title="K  Intents",
         lets_through="none of these, as long as the card network keeps the key; past that it is in doubt",
-        handler=with_key_of_provider,
+        handler=with_provider_key,
         promise=ALWAYS_ONCE,
     ),
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from effectonce.errors import InDoubt, LeaseLost, Retryable
 
-from .crash_modes import MODES, Handler, ModeEnvironment, Point
+from .crash_modes import MODES, Handler, ModeEnvironment, StopPoint
 from .shop import decode_message
 
 
@@ -26,7 +26,7 @@ class Halt:
         self._point = point
         self._broker = broker
 
-    def __call__(self, reached: Point) -> None:
+    def __call__(self, reached: StopPoint) -> None:
         if self._point not in (reached, "any"):
             return
         self._point = ""
@@ -52,11 +52,11 @@ def handle_delivery(handler: Handler, body: bytes) -> str:
     return "ack"
 
 
-def main(broker: Connection, name: str, folder: Path, lease: str, halt: str) -> None:
+def main(broker: Connection, mode_name: str, folder: Path, lease: str, halt_at: str) -> None:
     """Work until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which then ends the workers
-    mode = next(mode for mode in MODES if mode.name == name)
-    handler = mode.handler(ModeEnvironment(folder, lease, Halt(halt, broker)))
+    mode = next(mode for mode in MODES if mode.name == mode_name)
+    handler = mode.handler(ModeEnvironment(folder, lease, Halt(halt_at, broker)))
     try:
         broker.send_bytes(b"ready")
         while True:

@@ -1,4 +1,4 @@
-"""Finds out whether an HTTP client had sent a request before the attempt that its error or response is about.
+"""Finds out whether an HTTP client sent a request before the attempt that an error or a response reports.
 
 Many clients retry by themselves, or follow redirects, and then report only the last attempt: "connection refused",
 although the first attempt delivered the request. No attribute of the error shows the earlier attempts, but the frames
@@ -29,8 +29,9 @@ RETRYING_PACKAGES: Final = frozenset(("requests", "urllib3", "botocore", "aiohtt
 
 
 def sent_before_error(chain: Sequence[BaseException]) -> bool | None:
-    """Whether the client had sent the request before the attempt that ``chain`` is about; None: it is not shown."""
-    shown = set()
+    """Whether the client had sent the request before the attempt that raised ``chain`` (an error and its causes). None:
+    the frames do not show it."""
+    packages_without_earlier_send = set()
     for link in chain:
         for frame, _ in walk_tb(link.__traceback__):
             function = frame.f_globals.get("__name__"), frame.f_code.co_name
@@ -41,15 +42,17 @@ def sent_before_error(chain: Sequence[BaseException]) -> bool | None:
             if sent_before:
                 return True
             if sent_before is False:
-                shown.add(package)
-    packages = {package for link in chain for package in class_packages(link) if package in RETRYING_PACKAGES}
-    if "requests" in packages:  # urllib3 retries for it
-        packages = packages - {"requests"} | {"urllib3"}
-    return False if packages <= shown else None
+                packages_without_earlier_send.add(package)
+    packages_that_retry = {package for link in chain for package in class_packages(link) & RETRYING_PACKAGES}
+    if "requests" in packages_that_retry:  # urllib3 retries for it
+        packages_that_retry = packages_that_retry - {"requests"} | {"urllib3"}
+    # False only if every client that may have retried has shown that it did not.
+    return False if packages_that_retry <= packages_without_earlier_send else None
 
 
 def sent_before_answer(outcome: Any, response: Any) -> bool | None:
-    """Whether the client had sent the request before it got this response; None: it is not shown."""
+    """Whether the client had sent the request before it got ``response``, which ``outcome`` is or carries. None: it
+    does not show it."""
     for source in (outcome, response):
         if response_metadata(source).get("RetryAttempts"):
             return True
@@ -74,7 +77,7 @@ def _any_may_have_executed(history: Any) -> bool | None:
 def _may_have_executed(entry: Any) -> bool:
     """Whether an earlier attempt may have been executed. ``entry``: urllib3's record of it, or the response to it."""
     request = entry if hasattr(entry, "method") else getattr(entry, "request", None)
-    rewritten = getattr(entry, "redirect_location", None) is not None  # urllib3: the method is that of the next request
+    rewritten = getattr(entry, "redirect_location", None) is not None  # urllib3 records the next request's method here
     if getattr(request, "method", None) in ("GET", "HEAD", "OPTIONS") and not rewritten:
         return False
     error = getattr(entry, "error", None)
@@ -94,10 +97,10 @@ FrameLocals = Mapping[str, Any]
 ReadEvidence = Callable[[FrameLocals], bool | None]
 
 
-def _count_above(name: str, least: int) -> ReadEvidence:
+def _is_above(name: str, limit: int) -> ReadEvidence:
     def read(variables: FrameLocals) -> bool | None:
         count = variables.get(name)
-        return count > least if isinstance(count, int) else None
+        return count > limit if isinstance(count, int) else None
 
     return read
 
@@ -111,8 +114,9 @@ def _read_urllib3(variables: FrameLocals) -> bool | None:
 
 
 def _read_aiohttp(variables: FrameLocals) -> bool | None:
-    may = getattr(variables.get("self"), "_retry_connection", False) and variables.get("method") in ("PUT", "DELETE")
-    if may and variables.get("retry_persistent_connection") is False:
+    retries = getattr(variables.get("self"), "_retry_connection", False)
+    may_resend = retries and variables.get("method") in ("PUT", "DELETE")
+    if may_resend and variables.get("retry_persistent_connection") is False:
         return True
     return _any_may_have_executed(variables.get("history"))
 
@@ -138,11 +142,11 @@ _RETRY_EVIDENCE: Final[Mapping[tuple[Any, str], tuple[str, ReadEvidence]]] = {
     ("httpx._client", "_send_handling_redirects"): ("redirects", _history_in("history")),
     ("urllib.request", "http_error_302"): ("redirects", _read_urllib),
     ("aiohttp.client", "_request"): ("aiohttp", _read_aiohttp),
-    ("botocore.endpoint", "_send_request"): ("botocore", _count_above("attempts", 1)),
-    ("aiobotocore.endpoint", "_send_request"): ("botocore", _count_above("attempts", 1)),
-    ("stripe._http_client", "_request_with_retries_internal"): ("stripe", _count_above("num_retries", 0)),
-    ("stripe._http_client", "_request_with_retries_internal_async"): ("stripe", _count_above("num_retries", 0)),
+    ("botocore.endpoint", "_send_request"): ("botocore", _is_above("attempts", 1)),
+    ("aiobotocore.endpoint", "_send_request"): ("botocore", _is_above("attempts", 1)),
+    ("stripe._http_client", "_request_with_retries_internal"): ("stripe", _is_above("num_retries", 0)),
+    ("stripe._http_client", "_request_with_retries_internal_async"): ("stripe", _is_above("num_retries", 0)),
     ("stripe._api_requestor", "request"): ("stripe", _read_stripe),
     ("stripe._api_requestor", "request_async"): ("stripe", _read_stripe),
-    ("square.core.http_client", "request"): ("square", _count_above("retries", 0)),
+    ("square.core.http_client", "request"): ("square", _is_above("retries", 0)),
 }

@@ -43,8 +43,8 @@ class ScheduledDelivery(Struct, frozen=True):
 
     message: Message[Any]
     fate: Fate
-    after: float  # seconds since the delivery before
-    at_once: int = 1  # so many deliveries of it at the same time
+    seconds_since_previous: float
+    copies: int = 1  # deliveries of it at the same time
 
 
 def keys() -> st.SearchStrategy[str]:
@@ -85,6 +85,6 @@ def schedules(
         deliveries_left[index] -= 1
         is_last = deliveries_left[index] == 0
         fate: Fate = "handled" if is_last else draw(st.sampled_from(("handled", "raises", "crashes")))
-        at_once = draw(st.integers(1, 3)) if fate == "handled" else 1
-        schedule.append(ScheduledDelivery(drawn[index], fate, draw(st.sampled_from(PAUSES_S)), at_once))
+        copies = draw(st.integers(1, 3)) if fate == "handled" else 1
+        schedule.append(ScheduledDelivery(drawn[index], fate, draw(st.sampled_from(PAUSES_S)), copies))
     return schedule

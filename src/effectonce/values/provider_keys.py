@@ -8,6 +8,7 @@ from typing import Final
 
 from effectonce.errors import InvalidKey, show
 
+#: Never change it: every key would be another one.
 _NAMESPACE: Final = uuid.UUID("6f4f6a5c-0e5d-5d0b-9d53-0d7f3b1c9a10").bytes
 
 _PART_NAMES: Final = ("provider", "account", "scope", "operation", "key", "step", "generation")
@@ -21,12 +22,13 @@ def provider_key(*parts: str) -> str:
     try:
         name = b"".join([b"%d:%b" % (len(raw), raw) for raw in [part.encode() for part in parts]])
     except (AttributeError, UnicodeEncodeError):
-        raise _refused(parts) from None
+        raise _explain_refusal(parts) from None
     hashed = hashlib.sha1(_NAMESPACE + name).digest()
     return str(uuid.UUID(bytes=hashed[:16], version=5))
 
 
-def _refused(parts: tuple[object, ...]) -> InvalidKey:
+def _explain_refusal(parts: tuple[object, ...]) -> InvalidKey:
+    """Say which part cannot be in a key."""
     for name, part in zip(_PART_NAMES, parts, strict=False):
         if not isinstance(part, str):
             return InvalidKey(

@@ -19,7 +19,7 @@ _SECRET_WORDS = ("password", "secret", "token", "private", "passwd", "key")
 
 
 class Address:
-    """A parsed URL. `take` consumes its options; `done` refuses those that were not taken.
+    """A parsed URL. `take` consumes its options; `refuse_unknown_options` refuses those that were not taken.
 
     Its ``repr`` and ``str`` leave out the password and every option that looks like one.
     """
@@ -97,7 +97,7 @@ class Address:
             raise InvalidOption(f"the TLS files of {self} cannot be used: {error}") from None
         return context
 
-    def done(self) -> None:
+    def refuse_unknown_options(self) -> None:
         """Refuse options that were not taken, naming those that exist."""
         if self._options:
             known = ", ".join(sorted(self._taken)) or "none"

@@ -46,7 +46,7 @@ def parse_target(address: Address) -> AWSTarget:
     """Read the target from ``dynamodb://table?region=…&endpoint=…&profile=…&timeout=…&connect_timeout=…``."""
     target = parse_aws_target(address, table=require_table_name(address.netloc), timeout=5.0)
     target = replace(target, connect_timeout=address.seconds("connect_timeout", 5.0))
-    address.done()
+    address.refuse_unknown_options()
     if address.path not in ("", "/"):
         raise InvalidOption(f"dynamodb:// takes a table and options, but no path; got {address}")
     return target

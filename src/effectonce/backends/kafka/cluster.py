@@ -97,7 +97,7 @@ def parse_cluster(address: Address) -> KafkaCluster:
         partitions=address.take("partitions", int, -1),
         replication=address.take("replication", int, -1),
     )
-    address.done()
+    address.refuse_unknown_options()
     return cluster
 
 

@@ -153,7 +153,7 @@ class MemoryBrokerBackend:
         name = ""
         if address is not None:
             ack_window = address.seconds("ack_window", ack_window)
-            address.done()
+            address.refuse_unknown_options()
             name = address.netloc
             if address.path not in ("", "/"):
                 raise InvalidOption(f"memory:// has a name and no path, as in memory://shop; got {address}")

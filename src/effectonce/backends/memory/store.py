@@ -85,7 +85,7 @@ class MemoryStoreBackend:
 
     def __init__(self, address: Address | None = None, *, clock: Clock | None = None) -> None:
         if address is not None:
-            address.done()
+            address.refuse_unknown_options()
             if address.netloc or address.path not in ("", "/"):
                 raise InvalidOption(f"memory:// has no host or path, got {address}")
         self.clock: Clock = clock if clock is not None else SystemClock()

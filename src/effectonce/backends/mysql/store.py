@@ -85,7 +85,7 @@ class MySQLBackend:
         self._options = MySQLOptions(address)
         self._prefix = address.take("prefix", table_prefix, "effectonce")
         self._returning = address.take("returning", {"auto": True, "off": False}.__getitem__, True)
-        address.done()
+        address.refuse_unknown_options()
         require_driver("MySQL", "mysql", "pymysql")
 
     def sync_port(self) -> Port:

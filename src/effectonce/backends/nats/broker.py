@@ -42,7 +42,7 @@ class NatsBackend:
             shared_stream=address.take("stream", str, ""),
             endpoint=NatsEndpoint(address),
         )
-        address.done()
+        address.refuse_unknown_options()
         require_driver("NATS", "nats", "nats")
         streams = self._streams
         has_groups = streams.retention == "limits"

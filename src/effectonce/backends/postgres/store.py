@@ -91,7 +91,7 @@ class PostgresBackend:
         self._prefix = address.take("prefix", table_prefix, "effectonce")
         allow_unsafe = address.take("allow_unsafe", flag, False)
         options = self._options = take_options(address)
-        address.done()
+        address.refuse_unknown_options()
         self._settings = ClientSettings(options.address, options.timeout, options.prepare, allow_unsafe)
 
     def _source(self, waiter: Waiter) -> ConnectionSource:

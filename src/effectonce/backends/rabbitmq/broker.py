@@ -40,7 +40,7 @@ class RabbitMQBackend:
         declares = address.take("declare", flag, True)
         window = address.seconds("ack_window", DEFAULT_ACK_WINDOW_S)
         endpoint = RabbitMQEndpoint(address)
-        address.done()
+        address.refuse_unknown_options()
         require_driver("RabbitMQ", "rabbitmq", "pamqp")
         self._queues = QueueDeclarations(endpoint, queue_type, exchange, declares)
         self.capabilities = BrokerCapabilities(

@@ -48,7 +48,8 @@ class RabbitMQDeadLetters:
         self._held: dict[int, DeadLetter] = {}  # by delivery tag, oldest first
         self._unlisted: deque[int] = deque()  # tags of those that no page has shown yet
         self._cursor: str | None = None  # of the listing that is under way
-        self._last_was_requeued = False  # whether the last one that was taken had been requeued before
+        # Whether the last one taken was requeued before, so that more of those may follow (quorum queues).
+        self._last_was_requeued = False
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         channel = await self._open()
@@ -86,9 +87,9 @@ class RabbitMQDeadLetters:
     def _ack_wanted(self, channel: RabbitMQChannel, wanted: set[str], tags: Sequence[int]) -> int:
         acked = []
         for tag in tags:
-            id = self._held[tag].id
-            if id in wanted:
-                wanted.discard(id)
+            dead_letter_id = self._held[tag].id
+            if dead_letter_id in wanted:
+                wanted.discard(dead_letter_id)
                 acked.append(tag)
                 del self._held[tag]
         channel.ack(acked)
@@ -123,7 +124,7 @@ class RabbitMQDeadLetters:
         get = channel.commands.Basic.Get(queue=dead_letter_queue(self._queue))
         taken = []
         for answer in await channel.call(*[get] * min(count, GET_CHUNK)):
-            if isinstance(answer, tuple):
+            if isinstance(answer, tuple):  # else Basic.GetEmpty: the queue has no more
                 frame, header, body = answer
                 self._held[frame.delivery_tag] = self._make_dead_letter(header, body)
                 self._last_was_requeued = frame.redelivered and self._queues.queue_type == "quorum"
@@ -134,14 +135,14 @@ class RabbitMQDeadLetters:
     def _make_dead_letter(self, header: bytes, body: bytes) -> DeadLetter:
         received = read_packet(header, body)
         packet = received.packet
-        id = received.own_headers.get(DEAD_LETTER_ID)
-        if id is None:
+        dead_letter_id = received.own_headers.get(DEAD_LETTER_ID)
+        if dead_letter_id is None:
             content = repr((packet.id, packet.body, sorted(packet.headers.items())))
-            id = hashlib.sha256(content.encode()).hexdigest()[:32]
+            dead_letter_id = hashlib.sha256(content.encode()).hexdigest()[:32]
             deaths = ((name, value) for name, value in received.server_headers.items() if "death" in name)
             cause = {name: value_as_text(value) for name, value in deaths}
             packet = replace(packet, headers={**packet.headers, **cause})
-        return DeadLetter(id=id, packet=packet, queue=self._queue)
+        return DeadLetter(id=dead_letter_id, packet=packet, queue=self._queue)
 
     async def _requeue_held(self, channel: RabbitMQChannel) -> None:
         """Requeue the dead letters that are held, in their order.

@@ -42,7 +42,7 @@ class RedisBrokerBackend:
         self.window = address.seconds("ack_window", 30.0)
         self.namespace = address.take("namespace", _parse_namespace, "eo")
         self.endpoint = parse_endpoint(address, RedisBrokerErrors)
-        address.done()
+        address.refuse_unknown_options()
         require_driver("Redis", "redis", "hiredis")
         self.capabilities = BrokerCapabilities(
             name="redis",

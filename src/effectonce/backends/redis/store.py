@@ -21,7 +21,7 @@ from .port import RedisPort
 from .record_format import Layout
 from .socket import AsyncRedisSocket, SyncRedisSocket
 
-_SocketKind = type[SyncRedisSocket] | type[AsyncRedisSocket]
+_SocketClass = type[SyncRedisSocket] | type[AsyncRedisSocket]
 
 
 class RedisStoreBackend:
@@ -40,14 +40,14 @@ class RedisStoreBackend:
             first = Node(address.host or "localhost", address.port or 6379)
             self._seeds = [first, *address.take("nodes", parse_nodes, no_nodes)]
         self._endpoint = parse_endpoint(address)
-        address.done()
+        address.refuse_unknown_options()
         if self._seeds and self._endpoint.db:
             raise InvalidOption(f"a Redis Cluster has only database 0, got {address}")
         require_driver("Redis", "redis", "hiredis")
         self._set_up(str(address), namespace, mixed_batches=True)
 
-    def _set_up(self, shown: str, namespace: str, *, mixed_batches: bool) -> None:
-        self.shown = shown
+    def _set_up(self, display_name: str, namespace: str, *, mixed_batches: bool) -> None:
+        self._display_name = display_name
         self.layout = Layout(namespace)
         # Whether a port of this process has checked the server, with no connection lost since. After a failover it may
         # be another server, with other settings: so ports reset this when a connection breaks.
@@ -62,19 +62,19 @@ class RedisStoreBackend:
     def async_port(self) -> Port:
         return RedisPort(self, self._connect(AsyncRedisSocket))
 
-    def _connect(self, socket_kind: _SocketKind) -> RedisConnection:
-        return self._connect_to(self._endpoint, self._seeds, socket_kind)
+    def _connect(self, socket_class: _SocketClass) -> RedisConnection:
+        return self._connect_to(self._endpoint, self._seeds, socket_class)
 
-    def _connect_to(self, endpoint: RedisEndpoint, seeds: list[Node], socket_kind: _SocketKind) -> RedisConnection:
+    def _connect_to(self, endpoint: RedisEndpoint, seeds: list[Node], socket_class: _SocketClass) -> RedisConnection:
         if seeds:
-            return RedisClusterConnection(socket_kind, endpoint, seeds)
-        return RedisNodeConnection(socket_kind, endpoint)
+            return RedisClusterConnection(socket_class, endpoint, seeds)
+        return RedisNodeConnection(socket_class, endpoint)
 
     def schema_sql(self) -> str:
         return ""
 
     def __repr__(self) -> str:
-        return self.shown
+        return self._display_name
 
 
 class RedisClientStoreBackend(RedisStoreBackend):
@@ -87,6 +87,7 @@ class RedisClientStoreBackend(RedisStoreBackend):
     be renewed.
     """
 
+    # Not `super().__init__`: there is no address, so no endpoint and no seeds. `_connect` reads them from the client.
     def __init__(self, client: Any, namespace: str = "eo") -> None:
         if not callable(getattr(client, "execute_command", None)):
             raise InvalidOption(
@@ -103,10 +104,10 @@ class RedisClientStoreBackend(RedisStoreBackend):
             f"{kind.__module__.partition('.')[0]}.{kind.__name__}", namespace, mixed_batches=not is_cluster(client)
         )
 
-    def _connect(self, socket_kind: _SocketKind) -> RedisConnection:
+    def _connect(self, socket_class: _SocketClass) -> RedisConnection:
         client = self._client
-        if is_async(client) == (socket_kind is AsyncRedisSocket):
-            return RedisClientConnection(client, self.shown)
+        if is_async(client) == (socket_class is AsyncRedisSocket):
+            return RedisClientConnection(client, self._display_name)
         endpoint = read_endpoint(client)
         seeds = [Node(endpoint.host, endpoint.port)] if is_cluster(client) else []
-        return self._connect_to(endpoint, seeds, socket_kind)
+        return self._connect_to(endpoint, seeds, socket_class)

@@ -54,7 +54,7 @@ class ServiceBusBackend:
             sessions=address.take("sessions", flag, False),
         )
         max_body = address.take("max_body", int, 240_000)
-        address.done()
+        address.refuse_unknown_options()
         if self._settings.lock > MAX_LOCK_S:
             raise InvalidOption("ack_window of servicebus:// is at most 5m; it is extended while a handler runs")
         self.capabilities = BrokerCapabilities(

@@ -61,7 +61,7 @@ class SQLiteBrokerBackend:
         self.file = SQLiteFile(address)
         self.window_us = round(address.seconds("ack_window", 30.0) * 1e6)
         prefix = address.take("prefix", parse_prefix, "effectonce")
-        address.done()
+        address.refuse_unknown_options()
         self.clock: Clock = clock if clock is not None else MachineClock()
         self._names = {
             "prefix": prefix,

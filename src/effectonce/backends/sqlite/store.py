@@ -80,7 +80,7 @@ class SQLiteStoreBackend:
     def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
         self.file = SQLiteFile(address)
         self.prefix = address.take("prefix", parse_prefix, "effectonce")
-        address.done()
+        address.refuse_unknown_options()
         self.clock: Clock = clock if clock is not None else MachineClock()
 
     @cached_property

@@ -55,7 +55,7 @@ class SQSBackend:
         self._fifo = address.take("fifo", flag, False)
         self._window = math.ceil(address.seconds("ack_window", 30.0))
         self._max_message = address.take("max_message", int, 256 * KIB)
-        address.done()
+        address.refuse_unknown_options()
         if not 0 < self._window <= MAX_VISIBILITY_TIMEOUT_S:
             raise InvalidOption("ack_window of sqs:// is at most 12h")
         if not KIB <= self._max_message <= KIB * KIB:

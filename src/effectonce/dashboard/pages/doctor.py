@@ -11,5 +11,5 @@ from effectonce.dashboard.view_pool import VIEW_TIMEOUT_S
 
 
 def show_findings(context: RequestContext) -> Response:
-    examined_at, findings = context.dashboard.examination.refresh().result(VIEW_TIMEOUT_S)
+    examined_at, findings = context.dashboard.doctor_findings.refresh().result(VIEW_TIMEOUT_S)
     return context.render("doctor.html", findings=findings, seconds=time.monotonic() - examined_at)

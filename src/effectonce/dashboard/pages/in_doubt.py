@@ -7,7 +7,8 @@ from typing import Any, Final
 from msgspec import DecodeError, json
 from starlette.responses import Response
 
-from effectonce.dashboard.context import RequestContext, link
+from effectonce.dashboard.context import RequestContext
+from effectonce.dashboard.dashboard import link
 from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.display.formatting import format_target
 from effectonce.display.timeline import kind_of

@@ -8,7 +8,8 @@ from typing import Any, Final
 from msgspec import Struct, json
 from starlette.responses import Response
 
-from effectonce.dashboard.context import RequestContext, link
+from effectonce.dashboard.context import RequestContext
+from effectonce.dashboard.dashboard import link
 from effectonce.dashboard.poller import Sample
 from effectonce.display.formatting import STATE_WORDS, format_count, format_span, format_state_count
 

@@ -13,7 +13,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY_HEADER
 
 from .calls import RESENDABLE_ERRORS, ClientPort, KeyedCall, Settings, sync_port
-from .intent_log import IntentLog, LoggedRequest, LoggedResponse, sending_by
+from .intent_log import IntentLog, LoggedRequest, LoggedResponse, send_with
 
 #: Failures after which the call may or may not have arrived. Those that prevent sending at all are not among them.
 AMBIGUOUS_ERRORS: Final[tuple[type[Exception], ...]] = (
@@ -37,7 +37,7 @@ class IdempotentTransport(httpx.BaseTransport):
         self._transport = transport or httpx.HTTPTransport()
         self._settings = Settings(**settings)
         self._log = log
-        if log is not None:
+        if log is not None:  # `_send_logged` needs the operation, and is called only with a log
             self._operation = log.operation(lambda logged, headers: self._fetch(_make_request(logged), headers))
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -54,7 +54,8 @@ class IdempotentTransport(httpx.BaseTransport):
         return response
 
     def _send_logged(self, request: httpx.Request, logged: LoggedRequest, key: str) -> httpx.Response:
-        with sending_by(partial(self._fetch, request)):
+        # The live request is sent as it is. An intent that is resumed later is rebuilt from the log (`_make_request`).
+        with send_with(partial(self._fetch, request)):
             return _make_response(self._operation(logged, key=key))
 
     def _fetch(self, request: httpx.Request, headers: Mapping[str, str]) -> httpx.Response:
@@ -75,7 +76,7 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
         self._transport = transport or httpx.AsyncHTTPTransport()
         self._settings = Settings(**settings)
         self._log = log
-        if log is not None:
+        if log is not None:  # `_send_logged` needs the operation, and is called only with a log
             self._operation = log.async_operation(lambda logged, headers: self._fetch(_make_request(logged), headers))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -93,7 +94,8 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
         return response
 
     async def _send_logged(self, request: httpx.Request, logged: LoggedRequest, key: str) -> httpx.Response:
-        with sending_by(partial(self._fetch, request)):
+        # The live request is sent as it is. An intent that is resumed later is rebuilt from the log (`_make_request`).
+        with send_with(partial(self._fetch, request)):
             return _make_response(await self._operation(logged, key=key))
 
     async def _fetch(self, request: httpx.Request, headers: Mapping[str, str]) -> httpx.Response:

@@ -16,7 +16,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.http.protocol import KEY_HEADER
 
 from .calls import RESENDABLE_ERRORS, KeyedCall, Settings, sync_port
-from .intent_log import IntentLog, LoggedRequest, LoggedResponse, sending_by
+from .intent_log import IntentLog, LoggedRequest, LoggedResponse, send_with
 
 #: Failures after which the call may or may not have arrived.
 AMBIGUOUS_ERRORS: Final[tuple[type[Exception], ...]] = (
@@ -63,7 +63,7 @@ class IdempotentAdapter(HTTPAdapter):
             return _with_body(send(sent, *args, **kwargs))
 
         def send_logged() -> requests.Response:
-            with sending_by(fetch):
+            with send_with(fetch):
                 return self._make_response(request, self._operation(logged, key=call.key))
 
         return self._exchange(call, send_logged)

@@ -134,7 +134,7 @@ class IntentLog:
 
 
 @contextmanager
-def sending_by(send: Send) -> Iterator[None]:
+def send_with(send: Send) -> Iterator[None]:
     """Make the operation that is called inside use ``send`` for its call."""
     token = _live_send.set(send)
     try:

@@ -109,9 +109,14 @@ async def overlapping_batches_grant_each_identity_once_and_do_not_deadlock(h: St
     async def contend(port: Port, n: int) -> list[tuple[str, str]]:
         answered: list[tuple[str, str]] = []
         for key in round_keys(4):
-            claims = [h.make_claim(f"{key}-{k:02}") for k in range(n, size + n)]  # shifted: they overlap in part
+            shifted = range(n, size + n)  # the batches overlap in part
+            claims = [h.make_claim(f"{key}-{index:02}") for index in shifted]
             replies = await h.run(*claims, port=port)
-            answered += [(c.key, a.kind) for c, a in zip(claims, replies, strict=True) if isinstance(a, Answer)]
+            answered += [
+                (claim.key, answer.kind)
+                for claim, answer in zip(claims, replies, strict=True)
+                if isinstance(answer, Answer)
+            ]
         return answered
 
     answered = [pair for pairs in await h.run_together(4, contend) for pair in pairs]
@@ -126,7 +131,7 @@ async def concurrent_sweeps_share_the_work(h: StoreHarness) -> None:
     await h.sweep()
     await h.given_backlog(10)
 
-    async def sweep(port: Port, n: int) -> int:
+    async def sweep(port: Port, _: int) -> int:
         return sum([(await port.sweep(4)).lapsed for _ in range(3)])
 
     moved = sum(await h.run_together(3, sweep)) + (await h.sweep()).lapsed
@@ -147,7 +152,7 @@ async def claims_settlements_renewals_and_sweeps_run_together(h: StoreHarness) -
             return 0
         settled = 0
         for key in round_keys(4):
-            grants = await h.claim_batch([h.make_claim(f"{key}-{k:02}") for k in range(size)], port)
+            grants = await h.claim_batch([h.make_claim(f"{key}-{index:02}") for index in range(size)], port)
             if grants:
                 applied = [True] * len(grants)
                 renewals = await h.run(*(grant.renewal() for grant in grants), port=port)

@@ -1,0 +1,79 @@
+"""`Dashboard`: what all requests share, from the sources to the templates."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import jinja2
+from starlette.responses import HTMLResponse, Response
+
+from effectonce.display import formatting
+from effectonce.display.sagas import format_saga_state
+from effectonce.doctor import Finding
+from effectonce.errors import show
+from effectonce.telemetry.cached_probe import CachedProbe
+
+from .access import Access
+from .poller import Poller
+from .sources import Sources
+from .view_pool import ViewPool
+
+FINDINGS_MAX_AGE_S: Final = 5.0
+DASHBOARD_FOLDER: Final = Path(__file__).parent
+
+
+class Dashboard:
+    """One dashboard: made once, shared by all requests."""
+
+    def __init__(self, sources: Sources, access: Access) -> None:
+        self.sources = sources
+        self.access = access
+        self.poller = Poller(sources)
+        self.view_pool = ViewPool()
+        #: (tone, text) messages by session id, shown on the session's next page.
+        self.flashes: dict[str, list[tuple[str, str]]] = {}
+        self.redrive_lock = threading.Lock()
+        #: When doctor ran (monotonic), and its findings. All requests of the next `FINDINGS_MAX_AGE_S` share them.
+        self.doctor_findings: CachedProbe[tuple[float, list[Finding]]] = CachedProbe(
+            "doctor", lambda: (time.monotonic(), sources.examine()), FINDINGS_MAX_AGE_S
+        )
+        self.templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(DASHBOARD_FOLDER / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.templates.filters.update(
+            line=show,
+            time=formatting.format_time,
+            moment=formatting.format_moment,
+            ago=formatting.format_ago,
+            span=formatting.format_span,
+            count=formatting.format_count,
+            state=formatting.format_state,
+            saga_state=format_saga_state,
+        )
+        self.templates.globals.update(static=_static_url, link=link, states=formatting.STATE_WORDS)
+
+    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+        return HTMLResponse(self.templates.get_template(template).render(**values), status)
+
+
+def link(path: str, **query: str | None) -> str:
+    """Return ``path`` with the fields that have a value as its query: scopes and keys may hold any character."""
+    fields = {name: value for name, value in query.items() if value}
+    return f"{path}?{urlencode(fields)}" if fields else path
+
+
+@cache
+def _static_url(name: str) -> str:
+    """Return the address of a static file. It changes with the file's content, so browsers may cache it."""
+    version = hashlib.sha256((DASHBOARD_FOLDER / "static" / name).read_bytes()).hexdigest()[:12]
+    return f"/static/{name}?v={version}"
