@@ -24,11 +24,11 @@ _EXAMPLES = {"store": "sqlite:///shop.db", "broker": "sqlite:///queue.db"}
 def find_setting(name: str, option: str | None = None) -> str | None:
     """Return a setting: its ``option``, else the environment, else pyproject.toml; None if it is not set."""
     value = option or os.environ.get(variable_name(name)) or find_in_pyproject(name)
-    if value is None or isinstance(value, str):
-        if value is not None and "://" in value:
-            add_secret(value)
-        return value or None
-    raise ConfigurationError(f"{name} in [tool.effectonce] is of type {type(value).__name__}; it must be a string")
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationError(f"{name} in [tool.effectonce] is of type {type(value).__name__}; it must be a string")
+    if value and "://" in value:
+        add_secret(value)
+    return value or None
 
 
 def require_url(name: str, option: str | None = None) -> str:

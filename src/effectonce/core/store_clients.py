@@ -33,24 +33,19 @@ class StoreClient(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop that it serves; None: sync code."""
-        ...
 
     @property
     def groups(self) -> ByKind[Group] | None:
         """The groups that coalesce its operations; None: each goes out by itself."""
-        ...
 
     async def claim(self, op: Claim | Look) -> Answer:
         """The answer. A caller that is cancelled before it has the answer holds no claim."""
-        ...
 
     async def settle(self, op: Settlement | Note | Remember) -> bool:
         """Whether it was applied. It goes to the store even if the caller is cancelled meanwhile."""
-        ...
 
     def signal(self) -> Signal:
         """A new signal that wakes one caller, which waits for another delivery of its key."""
-        ...
 
 
 class LocalClient:

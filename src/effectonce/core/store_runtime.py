@@ -109,9 +109,7 @@ class StoreRuntime(Events):
         client = self._sync_client
         if client is None:  # else take no lock: a signal handler may call this while its own thread holds it
             with self._lock:
-                if self._sync_client is None:
-                    self._sync_client = self._new_sync_client()
-                client = self._sync_client
+                client = self._sync_client = self._sync_client or self._new_sync_client()
         return client
 
     def _new_sync_client(self) -> StoreClient:
@@ -123,9 +121,7 @@ class StoreRuntime(Events):
         groups = self._thread_groups
         if groups is None:
             with self._lock:
-                if self._thread_groups is None:
-                    self._thread_groups = self._new_thread_groups()
-                groups = self._thread_groups
+                groups = self._thread_groups = self._thread_groups or self._new_thread_groups()
         return groups
 
     def _new_thread_groups(self) -> ByKind[ThreadGroup]:

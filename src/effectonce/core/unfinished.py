@@ -56,31 +56,34 @@ class UnfinishedRecords:
 
     def _all_pages(self, idle: int) -> Iterator[list[Record]]:
         now = self._store.now()
-        cursor: str | None = None
-        while True:
-            page = self._read_page(_PAGE_SIZE, cursor)
-            cursor = page.cursor
+        for page in list_pages(self._store.list, scope=self._scope, unfinished=True, limit=_PAGE_SIZE):
             yield [record for record in page.records if _is_resumable(record, now, idle)]
-            if cursor is None:
-                return
 
     def _next_pages(self, limit: int, idle: int) -> Iterator[list[Record]]:
         now = self._store.now()
-        left, read = limit, 0
+        cursor, left, read = self._cursor, limit, 0
         while left and read < limit * _READ_FACTOR:
             size = min(left, _PAGE_SIZE)
-            page = self._read_page(size, self._cursor)
+            page = self._store.list(scope=self._scope, unfinished=True, limit=size, cursor=cursor)
             resumable = [record for record in page.records if _is_resumable(record, now, idle)]
             yield resumable
             # Only now, when the caller has finished the page: if it stops inside, the next call yields it again.
-            self._cursor = page.cursor
+            self._cursor = cursor = page.cursor
             left -= len(resumable)
             read += size
-            if page.cursor is None:
+            if cursor is None:
                 return
 
-    def _read_page(self, size: int, cursor: str | None) -> Page:
-        return self._store.list(scope=self._scope, unfinished=True, limit=size, cursor=cursor)
+
+def list_pages(list_page: Callable[..., Page], **query: Any) -> Iterator[Page]:
+    """Yield every page that ``list_page``, which is `Store.list`, returns for ``query``."""
+    cursor: str | None = None
+    while True:
+        page = list_page(cursor=cursor, **query)
+        cursor = page.cursor
+        yield page
+        if cursor is None:
+            return
 
 
 def check_limit(limit: int | None) -> None:

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from msgspec import Struct, json
@@ -60,7 +59,7 @@ class WorkerProcesses:
     def __enter__(self) -> WorkerProcesses:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         with self._lock:
             self._stopped = True
         for process in self._started:

@@ -43,7 +43,6 @@ class InboxHandler(Protocol[M_contra, R_co]):
     def call(self, message: M_contra, /) -> Outcome[R_co]: ...
     def call(self, message: Any, /) -> Any:
         """Handle ``message`` and return an `Outcome`. Await it if the handler is ``async def``."""
-        ...
 
 
 class HandlerDecorator(Struct, kw_only=True, eq=False):

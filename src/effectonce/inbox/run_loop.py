@@ -29,19 +29,15 @@ class InboxRun(Protocol):
     @property
     def translated_error(self) -> Exception | None:
         """After `abort`: the error to raise in place of the handler's; None: raise the handler's."""
-        ...
 
     async def begin(self) -> bool:
         """Insert the row of the message. Returns whether it is new, so that the handler must run now."""
-        ...
 
     async def finish(self, value: Any) -> None:
         """Store the handler's result."""
-        ...
 
     async def abort(self, error: BaseException) -> float | None:
         """Undo what the run has done. Returns the seconds after which to begin again; None: the run is over."""
-        ...
 
 
 def run_handler(run: InboxRun, fn: Callable[[Any, Any], Any], message: Any) -> Outcome[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from effectonce.core.unfinished import list_pages
 from effectonce.errors import CorruptRecord
 from effectonce.record import Record
 from effectonce.store import Store
@@ -57,13 +58,8 @@ def rebuild_id(intents: Intents, record: Record) -> str | None:
 
 def list_records(store: Store, limit: int = _PAGE_SIZE, **query: Any) -> Iterator[Record]:
     """Iterate over the records that `Store.list` finds, ``limit`` at a time."""
-    cursor: str | None = None
-    while True:
-        page = store.list(limit=limit, cursor=cursor, **query)
+    for page in list_pages(store.list, limit=limit, **query):
         yield from page.records
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 def _list_unfinished(store: Store, in_doubt_only: bool) -> Iterator[Record]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from effectonce.contracts import DriverSession, Joinable
@@ -101,12 +100,10 @@ class Sent(Generic[Res]):
         self._result = result.value
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         run_sync(self._exit(self._run.runtime.sync_client()))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self._exit(self._run.runtime.async_client())
 
     async def _exit(self, client: StoreClient) -> None:

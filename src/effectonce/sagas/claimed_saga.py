@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from effectonce.core.claim_notes import read_note, seal_note, write_note
 from effectonce.core.codec import encode_error
@@ -68,25 +68,25 @@ class ClaimedSaga:
             log.failure,
             log.failed_at,
         )
-        op = self._settlement("failed", max(run.policy.retention, run.min_retention))
+        op = run.settlement("failed", max(run.policy.retention, run.min_retention))
         op.error = run.seal(encode_error(error))
         await self._settle(op, "failed", log.why)
         return error
 
     async def release(self) -> None:
         """Write the log and leave the saga to the next runner."""
-        await self._settle(self._settlement("free", self.run.policy.unfinished_retention), "released")
+        await self._settle(self.run.settlement("free", self.run.policy.unfinished_retention), "released")
 
     async def give_back(self) -> None:
         """Leave the saga unchanged, as if it had not been claimed: if it was interrupted, the next runner sees it."""
-        op = self._settlement("free", self.run.policy.unfinished_retention)
+        op = self.run.settlement("free", self.run.policy.unfinished_retention)
         op.refund = True
         await self._settle(op, "released")
 
     async def doubt(self, entry: LoggedStep, why: str) -> NoReturn:
         """Put the saga in doubt: an operator has to find out about ``entry``, or to finish it by hand."""
         self.log.doubtful, self.log.doubt = entry.name, why
-        await self._settle(self._settlement("in_doubt", self.run.policy.unfinished_retention), "in_doubt", why)
+        await self._settle(self.run.settlement("in_doubt", self.run.policy.unfinished_retention), "in_doubt", why)
         raise InDoubt(self.log.describe_doubt(self.name))
 
     async def release_after_error(self, why: str) -> None:
@@ -98,17 +98,6 @@ class ClaimedSaga:
         if settled:
             self.log.settled_attempt = self.run.attempt
         return encode_log(self.log)
-
-    def _settlement(self, state: Literal["failed", "free", "in_doubt"], retention: int) -> Settlement:
-        run = self.run
-        return Settlement(
-            scope=run.scope,
-            key=run.stored_key,
-            owner=run.owner,
-            token=run.token,
-            state=state,
-            retention=retention,
-        )
 
     async def _settle(self, op: Settlement, event: str, detail: str = "") -> None:
         run = self.run

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable
 from itertools import chain
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -128,6 +127,6 @@ class SagaSweeper:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stopping.set()
         self._thread.join()

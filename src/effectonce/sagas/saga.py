@@ -33,7 +33,7 @@ from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
-from effectonce.core.unfinished import never_stop
+from effectonce.core.unfinished import list_pages, never_stop
 from effectonce.errors import ConfigurationError, KeyTooLong, NotInDoubt, SagaFailed, SyncAsyncMismatch, show
 from effectonce.guard.introspection import refuse_in_event_loop, return_type
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
@@ -260,18 +260,9 @@ class Saga(Generic[In]):
 
     def records(self, which: Literal["open", "in_doubt", "all"] = "open") -> Iterator[Record]:
         """Iterate over the sagas that are not finished, those that wait for an operator, or all that are kept."""
-        cursor: str | None = None
-        while True:
-            page = self.store.list(
-                scope=self.scope,
-                unfinished=which == "open",
-                state="in_doubt" if which == "in_doubt" else None,
-                cursor=cursor,
-            )
+        state = "in_doubt" if which == "in_doubt" else None
+        for page in list_pages(self.store.list, scope=self.scope, unfinished=which == "open", state=state):
             yield from (record for record in page.records if record.note is not None)
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     def compensate(self, id: Key) -> None:
         """Turn an unfinished saga around and undo what is done. Returns when everything is undone.

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Final
 
 from effectonce.errors import ConfigurationError, show
@@ -66,7 +65,7 @@ class Endpoints:
         log.info("metrics and health are at http://%s/metrics, /healthz and /readyz", self._watched.listen)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 

@@ -80,6 +80,5 @@ def memory_broker(manual_clock: ManualClock) -> Iterator[TestBroker]:
     """A broker in memory, on ``manual_clock``, that delivers when the test says so."""
     from .broker import TestBroker
 
-    broker = TestBroker(clock=manual_clock)
-    with broker:
+    with TestBroker(clock=manual_clock) as broker:
         yield broker

@@ -20,6 +20,7 @@ sends the fingerprints of all versions, so that records written by the old relea
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
@@ -100,7 +101,7 @@ def _normalize_numbers(node: Any) -> Any:
     if kind is float:
         if node.is_integer():
             return int(node)
-        if node - node != 0:
+        if not math.isfinite(node):
             raise ValueError(f"{node} is not a JSON number")
         return msgspec.Raw(repr(node).encode())
     return node
@@ -145,9 +146,10 @@ def sort_sets(value: Any, dumped: Any) -> Any:
             members = list(value.values())  # by position: the encoder turned the names into text
         else:
             return dumped
-        return {name: sort_sets(*pair) for name, *pair in zip(dumped, members, dumped.values(), strict=True)}
+        pairs = zip(dumped.items(), members, strict=True)
+        return {name: sort_sets(member, item) for (name, item), member in pairs}
     if isinstance(dumped, list) and isinstance(value, Set | Sequence) and len(value) == len(dumped):
-        items = [sort_sets(*pair) for pair in zip(value, dumped, strict=True)]
+        items = [sort_sets(member, item) for member, item in zip(value, dumped, strict=True)]
         return sorted(items, key=_json) if isinstance(value, Set) else items
     return dumped
 

@@ -198,9 +198,10 @@ class PostgresPort:
         one."""
 
         async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
-            name, params = "claim", encode_many(CLAIM_FIELDS, [batch[n] for n in positions])
             if len(batch) == 1:
                 name, params = "claim_one", encode_one(CLAIM_FIELDS, batch[0])
+            else:
+                name, params = "claim", encode_many(CLAIM_FIELDS, [batch[n] for n in positions])
             answers = await self._send_claims(name, params, positions)
             changing = sorted(n for n, answer in answers.items() if answer is None)
             if changing:
@@ -222,9 +223,10 @@ class PostgresPort:
         return [answers[n] for n in range(len(batch))]
 
     async def _settle(self, batch: Sequence[Settlement | Note | Renewal]) -> Sequence[Reply]:
-        name, params = "settle", encode_settlements(batch)
         if len(batch) == 1:
             name, params = "settle_one", encode_settlement(batch[0])
+        else:
+            name, params = "settle", encode_settlements(batch)
         settled = {n - 1 for (n,) in await self._client.execute(self.statements[name], params)}
         others = [op for n, op in enumerate(batch) if n not in settled]
         if not others:
@@ -279,8 +281,11 @@ class PostgresPort:
         after = query.after if query.cursor is None and query.after is not None else parse_cursor(query.cursor)
         scope = None if query.scope is None else utf8(query.scope)
         state = None if query.state is None else query.state.encode()
-        name = "list_attention" if query.state in ("free", "failed", "in_doubt") else "list"
-        name = "list_unfinished" if query.unfinished else name
+        name = "list"
+        if query.unfinished:
+            name = "list_unfinished"
+        elif query.state in ("free", "failed", "in_doubt"):
+            name = "list_attention"
         records: list[Record] = []
         visited = 0
         while True:

@@ -77,13 +77,10 @@ def _long_string(data: bytes) -> bytes:
 
 
 def _join_properties(parts: Mapping[str, bytes]) -> bytes:
-    flags, present = 0, [b""]
-    for name, bit, _ in _PROPERTIES:
-        if name in parts:
-            flags |= bit
-            present.append(parts[name])
-    present[0] = flags.to_bytes(2, "big")
-    return b"".join(present)
+    """Join the encoded properties in their order on the wire, behind the flags that say which of them are there."""
+    present = [(name, bit) for name, bit, _ in _PROPERTIES if name in parts]
+    flags = sum(bit for _, bit in present)
+    return flags.to_bytes(2, "big") + b"".join(parts[name] for name, _ in present)
 
 
 class ReadProperties(msgspec.Struct):

@@ -34,11 +34,9 @@ class Group(Protocol):
 
     def submit(self, op: Batchable) -> Any:
         """The reply to ``op``, on an event loop an awaitable of it; a reply that is an exception is raised."""
-        ...
 
     async def close(self) -> None:
         """Close the ports when the round trip in flight is over. They open again if they are used again."""
-        ...
 
 
 class Entry(Struct, eq=False):

@@ -107,15 +107,7 @@ def make_completion(run: Run, result: bytes | None) -> Settlement | Remember:
             fingerprints=run.fingerprints,
             result=result,
         )
-    return Settlement(
-        scope=policy.scope,
-        key=run.stored_key,
-        owner=run.owner,
-        token=run.token,
-        state="done",
-        retention=retention,
-        result=result,
-    )
+    return run.settlement("done", retention, result)
 
 
 async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
@@ -133,7 +125,7 @@ async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
         return
     if not run.holds_claim:  # interrupted before its claim was answered
         return
-    settlement = _unfinished(run, "in_doubt" if policy.doubt_on_error else "free")
+    settlement = run.settlement("in_doubt" if policy.doubt_on_error else "free", policy.unfinished_retention)
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
         settlement.state = "failed"
         settlement.retention = max(policy.retention, run.min_retention)
@@ -152,20 +144,9 @@ async def settle_unfinished(
     run.end_handler()
     if not run.protected or not run.holds_claim:
         return True
-    settlement = _unfinished(run, state)
+    settlement = run.settlement(state, run.policy.unfinished_retention)
     settlement.note = note
     return await _settle(run, client, settlement, why)
-
-
-def _unfinished(run: Run, state: Literal["free", "in_doubt"]) -> Settlement:
-    return Settlement(
-        scope=run.scope,
-        key=run.stored_key,
-        owner=run.owner,
-        token=run.token,
-        state=state,
-        retention=run.policy.unfinished_retention,
-    )
 
 
 async def _settle(run: Run, client: StoreClient, settlement: Settlement, why: str) -> bool:

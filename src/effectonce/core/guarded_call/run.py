@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from effectonce.core.codec import Codec
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import ConfigurationError, MissingKey, show
-from effectonce.record import Answer, Claim, Look, Renewal
+from effectonce.record import Answer, Claim, Look, Renewal, SettledState, Settlement
 from effectonce.values.provider_keys import provider_key
 
 SEEN_SET_GENERATION: Final = -1  # mode S claims no generation, so this one is in the seal of its private results
@@ -161,6 +161,17 @@ class Run(Struct, eq=False, gc=False):
             token=self.token,
             lease=policy.lease,
             retention=policy.unfinished_retention,
+        )
+
+    def settlement(self, state: SettledState, retention: int, result: bytes | None = None) -> Settlement:
+        return Settlement(
+            scope=self.policy.scope,
+            key=self.stored_key,
+            owner=self.owner,
+            token=self.token,
+            state=state,
+            retention=retention,
+            result=result,
         )
 
     def seal(self, plain: bytes | None) -> bytes | None:
