@@ -73,7 +73,7 @@ class StoreRedrivePreview:
         return ("execute" if record is None else "resume"), attempts
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
-        scope, retention = job.route.policy.scope, job.route.policy.retention / 1e6
+        scope, retention = job.route.policy.scope, job.route.policy.retention_us / 1e6
         if fate == "in-doubt":
             await asyncio.to_thread(self._store.resolve, scope, job.key, "retry", retention=retention)
             return True

@@ -48,7 +48,7 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
     concurrency: int
     batch: bool
     to: str | None  # the queue that the messages which it returns are sent to
-    fits_lease: bool  # none was given: it may be cut to fit the broker's ack window
+    has_default_lease: bool  # then it may be cut to fit the broker's ack window
     key: Extract | None  # None: the message's own
     fingerprint: Extract | Literal["data"] | None  # what of a message is the same in its duplicates; None: not compared
 
@@ -125,7 +125,7 @@ def make_route(
         concurrency=options.concurrency or _default_concurrency(is_async(function), transactional, options.batch),
         batch=options.batch,
         to=None if options.to is None else require_name(options.to),
-        fits_lease=options.lease is None,
+        has_default_lease=options.lease is None,
         key=None if options.key is None else extractor(options.key, function),
         fingerprint=_fingerprint(options.fingerprint, function),
     )

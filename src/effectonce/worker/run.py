@@ -29,7 +29,7 @@ class WorkerRun:
     It belongs to the running event loop. Only `stop` may be called from other threads.
     """
 
-    def __init__(self, name: str, companions: Sequence[Companion], drain: float) -> None:
+    def __init__(self, name: str, companions: Sequence[Companion], drain_s: float) -> None:
         self.loop = asyncio.get_running_loop()
         #: One for each queue, once the checks have passed.
         self.consumers: list[QueueConsumer] = []
@@ -38,7 +38,7 @@ class WorkerRun:
         self.failure: BaseException | None = None
         self._name = name
         self._companions = companions
-        self._drain = drain
+        self._drain_s = drain_s
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()  # handlers that still run are cancelled
 
@@ -55,7 +55,7 @@ class WorkerRun:
             self._over.set()
         else:
             self._stopping.set()
-            self.loop.call_later(self._drain, self._over.set)
+            self.loop.call_later(self._drain_s, self._over.set)
 
     def fail(self, error: BaseException) -> None:
         """Drain because of ``error``, which only a restart can mend."""

@@ -101,9 +101,9 @@ class Worker:
         self.envelope = envelope if envelope is not None else broker.envelope
         self.routes: list[HandlerRoute] = []
         self._prefetch = prefetch
-        self._drain = micros(drain, "drain") / 1e6
+        self._drain_s = micros(drain, "drain") / 1e6
         self._unknown: Unknown = unknown
-        self.redrive_within = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
+        self.redrive_within_s = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
         #: Where /metrics, /healthz and /readyz are served.
         self.listen = listen
         self.tracer: HandlerTracer | None = None
@@ -188,7 +188,7 @@ class Worker:
             if self.store is not None:
                 self.store.take_scope(route.policy.scope, function)
             elif self.inbox is not None and self._connect is not None:
-                inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention)
+                inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention_us)
                 self._runners[route] = TransactionRunner(route, inbox, self._connect)
             if self.tracer is not None:
                 route.function = self.tracer.trace_handler(queue, function)
@@ -235,7 +235,7 @@ class Worker:
             raise ConfigurationError("this worker has no handlers; decorate one with @worker.handler('queue')")
         if self._current_run is not None:
             raise ConfigurationError("this worker is serving already; make another one for another event loop")
-        run = self._current_run = WorkerRun(self.name, self._companions, self._drain)
+        run = self._current_run = WorkerRun(self.name, self._companions, self._drain_s)
         try:
             with self._endpoints():
                 await run.serve(self.check, lambda: self._open_consumers(run))
@@ -251,7 +251,7 @@ class Worker:
         capabilities = self.broker.capabilities
         for route in self.routes:
             fit_lease(route, capabilities)
-            check_spans(route, capabilities, self.redrive_within)
+            check_spans(route, capabilities, self.redrive_within_s)
         if (store := self.store) is not None:
             await _wait_until_up(f"store {store!r}", lambda: asyncio.to_thread(store.check))
         for runner in self._runners.values():
