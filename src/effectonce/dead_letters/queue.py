@@ -23,7 +23,8 @@ from effectonce.contracts import DeadLetter, DeadLetters, Delivery, Packet
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
 from effectonce.message import BYPASS, REDRIVEN, Message
 from effectonce.values.queue_names import require_name
-from effectonce.worker.jobs import ATTEMPTS, CAUSE, Cause, Job, read_cause
+from effectonce.worker.causes import CAUSE, Cause, read_cause
+from effectonce.worker.jobs import ATTEMPTS, Job
 from effectonce.worker.redrive_preview import Fate
 from effectonce.worker.worker import Worker
 
