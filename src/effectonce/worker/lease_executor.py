@@ -58,7 +58,7 @@ class LeaseExecutor:
         consumer: QueueConsumer,
         routes: Sequence[HandlerRoute],
         store: Store,
-        batchers: tuple[StoreBatcher, StoreBatcher],
+        batchers: Sequence[StoreBatcher],
         quarantine: Quarantine,
         publish: Publish,
         fail: Fail,
