@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from effectonce.core.guarded_call import begin
@@ -118,10 +119,5 @@ class InboxRedrive:
         return await self._runners[job.route].run_beside(forget)
 
     async def reset_crash_count(self, job: Job) -> None:
-        inbox = self._runners[job.route].inbox
-
-        async def forget_attempts(session: DriverAdapter) -> None:
-            await inbox.table(session).forget_attempts(session, inbox.key_for(job))
-            await session.commit()
-
-        await self._runners[job.route].run_beside(forget_attempts)
+        runner = self._runners[job.route]
+        await runner.run_beside(partial(runner.forget_attempts, job))

@@ -17,8 +17,7 @@ def fit_lease(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
     """Cut the default lease to half of the broker's ack window, where that is shorter. A lease that was set stays."""
     window = capabilities.ack_window
     if route.has_default_lease and window is not None:
-        half_window_us = round(window * 1e6 / 2)
-        route.policy = replace(route.policy, lease_us=min(route.policy.lease_us, half_window_us))
+        route.policy = replace(route.policy, lease_us=min(route.policy.lease_us, round(window / 2 * 1e6)))
 
 
 def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> None:

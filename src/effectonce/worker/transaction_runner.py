@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
@@ -91,7 +92,7 @@ class TransactionRunner:
         # A redelivered message was already tried once, uncounted: allow it one crash fewer.
         self._handler_if_maybe_tried = transactional(max(1, route.retry.max_crashes))
         self._handler_if_redelivered = transactional(max(1, route.retry.max_crashes - 1))
-        self._counted_starts_to_forget: set[str] = set()  # keys whose start is counted, though its outcome is known
+        self._starts_to_forget: set[str] = set()  # keys whose start is counted, though its outcome is known
 
     async def check(self) -> None:
         """Whether the database can keep its promise."""
@@ -120,7 +121,7 @@ class TransactionRunner:
             if unit.waits_for_failed(at):
                 continue
             try:
-                if job.key in self._counted_starts_to_forget and not await self._forget_counted_start(job):
+                if job.key in self._starts_to_forget and not await self._forget_start(job):
                     raise ConnectionLost(
                         "the database does not answer: the count of a started attempt could not be reset; that is "
                         "retried before the next attempt"
@@ -130,12 +131,8 @@ class TransactionRunner:
                 else:
                     self._handler_for(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
-                if (
-                    job.suspect
-                    and not isinstance(error, AttemptsExhausted)
-                    and job.key not in self._counted_starts_to_forget
-                ):
-                    await self._forget_counted_start(job)
+                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._starts_to_forget:
+                    await self._forget_start(job)
                 if not is_failure(error):
                     raise
                 unit.errors[at] = error
@@ -174,22 +171,22 @@ class TransactionRunner:
             else:
                 time.sleep(pause)  # noqa: ASYNC251  # on a thread of its own
 
-    async def _forget_counted_start(self, job: Job) -> bool:
+    async def _forget_start(self, job: Job) -> bool:
         """Reset the count of the starts of ``job``, since its outcome is known: only starts that never reported one
         stay counted. Returns False if the database did not answer; it is repeated before the next attempt."""
-
-        async def forget_attempts(session: DriverAdapter) -> None:
-            await self.inbox.table(session).forget_attempts(session, self.inbox.key_for(job))
-            await session.commit()
-
-        self._counted_starts_to_forget.add(job.key)
+        self._starts_to_forget.add(job.key)
         try:
-            await InboxTransaction(self.plain).run_once(forget_attempts)
+            await InboxTransaction(self.plain).run_once(partial(self.forget_attempts, job))
         except Exception as error:
             log.warning("the start of an attempt at key %s stays counted: %s", show(job.key), error)
             return False
-        self._counted_starts_to_forget.discard(job.key)
+        self._starts_to_forget.discard(job.key)
         return True
+
+    async def forget_attempts(self, job: Job, session: DriverAdapter) -> None:
+        """Reset the count of the starts of ``job``, and commit."""
+        await self.inbox.table(session).forget_attempts(session, self.inbox.key_for(job))
+        await session.commit()
 
 
 class Batch(InboxTransaction):
@@ -253,31 +250,23 @@ class Batch(InboxTransaction):
 
 
 def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | None]:
-    """Make what runs the jobs of ``route``. It has the name of its handler, which the errors of the inbox say."""
+    """Make the function that runs the jobs of ``route``. The errors of the inbox call it by the handler's name."""
     handle: Callable[[Any, Job], Awaitable[None] | None]
     if route.is_async:
 
         async def handle(connection: Any, job: Job) -> None:
-            await _run_async_handler(connection, job)
+            current_run.set(job.run)
+            job.started_at = time.monotonic()
+            await job.route.function(connection, job.message)
 
     else:
 
         def handle(connection: Any, job: Job) -> None:
-            _run_handler(connection, job)
+            current_run.set(job.run)
+            job.started_at = time.monotonic()
+            value = job.route.function(connection, job.message)
+            if type(value) in LAZY or hasattr(value, "__await__"):
+                refuse_lazy(job.route.function, value)
 
     handle.__qualname__ = route.name
     return handle
-
-
-def _run_handler(connection: Any, job: Job) -> None:
-    current_run.set(job.run)
-    job.started_at = time.monotonic()
-    value = job.route.function(connection, job.message)
-    if type(value) in LAZY or hasattr(value, "__await__"):
-        refuse_lazy(job.route.function, value)
-
-
-async def _run_async_handler(connection: Any, job: Job) -> None:
-    current_run.set(job.run)
-    job.started_at = time.monotonic()
-    await job.route.function(connection, job.message)
