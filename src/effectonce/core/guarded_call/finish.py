@@ -98,7 +98,7 @@ def completion_of(run: Run, result: bytes | None) -> Settlement | Remember:
     if tracer is not None and result is not None:
         result = with_trace(result, run.trace or tracer.current_context())
     result = run.seal(result)
-    retention = policy.retention if run.parent is None else max(policy.retention, run.parent.min_retention)
+    retention = policy.retention_us if run.parent is None else max(policy.retention_us, run.parent.min_retention)
     if policy.seen_set:
         return Remember(
             scope=policy.scope,
@@ -136,7 +136,7 @@ async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
     settlement = _unfinished(run, "in_doubt" if policy.doubt_on_error else "free")
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
         settlement.state = "failed"
-        settlement.retention = max(policy.retention, run.min_retention)
+        settlement.retention = max(policy.retention_us, run.min_retention)
         settlement.error = run.seal(encode_error(error))
     await _settle(run, client, settlement, type(error).__name__)
 
@@ -164,7 +164,7 @@ def _unfinished(run: Run, state: Literal["free", "in_doubt"]) -> Settlement:
         owner=run.owner,
         token=run.token,
         state=state,
-        retention=run.policy.unfinished_retention,
+        retention=run.policy.unfinished_retention_us,
     )
 
 
