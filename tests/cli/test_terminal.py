@@ -19,7 +19,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.telemetry.audit_log import AuditLog
-from effectonce.worker.jobs import CAUSE, Cause
+from effectonce.worker.causes import CAUSE, Cause
 
 CTRL_C = b"\x03"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -13,7 +13,7 @@ import effectonce as eo
 from effectonce.doctor import Limits, examine
 from effectonce.intents.intents import Intents
 from effectonce.testing import override
-from effectonce.worker.jobs import CAUSE, Cause
+from effectonce.worker.causes import CAUSE, Cause
 
 from .conftest import StoreOpener, findings_by_code, make_done_records
 

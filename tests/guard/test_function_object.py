@@ -78,7 +78,7 @@ def test_a_bound_method_is_not_bound_again(store: eo.Store) -> None:
 def test_a_guarded_function_tells_its_store_scope_and_policy(store: eo.Store) -> None:
     guarded = eo.once(store, scope="charge", key="payment_id", lease="7s", max_attempts=3)(handler)
     assert (guarded.store, guarded.scope) == (store, "charge")
-    assert (guarded.policy.lease, guarded.policy.max_attempts) == (7_000_000, 3)
+    assert (guarded.policy.lease_us, guarded.policy.max_attempts) == (7_000_000, 3)
     assert "handler" in repr(guarded)
 
 
@@ -133,6 +133,6 @@ def test_scopes_have_a_length(store: eo.Store) -> None:
 
 
 def test_a_lease_that_could_not_be_renewed_is_refused(store: eo.Store) -> None:
-    assert eo.once(store, scope="s", key="payment_id", lease="10ms")(handler).policy.lease == 10_000
+    assert eo.once(store, scope="s", key="payment_id", lease="10ms")(handler).policy.lease_us == 10_000
     with pytest.raises(eo.ConfigurationError, match="too short to be renewed"):
         eo.once(store, scope="s", key="payment_id", lease="9ms")

@@ -426,8 +426,8 @@ async def test_an_idle_relay_looks_less_and_less_often(
 @pytest.fixture
 def sleepy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay that looks again after 0.2 s, and then not for an hour."""
-    monkeypatch.setattr("effectonce.relay.run._MIN_POLL_S", 0.2)
-    monkeypatch.setattr("effectonce.relay.run._POLL_GROWTH", 1e9)
+    monkeypatch.setattr("effectonce.relay.relay_run._MIN_POLL_S", 0.2)
+    monkeypatch.setattr("effectonce.relay.relay_run._POLL_GROWTH", 1e9)
 
 
 async def test_a_hint_in_the_same_process_wakes_an_idle_relay(
@@ -508,7 +508,7 @@ async def test_a_serving_relay_cleans_up(
     database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again and again: a row that another statement has locked for a moment is left for the next time."""
-    monkeypatch.setattr("effectonce.relay.run._CLEANUP_INTERVAL_S", 0.1)
+    monkeypatch.setattr("effectonce.relay.relay_run._CLEANUP_INTERVAL_S", 0.1)
     database.send_numbers(range(3))
     relay = database.relay(broker, keep="1us")
     await relay.drain()

@@ -255,8 +255,8 @@ async def test_a_clean_up_that_is_behind_does_not_pause(
     database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,000 rows at a time, one after the other; then it says so, and rests."""
-    monkeypatch.setattr("effectonce.relay.run.MAX_ROWS_PER_STATEMENT", 2)
-    monkeypatch.setattr("effectonce.relay.run._CLEANUP_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("effectonce.relay.relay_run.MAX_ROWS_PER_STATEMENT", 2)
+    monkeypatch.setattr("effectonce.relay.relay_run._CLEANUP_INTERVAL_S", 3600.0)
     database.send_numbers(range(7))
     events: list[Event] = []
     relay = database.relay(broker, keep="1us")

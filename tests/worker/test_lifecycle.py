@@ -64,11 +64,11 @@ async def test_f55_a_lease_of_the_ack_window_or_longer_is_refused() -> None:
         await with_handler(bench.worker(), lease="20s").check()
     worker = with_handler(bench.worker(name="b"))
     await worker.check()
-    assert worker.routes[0].policy.lease == 10_000_000, "a lease that nobody has set fits itself"
+    assert worker.routes[0].policy.lease_us == 10_000_000, "a lease that nobody has set fits itself"
     bench = Bench(ack_window=70.0)
     worker = with_handler(bench.worker())
     await worker.check()
-    assert worker.routes[0].policy.lease == 30_000_000, "twice the default lease fits, so it stays"
+    assert worker.routes[0].policy.lease_us == 30_000_000, "twice the default lease fits, so it stays"
 
 
 def test_a_handler_that_cannot_work_is_refused_when_it_is_decorated() -> None:

@@ -78,4 +78,4 @@ def seen_set(store: Store, *, scope: str, retention: Duration = DEFAULT_RETENTIO
     """
     check_scope(scope)
     codec = Codec(Any, store.max_result)
-    return SeenSet(store, Policy(scope=scope, codec=codec, seen_set=True, retention=micros(retention, "retention")))
+    return SeenSet(store, Policy(scope=scope, codec=codec, seen_set=True, retention_us=micros(retention, "retention")))

@@ -44,10 +44,10 @@ class LeasedRun(Protocol):
 
 class LeasePolicy(Protocol):
     @property
-    def lease(self) -> int: ...
+    def lease_us(self) -> int: ...
 
     @property
-    def max_run(self) -> float: ...
+    def max_run_s(self) -> float: ...
 
 
 class Heartbeat:
@@ -84,9 +84,9 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._end = threading.Event()
 
-    def cover(self, lease: int) -> None:
-        """Beat often enough for a lease of ``lease`` microseconds. The first call starts the thread."""
-        if lease >= self._shortest_lease_us:
+    def cover(self, lease_us: int) -> None:
+        """Beat often enough for a lease of ``lease_us`` microseconds. The first call starts the thread."""
+        if lease_us >= self._shortest_lease_us:
             return
         with self._lock:
             if not self._manual and (self._thread is None or not self._thread.is_alive()):
@@ -98,7 +98,7 @@ class Heartbeat:
                     log.warning("no heartbeat: %s; a handler that outlasts its lease may run twice", error)
                     return
                 self._thread = thread
-            self._shortest_lease_us = min(self._shortest_lease_us, lease, IDLE_LEASE_US)
+            self._shortest_lease_us = min(self._shortest_lease_us, lease_us, IDLE_LEASE_US)
             self._wake_up.set()
 
     def stop(self, wait: bool = True) -> None:
@@ -147,7 +147,7 @@ class Heartbeat:
         due = []
         for run in tuple(self._leased):
             policy = run.policy
-            if run.lease_requested_at + policy.lease * 0.25e-6 <= now < run.started_at + policy.max_run:
+            if run.lease_requested_at + policy.lease_us * 0.25e-6 <= now < run.started_at + policy.max_run_s:
                 due.append(run)
         for start in range(0, len(due), self._batch):
             self._renew(port or self._open_port(), due[start : start + self._batch], now)

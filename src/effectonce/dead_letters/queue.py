@@ -23,8 +23,9 @@ from effectonce.contracts import DeadLetter, DeadLetters, Delivery, Packet
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
 from effectonce.message import BYPASS, REDRIVEN, Message
 from effectonce.values.queue_names import require_name
-from effectonce.worker.jobs import ATTEMPTS, CAUSE, Cause, Job, read_cause
-from effectonce.worker.redrive_preview import Fate
+from effectonce.worker.causes import CAUSE, Cause, read_cause
+from effectonce.worker.jobs import ATTEMPTS, Job
+from effectonce.worker.redrive_records import Fate
 from effectonce.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -207,17 +208,17 @@ class DeadLetterQueue:
             job = self._worker.reader(target).read(Delivery(packet=dead.packet, queue=target))
         except Exception:
             return None, "unreadable", attempts
-        return job, *await self._worker.redrive_preview().predict(job)
+        return job, *await self._worker.redrive_records().predict(job)
 
     async def _prepare_record(self, job: Job, fate: Fate, reopens: bool) -> None:
         """Change the record of ``job`` so that it can be claimed again: with new attempts, or as a new generation."""
         assert self._worker is not None
         if not reopens:
-            await self._worker.redrive_preview().reset_crash_count(job)
+            await self._worker.redrive_records().reset_crash_count(job)
             return
         scope = job.route.policy.scope
         log.warning("a redrive starts a new generation of scope %s, key %s, which was: %s", scope, show(job.key), fate)
-        if await self._worker.redrive_preview().reopen(job, fate):
+        if await self._worker.redrive_records().reopen(job, fate):
             self._worker.events.emit("redriven", scope, job.key, detail=f"new generation, was {fate}")
 
     def _make_redriven_packet(self, dead: DeadLetterDetails, attempts: int, bypass: bool) -> Packet:

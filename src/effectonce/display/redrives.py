@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from effectonce.dead_letters.queue import Redrive
 from effectonce.record import State
-from effectonce.worker.redrive_preview import Fate
+from effectonce.worker.redrive_records import Fate
 
 
 class RedriveResult(NamedTuple):

@@ -34,12 +34,12 @@ def examine_worker(findings: Findings, worker: Worker, limits: Limits) -> None:
             about = f"worker {worker.name}, {route.name}"
             with findings.catch(about):
                 fit_lease(route, capabilities)
-                check_spans(route, capabilities, worker.redrive_within)
+                check_spans(route, capabilities, worker.redrive_within_s)
             with findings.catch(about):
                 if (runner := worker.transaction_runner(route)) is not None:
                     asyncio.run(runner.check())
         for queue in worker.queues:
-            retention = min(route.policy.retention for route in worker.routes if route.queue == queue) / 1e6
+            retention = min(route.policy.retention_us for route in worker.routes if route.queue == queue) / 1e6
             _examine_queue(findings, worker.broker, worker, queue, worker.name, retention, limits)
 
 

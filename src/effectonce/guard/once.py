@@ -197,7 +197,7 @@ class Guarded(Generic[P, R_co]):
         plan = self._plan
         args = (*self._receiver, *args)
         loop_error = ""
-        if plan.policy.wait is not None:
+        if plan.policy.wait_s is not None:
             loop_error = (
                 f"{name_of(plan.function)} has wait= and was called inside a running event loop, which it would "
                 "block; make it `async def`, or call it in a thread (asyncio.to_thread)"

@@ -46,11 +46,11 @@ def policy_options(
         )
     return {
         "seen_set": seen,
-        "lease": micros(lease, "lease"),
-        "retention": micros(retention, "retention"),
-        "wait": None if wait is None else micros(wait, "wait") / 1e6,
+        "lease_us": micros(lease, "lease"),
+        "retention_us": micros(retention, "retention"),
+        "wait_s": None if wait is None else micros(wait, "wait") / 1e6,
         "max_attempts": max_attempts or 0,
-        "max_run": micros(max_run, "max_run") / 1e6,
+        "max_run_s": micros(max_run, "max_run") / 1e6,
         "doubt_on_error": doubt_on_error,
         "doubt_on_lapse": doubt_on_lapse,
         "run_on_store_error": read_choice("on_store_error", on_store_error, "run", "raise"),

@@ -123,7 +123,7 @@ class HttpGuard:
             log.exception("scope %s: the claim failed", show(run.scope))
             raise StoreUnavailable(f"the store failed: {type(error).__name__}") from error
         if run.replayed:
-            return protocol.replay(run.value, plan.policy.retention)
+            return protocol.replay(run.value, plan.policy.retention_us)
         run.enter()
         return ResponseRecording(plan, run, client, self.docs)
 

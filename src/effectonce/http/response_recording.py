@@ -47,7 +47,7 @@ class ResponseRecording:
     @property
     def added_headers(self) -> Headers:
         """What the first response gets beside its own headers: how long its key is kept."""
-        return protocol.retention_headers(self._plan.policy.retention) if self.run.protected else []
+        return protocol.retention_headers(self._plan.policy.retention_us) if self.run.protected else []
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Record the status and the headers of the response."""

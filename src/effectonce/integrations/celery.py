@@ -49,10 +49,10 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
         transport = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
         options = app.conf.broker_transport_options or {}
         visibility_s = options.get("visibility_timeout", DEFAULT_VISIBILITY_TIMEOUT_S.get(transport))
-        lease = function.policy.lease
-        if visibility_s is not None and lease >= visibility_s * 1_000_000:
+        lease_us = function.policy.lease_us
+        if visibility_s is not None and lease_us >= visibility_s * 1_000_000:
             raise ConfigurationError(
-                f"{cls.name} has a lease of {readable(lease)}, and the broker delivers a task again after "
+                f"{cls.name} has a lease of {readable(lease_us)}, and the broker delivers a task again after "
                 f"{readable(round(visibility_s * 1e6))} (visibility_timeout): a killed worker's task would come back "
                 "before its lease is over; shorten lease=, which a heartbeat renews, or raise the visibility timeout"
             )

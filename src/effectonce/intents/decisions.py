@@ -35,14 +35,14 @@ def apply_decision(intents: Intents, record: Record, id: str, outcome: IntentDec
     if outcome == "done" and result is not ...:
         result, stored = check_result(policy.codec, result, operation.scope.partition("/")[2])
     if outcome == "abandon" or not intents.log(record).transactional:
-        retention = policy.unfinished_retention if outcome == "retry" else policy.retention
+        retention = policy.unfinished_retention_us if outcome == "retry" else policy.retention_us
         intents.store.resolve(operation.scope, id, outcome, result=result, retention=retention / 1e6, quiet=True)
         return
     if outcome == "done" and stored is None:
         raise ConfigurationError(
             f"intent {id} is completed with rows of its caller's, which need its result: say 'done' with it"
         )
-    intents.store.resolve(operation.scope, id, "retry", retention=policy.unfinished_retention / 1e6, quiet=True)
+    intents.store.resolve(operation.scope, id, "retry", retention=policy.unfinished_retention_us / 1e6, quiet=True)
     run_sync(_write_decision(operation, id, stored if outcome == "done" else None))
 
 

@@ -129,7 +129,7 @@ class Intents:
             if scope in self.operations:
                 raise ConfigurationError(f"{known.name} {name!r} is an operation already: {self.operations[scope]!r}")
             codec = Codec(return_type(function, returns), self.store.max_result)
-            policy = Policy(scope=scope, codec=codec, unfinished_retention=UNFINISHED_RETENTION_US, **options)
+            policy = Policy(scope=scope, codec=codec, unfinished_retention_us=UNFINISHED_RETENTION_US, **options)
             operation: IntentOperation[Req, Any] = IntentOperation(self, function, known, rules, policy)
             self.store.take_scope(scope, function)
             self.operations[scope] = operation
@@ -249,7 +249,7 @@ class Intents:
         removed and left unfinished intents. ``redelivery``: how long the broker may still deliver a message."""
         horizon = micros(redelivery, "redelivery")
         for operation in self.operations.values():
-            rules, retention = operation.rules, operation.policy.retention
+            rules, retention = operation.rules, operation.policy.retention_us
             operation.check_reconciler()
             if retention < horizon:
                 raise ConfigurationError(

@@ -26,7 +26,7 @@ from effectonce.store import Store
 from effectonce.values.durations import Duration, micros
 
 from .pump import retry_request
-from .run import MAX_ROWS_PER_STATEMENT, RelayRun
+from .relay_run import MAX_ROWS_PER_STATEMENT, RelayRun
 from .settings import RelaySettings, RelayTotals, require_outboxes
 
 T = TypeVar("T")

@@ -43,7 +43,7 @@ class ClaimedSaga:
     def outlived_retention(self, progress: StepProgress) -> bool:
         """Whether a step with an unknown outcome may have happened so long ago that its guard has forgotten it."""
         since = min(progress.unknown_since or self.log.written_at, self.log.written_at)
-        return self.now() - since >= self.run.policy.retention
+        return self.now() - since >= self.run.policy.retention_us
 
     def end_step(self, progress: StepProgress, state: StepState, error: str = "") -> None:
         progress.state, progress.error, progress.ended = state, error, self.now()
@@ -68,25 +68,25 @@ class ClaimedSaga:
             log.failure,
             log.failed_at,
         )
-        op = run.settlement("failed", max(run.policy.retention, run.min_retention))
+        op = run.settlement("failed", max(run.policy.retention_us, run.min_retention))
         op.error = run.seal(encode_error(error))
         await self._settle(op, "failed", log.why)
         return error
 
     async def release(self) -> None:
         """Write the log and leave the saga to the next runner."""
-        await self._settle(self.run.settlement("free", self.run.policy.unfinished_retention), "released")
+        await self._settle(self.run.settlement("free", self.run.policy.unfinished_retention_us), "released")
 
     async def give_back(self) -> None:
         """Leave the saga unchanged, as if it had not been claimed: if it was interrupted, the next runner sees it."""
-        op = self.run.settlement("free", self.run.policy.unfinished_retention)
+        op = self.run.settlement("free", self.run.policy.unfinished_retention_us)
         op.refund = True
         await self._settle(op, "released")
 
     async def doubt(self, entry: LoggedStep, why: str) -> NoReturn:
         """Put the saga in doubt: an operator has to find out about ``entry``, or to finish it by hand."""
         self.log.doubtful, self.log.doubt = entry.name, why
-        await self._settle(self.run.settlement("in_doubt", self.run.policy.unfinished_retention), "in_doubt", why)
+        await self._settle(self.run.settlement("in_doubt", self.run.policy.unfinished_retention_us), "in_doubt", why)
         raise InDoubt(self.log.describe_doubt(self.name))
 
     async def release_after_error(self, why: str) -> None:

@@ -355,7 +355,7 @@ class SagaRunner:
                 )
             await self._claimed.doubt(entry, reason)
         if progress.state == "running" and self._claimed.outlived_retention(progress):
-            retention = readable(self._claimed.run.policy.retention)
+            retention = readable(self._claimed.run.policy.retention_us)
             await self._claimed.doubt(
                 entry, f"its outcome is not known, and it began longer ago than its effect is remembered ({retention})"
             )

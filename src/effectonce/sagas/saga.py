@@ -101,7 +101,7 @@ class Saga(Generic[In]):
         self._policy = Policy(
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
-            unfinished_retention=UNFINISHED_RETENTION_US,
+            unfinished_retention_us=UNFINISHED_RETENTION_US,
             **policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(SagaFailed,)),
         )
 
@@ -304,10 +304,12 @@ class Saga(Generic[In]):
             state = visible_state(record.state) if record is not None else "not known"
             raise NotInDoubt(f"saga {self.name} {show(id)!r} is {state}, not in doubt; nothing was changed")
         if outcome == "abandon":
-            self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention / 1e6, quiet=True)
+            self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention_us / 1e6, quiet=True)
         else:
             self._decide(self.log(record), outcome, result)  # refuses a wrong decision while nothing is changed yet
-            self.store.resolve(self.scope, id, "retry", retention=self._policy.unfinished_retention / 1e6, quiet=True)
+            self.store.resolve(
+                self.scope, id, "retry", retention=self._policy.unfinished_retention_us / 1e6, quiet=True
+            )
             run_sync(self._write_decision(self.prepare_run(encode_key(id)), outcome, result))
         who = who or "this program"
         logger.warning("saga %s %s was resolved as %s by %s", self.name, show(id), outcome, who)

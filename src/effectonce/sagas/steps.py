@@ -153,7 +153,7 @@ class StepRun(Run, eq=False):
     @property
     def min_retention(self) -> int:
         """The saga's retention. Guards inside a step keep records at least as long, so that no effect is repeated."""
-        return self.policy.retention
+        return self.policy.retention_us
 
 
 class StepCall(Struct, eq=False):

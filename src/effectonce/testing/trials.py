@@ -222,7 +222,7 @@ class IdempotenceTrials:
         #: How far the clock of the store is advanced between deliveries; a handler without a store of ours has none.
         self._redelivery_pause = HOUR_US if self._stores else 0
         if policy is not None:
-            self._redelivery_pause = policy.lease * 2
+            self._redelivery_pause = policy.lease_us * 2
         #: What the mode allows: a second effect after a delivery that recorded nothing, or during a delivery.
         self._may_rerun = bool(self._stores) and not strict
         self._may_overlap = policy is not None and policy.seen_set and not strict

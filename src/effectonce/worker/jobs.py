@@ -1,33 +1,20 @@
-"""A delivery in flight, and what is written on it when it becomes a dead letter."""
+"""`Job`: a delivery in flight."""
 
 from __future__ import annotations
 
-import json
-import socket
-import time
-from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from effectonce.contracts import Delivery
 from effectonce.core.codec import STORED_NONE
 from effectonce.core.guarded_call.run import Run
-from effectonce.errors import EffectOnceError, show
 from effectonce.message import Message
 
 from .routes import HandlerRoute
 
-CAUSE: Final = "eo-dead"
-"""The header of a dead letter that says why it is one, as JSON."""
-
 ATTEMPTS: Final = "eo-used-attempts"
 """The header of a redriven message that says how many attempts were counted before."""
-
-MAX_CAUSE_CHARS: Final = 1000
-
-HOST: Final = socket.gethostname()
 
 
 class Job(Struct, eq=False, gc=False):
@@ -65,68 +52,3 @@ class Job(Struct, eq=False, gc=False):
     def broker_attempt(self) -> int:
         """Which attempt this is by the broker's count of deliveries, less those that were given back untried."""
         return max(1, self.delivery.attempt - self.untried)
-
-
-POISON_TEXT: Final = (
-    "the last of {attempts} attempts never reported an outcome (its process probably crashed); fix the handler, then "
-    "redrive the message"
-)
-
-
-class Poison(EffectOnceError):
-    """Attempts at this message never reported an outcome, so often that the message probably ended their processes."""
-
-    code = "poison"
-
-
-class Cause(Struct, kw_only=True, omit_defaults=True):
-    """Why, where and how often: what a dead letter carries beside its exact bytes.
-
-    ``why`` is a stable code, of an error of ours or one of: unknown-type, poison (its attempts reported no outcome),
-    refused (the error is one that `Retry` does not try again). Times are seconds since the epoch.
-    """
-
-    why: str
-    text: str = ""
-    error: str = ""  # the class of what was raised
-    attempts: int = 0
-    worker: str = ""
-    host: str = ""
-    queue: str = ""
-    handler: str = ""
-    scope: str = ""
-    key: str = ""
-    first: float = 0.0  # when the first attempt was counted
-    last: float = 0.0
-
-    def brief(self) -> Cause:
-        """The shortest cause that still says why."""
-        return Cause(why=self.why, attempts=self.attempts)
-
-    def header(self) -> dict[str, str]:
-        # ASCII, since not every broker's headers can hold more.
-        return {CAUSE: json.dumps(msgspec.to_builtins(self))}
-
-
-def cause_of(error: BaseException, why: str = "", **where: Any) -> Cause:
-    """Describe ``error`` as a cause; ``why`` overrides the code of the error."""
-    code = why or (error.code if isinstance(error, EffectOnceError) else "raised")
-    return Cause(
-        why=code,
-        text=show(error, MAX_CAUSE_CHARS),
-        error=f"{type(error).__module__}:{type(error).__qualname__}",
-        host=HOST,
-        last=round(time.time(), 3),
-        **where,
-    )
-
-
-_decoder = msgspec.json.Decoder(Cause)
-
-
-def read_cause(headers: Mapping[str, str]) -> Cause | None:
-    """The cause that a dead letter carries; None where another program has put it there."""
-    try:
-        return _decoder.decode(headers[CAUSE])
-    except (KeyError, msgspec.DecodeError):
-        return None

@@ -27,8 +27,9 @@ from effectonce.store import Store
 
 from . import forwarding
 from .background_tasks import Fail, wait_for_either
+from .causes import CauseCode, Poison
 from .handler_pool import HandlerPool
-from .jobs import POISON_TEXT, Job, Poison
+from .jobs import Job
 from .pause import Pause
 from .quarantine import Quarantine
 from .queue_consumer import QueueConsumer
@@ -41,7 +42,7 @@ MIN_DUPLICATE_DELAY_S: Final = 0.05
 """The shortest delay of a duplicate whose first delivery is running."""
 
 #: Why a claim was refused for good, as a dead letter says it.
-_REFUSAL_CODES: Final = {
+_REFUSAL_CODES: Final[dict[str, CauseCode]] = {
     "failed": "permanent-failure",
     "exhausted": "attempts-exhausted",
     "in_doubt": "in-doubt",
@@ -57,7 +58,7 @@ class LeaseExecutor:
         consumer: QueueConsumer,
         routes: Sequence[HandlerRoute],
         store: Store,
-        batchers: tuple[StoreBatcher, StoreBatcher],
+        batchers: Sequence[StoreBatcher],
         quarantine: Quarantine,
         publish: Publish,
         fail: Fail,
@@ -173,7 +174,7 @@ class LeaseExecutor:
         if answer.lapsed:
             if attempts > retry.max_crashes:
                 # Not released: its lease lapses, so that its duplicates are recognised as poison, too.
-                self._recorder.give_up(job, Poison(POISON_TEXT.format(attempts=attempts - 1)), attempts - 1)
+                self._recorder.give_up(job, Poison(attempts - 1), attempts - 1, "poison")
                 return False
             if not job.suspect:
                 # Given back until it can run alone: a crash that another message causes must not be counted against it.
@@ -187,9 +188,8 @@ class LeaseExecutor:
         return True
 
     def _give_up_exhausted(self, job: Job, attempts: int) -> None:
-        self._recorder.give_up(
-            job, AttemptsExhausted(f"all {attempts} attempts failed; fix the cause, then redrive the message"), attempts
-        )
+        error = AttemptsExhausted(f"all {attempts} attempts failed; fix the cause, then redrive the message")
+        self._recorder.give_up(job, error, attempts, "attempts-exhausted")
 
     def _release(self, claim: Claim, answer: Answer, suspect: Job | None = None) -> None:
         """Release a granted claim whose work does not start; then ``suspect`` may wait for its turn to run alone."""

@@ -17,10 +17,8 @@ from .jobs import ATTEMPTS, Job
 from .routes import HandlerRoute
 
 
-class UnknownType(EffectOnceError):
+class UnknownType(EffectOnceError, code="unknown-type"):
     """No handler of the queue takes messages of this type."""
-
-    code = "unknown-type"
 
 
 class MessageReader:

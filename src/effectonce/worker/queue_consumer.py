@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 from effectonce.contracts import Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
@@ -19,8 +19,9 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceE
 from effectonce.values.backoff import Backoff
 
 from .attempt_counts import AttemptCounts
+from .causes import Cause, CauseCode, cause_of
 from .handler_pool import HandlerPool
-from .jobs import Cause, Job, cause_of
+from .jobs import Job
 from .lanes import DELAY_STEP_S, DelayedLanes, Lanes
 from .message_reader import MessageReader, UnknownType
 from .settler import Settler
@@ -176,8 +177,9 @@ class QueueConsumer:
         if isinstance(error, ConfigurationError):
             outcome = "fail"  # the program is wrong, not the message
         if outcome == "dead":
-            why = "" if isinstance(error, EffectOnceError) else "undecodable"  # a callable for the key, or a validator
-            self.settler.dead_letter(delivery, cause_of(error, why, attempts=delivery.attempt))
+            # An error that is not ours comes from a callable for the key, or from a validator.
+            why: CauseCode = cast(CauseCode, error.code) if isinstance(error, EffectOnceError) else "undecodable"
+            self.settler.dead_letter(delivery, cause_of(error, why, delivery.attempt))
         elif outcome == "delete":
             log.warning("queue %s: deleted: %s", self.queue, error)
             self.settler.ack([delivery])

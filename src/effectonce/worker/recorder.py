@@ -20,10 +20,12 @@ from effectonce.record import Remember, Reply, Settlement
 from effectonce.store import Store
 
 from .background_tasks import BackgroundTasks, Fail
+from .causes import CauseCode, cause_of
 from .handler_pool import is_failure
-from .jobs import Job, cause_of
+from .jobs import Job
 from .pause import Pause
 from .queue_consumer import QueueConsumer
+from .routes import GiveUp, RetryAfter
 
 log = logging.getLogger("effectonce")
 
@@ -162,21 +164,21 @@ class Recorder:
         assert run is not None
         await finish.abort(run, self._client, error)
         self._leased_runs.discard(run)
-        step = job.route.next_step(error, job.attempt)
-        if not failed and step not in ("permanent-failure", "in-doubt"):
-            self._consumer.redeliver(job, 0.0)  # cancelled, or it ended this process: the message is not to blame
-        elif isinstance(step, str):
-            await self._dead_letter(job, error, job.attempt, step)
-        else:
-            self._consumer.redeliver(job, step, tried=True)
+        decision = job.route.decide_failure(error, job.attempt)
+        if isinstance(decision, GiveUp) and (failed or decision.why in ("permanent-failure", "in-doubt")):
+            await self._dead_letter(job, error, job.attempt, decision.why)
+        elif failed and isinstance(decision, RetryAfter):
+            self._consumer.redeliver(job, decision.seconds, tried=True)
+        else:  # cancelled, or it ended this process: the message is not to blame
+            self._consumer.redeliver(job, 0.0)
 
-    def give_up(self, job: Job, error: Exception, attempts: int, why: str = "") -> None:
+    def give_up(self, job: Job, error: Exception, attempts: int, why: CauseCode) -> None:
         """Move ``job`` to the dead letters, without another attempt."""
         self._background.spawn(self._dead_letter(job, error, attempts, why))
 
-    async def _dead_letter(self, job: Job, error: BaseException, attempts: int, why: str) -> None:
+    async def _dead_letter(self, job: Job, error: BaseException, attempts: int, why: CauseCode) -> None:
         """Move ``job`` to the dead letters, with the time of its first attempt where its record knows that."""
-        cause = cause_of(error, why, attempts=max(0, attempts))
+        cause = cause_of(error, why, max(0, attempts))
         try:
             record = await asyncio.to_thread(self._store.get, job.route.policy.scope, job.key)
             cause.first = record.created_at / 1e6 if record is not None else 0.0

@@ -6,7 +6,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -22,6 +22,8 @@ from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.queue_names import require_name
 
+from .causes import CauseCode
+
 #: Handlers at once, where none are given: in the loop, in threads, in transactions, in transactions of many.
 ASYNC_CONCURRENCY = 100
 SYNC_CONCURRENCY = 16
@@ -31,6 +33,18 @@ DEFAULT_LEASE: Duration = "30s"
 
 Permanent = tuple[type[BaseException], ...]
 Outgoing = list[Message[Any]]
+
+
+class RetryAfter(NamedTuple):
+    """Deliver the message again, for another attempt, after ``seconds``."""
+
+    seconds: float
+
+
+class GiveUp(NamedTuple):
+    """Move the message to the dead letters."""
+
+    why: CauseCode
 
 
 class HandlerRoute(Struct, kw_only=True, eq=False):
@@ -48,21 +62,20 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
     concurrency: int
     batch: bool
     to: str | None  # the queue that the messages which it returns are sent to
-    fits_lease: bool  # none was given: it may be cut to fit the broker's ack window
+    has_default_lease: bool  # then it may be cut to fit the broker's ack window
     key: Extract | None  # None: the message's own
     fingerprint: Extract | Literal["data"] | None  # what of a message is the same in its duplicates; None: not compared
 
-    def next_step(self, error: BaseException, attempt: int) -> float | str:
-        """Decide about a message whose attempt number ``attempt`` raised ``error``: after how many seconds it is tried
-        again, or, as a dead letter's code, why it is not."""
+    def decide_failure(self, error: BaseException, attempt: int) -> RetryAfter | GiveUp:
+        """Decide what becomes of a message whose attempt number ``attempt`` raised ``error``."""
         if isinstance(error, self.policy.permanent) and not isinstance(error, EffectOnceError):
-            return "permanent-failure"
+            return GiveUp("permanent-failure")
         if self.policy.doubt_on_error:
-            return "in-doubt"
+            return GiveUp("in-doubt")
         delay = self.retry.after(error, attempt)
         if delay is not None:
-            return delay
-        return "refused" if self.retry.refuses(error) else "attempts-exhausted"
+            return RetryAfter(delay)
+        return GiveUp("refused" if self.retry.refuses(error) else "attempts-exhausted")
 
 
 class HandlerOptions(Struct, kw_only=True, frozen=True):
@@ -125,7 +138,7 @@ def make_route(
         concurrency=options.concurrency or _default_concurrency(is_async(function), transactional, options.batch),
         batch=options.batch,
         to=None if options.to is None else require_name(options.to),
-        fits_lease=options.lease is None,
+        has_default_lease=options.lease is None,
         key=None if options.key is None else extractor(options.key, function),
         fingerprint=_fingerprint(options.fingerprint, function),
     )
@@ -205,8 +218,10 @@ def _readable(type_: Any, function: Any) -> Any:
 def _fingerprint(
     spec: FingerprintSpec | Literal[False] | None, function: Callable[..., Any]
 ) -> Extract | Literal["data"] | None:
-    if spec is False or spec is None:
-        return None if spec is False else "data"
+    if spec is False:
+        return None
+    if spec is None:
+        return "data"
     extract = extractor(spec, function, name="fingerprint")
     return lambda args, kwargs: fingerprints(extract(args, kwargs))
 

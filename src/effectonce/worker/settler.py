@@ -16,7 +16,7 @@ from effectonce.contracts import AckBuffer, Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
 
-from .jobs import Cause
+from .causes import Cause
 
 log = logging.getLogger("effectonce")
 

@@ -23,12 +23,13 @@ from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, Tr
 from effectonce.record import Answer
 
 from .background_tasks import Fail, wait_for_either
+from .causes import Poison, cause_of
 from .handler_pool import HandlerPool
-from .jobs import POISON_TEXT, Job, Poison, cause_of
+from .jobs import Job
 from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
-from .routes import HandlerRoute
+from .routes import GiveUp, HandlerRoute
 from .transaction_runner import FATAL, TransactionRunner, WorkUnit
 
 MAX_BATCH: Final = 50
@@ -114,7 +115,7 @@ class TransactionExecutor:
         if limit is None or job.broker_attempt <= limit:
             return False
         error = AttemptsExhausted(f"all {limit} attempts failed; fix the cause, then redrive the message")
-        self._consumer.dead_letter(job, cause_of(error, attempts=job.broker_attempt - 1))
+        self._consumer.dead_letter(job, cause_of(error, "attempts-exhausted", job.broker_attempt - 1))
         return True
 
     # -- ending
@@ -179,20 +180,19 @@ class TransactionExecutor:
             self._fail(error)
             consumer.redeliver(job, 0.0)
         elif isinstance(error, PayloadMismatch):
-            consumer.dead_letter(job, cause_of(error, attempts=attempt))
+            consumer.dead_letter(job, cause_of(error, "payload-mismatch", attempt))
         elif isinstance(error, AttemptsExhausted):
             tried = max(attempt - 1, retry.max_crashes)
-            text = POISON_TEXT.format(attempts=tried)
-            consumer.dead_letter(job, cause_of(Poison(text), attempts=tried))
+            consumer.dead_letter(job, cause_of(Poison(tried), "poison", tried))
         elif isinstance(error, InProgress):
             consumer.redeliver(job, error.retry_after)
         elif isinstance(error, _DATABASE_ERRORS):
             self._pool_of[job.route].waiting.appendleft(job)
             self._pause.begin(error)
-        elif isinstance(step := job.route.next_step(error, attempt), str):
-            consumer.dead_letter(job, cause_of(error, step, attempts=attempt))
+        elif isinstance(decision := job.route.decide_failure(error, attempt), GiveUp):
+            consumer.dead_letter(job, cause_of(error, decision.why, attempt))
         else:
-            consumer.redeliver(job, step, tried=True)
+            consumer.redeliver(job, decision.seconds, tried=True)
 
     def _make_progress(self, unit: WorkUnit) -> None:
         """``unit`` has ended: start the next suspect and waiting jobs; while draining, notice when nothing runs."""

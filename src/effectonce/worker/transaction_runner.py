@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
@@ -42,12 +43,15 @@ FATAL: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
 
 
 class RouteInbox(Inbox):
-    """``inbox`` under the scope of a handler. What it is asked about are jobs, which know their key and fingerprint."""
+    """``inbox`` under the scope of a handler. It takes jobs where `Inbox` takes messages.
 
-    def __init__(self, inbox: Inbox, scope: str, retention: int) -> None:
+    It copies the attributes of ``inbox``, whatever they are: so a setting that is added to `Inbox` is copied, too.
+    """
+
+    def __init__(self, inbox: Inbox, scope: str, retention_us: int) -> None:
         self.__dict__.update(inbox.__dict__)
         self.scope = scope
-        self.retention_us = retention
+        self.retention_us = retention_us
 
     def key_for(self, message: Job, payload: object = ...) -> InboxKey:
         return self.make_key(message.key, message.fingerprints)
@@ -88,7 +92,7 @@ class TransactionRunner:
         # A redelivered message was already tried once, uncounted: allow it one crash fewer.
         self._handler_if_maybe_tried = transactional(max(1, route.retry.max_crashes))
         self._handler_if_redelivered = transactional(max(1, route.retry.max_crashes - 1))
-        self._starts_to_take_back: set[str] = set()  # keys whose start is still counted, though its outcome is known
+        self._starts_to_forget: set[str] = set()  # keys whose start is counted, though its outcome is known
 
     async def check(self) -> None:
         """Whether the database can keep its promise."""
@@ -117,25 +121,25 @@ class TransactionRunner:
             if unit.waits_for_failed(at):
                 continue
             try:
-                if job.key in self._starts_to_take_back and not await self._take_back_start(job):
-                    raise _database_away()
+                if job.key in self._starts_to_forget and not await self._forget_start(job):
+                    raise ConnectionLost(
+                        "the database does not answer: the count of a started attempt could not be reset; that is "
+                        "retried before the next attempt"
+                    )
                 if self.route.is_async:
                     await self._handler_for(job).run_async(job)
                 else:
                     self._handler_for(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
-                if (
-                    job.suspect
-                    and not isinstance(error, AttemptsExhausted)
-                    and job.key not in self._starts_to_take_back
-                ):
-                    await self._take_back_start(job)
+                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._starts_to_forget:
+                    await self._forget_start(job)
                 if not is_failure(error):
                     raise
                 unit.errors[at] = error
 
     async def _run_batch(self, unit: WorkUnit) -> bool:
-        """Run all of ``unit`` in one transaction. Returns False where it is undone, and to be redone one by one."""
+        """Run all of ``unit`` in one transaction. Returns whether the unit is settled: all of its jobs are committed,
+        or all have failed because of the database. False: it was rolled back; redo its jobs one by one."""
         batch = Batch(self.plain)
         while True:
             try:
@@ -153,35 +157,44 @@ class TransactionRunner:
                     raise  # nothing can be awaited any more; the connection's end undoes it
                 pause = await batch.abort(error)
                 if pause is None:
-                    return _fail_all(unit, batch, error)
+                    if not is_failure(error):
+                        raise
+                    known = batch.translated_error or error
+                    if isinstance(known, (ConnectionLost, *FATAL)):
+                        unit.errors[:] = [known] * len(unit.jobs)
+                        return True
+                    if isinstance(error, ConfigurationError):
+                        log.error("a batch is redone one by one: %s", error)
+                    return False
             if self.route.is_async:
                 await asyncio.sleep(pause)
             else:
                 time.sleep(pause)  # noqa: ASYNC251  # on a thread of its own
 
-    async def _take_back_start(self, job: Job) -> bool:
-        """Take the counted start of ``job`` back, since its outcome is known: only starts that never reported one stay
-        counted. Returns False where the database did not answer; it is repeated before the next attempt."""
-
-        async def forget_attempts(session: DriverAdapter) -> None:
-            await self.inbox.table(session).forget_attempts(session, self.inbox.key_for(job))
-            await session.commit()
-
-        self._starts_to_take_back.add(job.key)
+    async def _forget_start(self, job: Job) -> bool:
+        """Reset the count of the starts of ``job``, since its outcome is known: only starts that never reported one
+        stay counted. Returns False if the database did not answer; it is repeated before the next attempt."""
+        self._starts_to_forget.add(job.key)
         try:
-            await InboxTransaction(self.plain).run_once(forget_attempts)
+            await InboxTransaction(self.plain).run_once(partial(self.forget_attempts, job))
         except Exception as error:
             log.warning("the start of an attempt at key %s stays counted: %s", show(job.key), error)
             return False
-        self._starts_to_take_back.discard(job.key)
+        self._starts_to_forget.discard(job.key)
         return True
+
+    async def forget_attempts(self, job: Job, session: DriverAdapter) -> None:
+        """Reset the count of the starts of ``job``, and commit."""
+        await self.inbox.table(session).forget_attempts(session, self.inbox.key_for(job))
+        await session.commit()
 
 
 class Batch(InboxTransaction):
-    """The transaction of several jobs. Their rows are inserted first, so it is seen to that they are committed with the
-    effects of all of them, or not at all: by a handler that ends the transaction itself, too."""
+    """The transaction of several jobs. All of their rows are inserted first, then the handlers run. If a handler ends
+    the transaction itself, `roll_back` deletes the rows that it committed for jobs whose effects it may not have
+    committed."""
 
-    _keys: dict[Job, InboxKey]  # of those that run, and have not been seen to run to their end
+    _uncertain_keys: dict[Job, InboxKey]  # of the jobs whose effects a handler that ends it may not have committed
 
     async def begin(self, jobs: Sequence[Job]) -> list[Job]:
         """Begin, and insert one row per key, sorted by key so that two batches never deadlock. Returns the jobs whose
@@ -192,15 +205,16 @@ class Batch(InboxTransaction):
         keys = [inbox.key_for(job) for job in by_key]
         answers = await inbox.record_many(session, keys)
         firsts = {job: key for job, key, first in zip(by_key, keys, answers, strict=True) if first}
-        self._keys = {job: firsts[job] for job in jobs if job in firsts}
+        self._uncertain_keys = {job: firsts[job] for job in jobs if job in firsts}
         await self.mark()
-        return list(self._keys)
+        return list(self._uncertain_keys)
 
     async def check_still_open(self, job: Job) -> None:
-        """Its handler has returned."""
+        """Check, when the handler of ``job`` has returned, that it left the transaction open. Raises
+        `ConfigurationError` if not."""
         if await self.session.has_ended():
-            for ran in list(self._keys):  # these have run to their end, so all of their effects are committed
-                del self._keys[ran]
+            for ran in list(self._uncertain_keys):  # these have run to their end: all of their effects are committed
+                del self._uncertain_keys[ran]
                 if ran is job:
                     break
             raise self._ended_error(job)
@@ -208,7 +222,7 @@ class Batch(InboxTransaction):
     async def finish(self) -> None:
         session = self.session
         if not await session.is_marked(release=True):
-            raise self._ended_error(*list(self._keys)[:1])
+            raise self._ended_error(*list(self._uncertain_keys)[:1])
         self._is_marked = False
         await self.commit()
 
@@ -223,7 +237,7 @@ class Batch(InboxTransaction):
         committed: else their messages would be lost."""
         table = self.handler.inbox.table(session)
         await session.begin()
-        committed = [key for key in self._keys.values() if await table.is_ours(session, key)]
+        committed = [key for key in self._uncertain_keys.values() if await table.is_ours(session, key)]
         await table.forget_many(session, committed)
         await session.commit()
 
@@ -236,48 +250,23 @@ class Batch(InboxTransaction):
 
 
 def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | None]:
-    """Make what runs the jobs of ``route``. It has the name of its handler, which the errors of the inbox say."""
+    """Make the function that runs the jobs of ``route``. The errors of the inbox call it by the handler's name."""
     handle: Callable[[Any, Job], Awaitable[None] | None]
     if route.is_async:
 
         async def handle(connection: Any, job: Job) -> None:
-            await _run_async_handler(connection, job)
+            current_run.set(job.run)
+            job.started_at = time.monotonic()
+            await job.route.function(connection, job.message)
 
     else:
 
         def handle(connection: Any, job: Job) -> None:
-            _run_handler(connection, job)
+            current_run.set(job.run)
+            job.started_at = time.monotonic()
+            value = job.route.function(connection, job.message)
+            if type(value) in LAZY or hasattr(value, "__await__"):
+                refuse_lazy(job.route.function, value)
 
     handle.__qualname__ = route.name
     return handle
-
-
-def _run_handler(connection: Any, job: Job) -> None:
-    current_run.set(job.run)
-    job.started_at = time.monotonic()
-    value = job.route.function(connection, job.message)
-    if type(value) in LAZY or hasattr(value, "__await__"):
-        refuse_lazy(job.route.function, value)
-
-
-async def _run_async_handler(connection: Any, job: Job) -> None:
-    current_run.set(job.run)
-    job.started_at = time.monotonic()
-    await job.route.function(connection, job.message)
-
-
-def _database_away() -> ConnectionLost:
-    return ConnectionLost("the database does not answer: a counted start could not be taken back; that is tried first")
-
-
-def _fail_all(unit: WorkUnit, batch: Batch, error: BaseException) -> bool:
-    """A batch has failed. Returns True where the database is why: then all of its jobs have, and none is redone."""
-    if not is_failure(error):
-        raise error
-    known = batch.translated_error or error
-    if isinstance(known, (ConnectionLost, *FATAL)):
-        unit.errors[:] = [known] * len(unit.jobs)
-        return True
-    if isinstance(error, ConfigurationError):
-        log.error("a batch is redone one by one: %s", error)
-    return False

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from effectonce.broker import Broker
@@ -27,18 +28,20 @@ from .message_reader import MessageReader
 from .quarantine import Quarantine, SuspectTurns
 from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, Resumable
-from .redrive_preview import InboxRedrivePreview, RedrivePreview, StoreRedrivePreview
+from .redrive_records import InboxRedrive, RedriveRecords, StoreRedrive
 from .routes import HandlerOptions, HandlerRoute, make_route
-from .run import Companion, WorkerRun
 from .startup_checks import check_spans, fit_lease
 from .transaction_executor import MAX_BATCH, TransactionExecutor
 from .transaction_runner import RouteInbox, TransactionRunner
+from .worker_run import Companion, WorkerRun
 
 log = logging.getLogger("effectonce")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PREFETCH = 1000
+BROKER_PREFETCH_FACTOR = 1.5
+"""Jobs that have run and wait for their ack still count at the broker, and no longer in the worker's own prefetch."""
 
 
 class Worker:
@@ -101,9 +104,9 @@ class Worker:
         self.envelope = envelope if envelope is not None else broker.envelope
         self.routes: list[HandlerRoute] = []
         self._prefetch = prefetch
-        self._drain = micros(drain, "drain") / 1e6
+        self._drain_s = micros(drain, "drain") / 1e6
         self._unknown: Unknown = unknown
-        self.redrive_within = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
+        self.redrive_within_s = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
         #: Where /metrics, /healthz and /readyz are served.
         self.listen = listen
         self.tracer: HandlerTracer | None = None
@@ -188,7 +191,7 @@ class Worker:
             if self.store is not None:
                 self.store.take_scope(route.policy.scope, function)
             elif self.inbox is not None and self._connect is not None:
-                inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention)
+                inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention_us)
                 self._runners[route] = TransactionRunner(route, inbox, self._connect)
             if self.tracer is not None:
                 route.function = self.tracer.trace_handler(queue, function)
@@ -235,7 +238,7 @@ class Worker:
             raise ConfigurationError("this worker has no handlers; decorate one with @worker.handler('queue')")
         if self._current_run is not None:
             raise ConfigurationError("this worker is serving already; make another one for another event loop")
-        run = self._current_run = WorkerRun(self.name, self._companions, self._drain)
+        run = self._current_run = WorkerRun(self.name, self._companions, self._drain_s)
         try:
             with self._endpoints():
                 await run.serve(self.check, lambda: self._open_consumers(run))
@@ -251,14 +254,17 @@ class Worker:
         capabilities = self.broker.capabilities
         for route in self.routes:
             fit_lease(route, capabilities)
-            check_spans(route, capabilities, self.redrive_within)
+            check_spans(route, capabilities, self.redrive_within_s)
         if (store := self.store) is not None:
             await _wait_until_up(f"store {store!r}", lambda: asyncio.to_thread(store.check))
         for runner in self._runners.values():
             await _wait_until_up(f"database of {runner.route.name}", runner.check)
         for queue in self.queues:
-            await _wait_until_up(f"queue {queue}", lambda: self.broker.backend.declare(queue, group=self.name))  # noqa: B023
-            await _wait_until_up(f"queue {queue}", lambda: self.broker.backend.check(queue, group=self.name))  # noqa: B023
+            await _wait_until_up(f"queue {queue}", partial(self._prepare_queue, queue))
+
+    async def _prepare_queue(self, queue: str) -> None:
+        await self.broker.backend.declare(queue, group=self.name)
+        await self.broker.backend.check(queue, group=self.name)
 
     @property
     def queues(self) -> list[str]:
@@ -281,7 +287,7 @@ class Worker:
 
     @property
     def phase(self) -> Literal["stopped", "starting", "running", "draining"]:
-        """Where it is between two `serve`: checking, consuming, or coming to its end."""
+        """Which part of `serve` it is in; ``stopped`` outside of it."""
         if self._current_run is None:
             return "stopped"
         if self._current_run.stopping:
@@ -291,9 +297,7 @@ class Worker:
     def _endpoints(self) -> AbstractContextManager[Any]:
         if self.listen is None:
             return nullcontext()
-        from effectonce.telemetry.endpoints import (
-            Endpoints,  # which stands above the tools, and is for those who ask for it
-        )
+        from effectonce.telemetry.endpoints import Endpoints  # only on demand: telemetry stands above the tools
 
         return Endpoints(self, self.listen)
 
@@ -303,9 +307,9 @@ class Worker:
         """Make a reader for the messages of ``queue``."""
         return MessageReader([route for route in self.routes if route.queue == queue], self.envelope)
 
-    def redrive_preview(self) -> RedrivePreview:
-        """Make a preview, which says what would become of a message."""
-        return InboxRedrivePreview(self._runners) if self.store is None else StoreRedrivePreview(self.store)
+    def redrive_records(self) -> RedriveRecords:
+        """Make what reads and changes the records of a message that is redriven."""
+        return InboxRedrive(self._runners) if self.store is None else StoreRedrive(self.store)
 
     def transaction_runner(self, route: HandlerRoute) -> TransactionRunner | None:
         """What runs the transactions of ``route``; None where the worker has ``store=``."""
@@ -322,7 +326,7 @@ class Worker:
         capabilities = self.broker.capabilities
         quarantine, turns = Quarantine(run.loop), SuspectTurns()
         if self.store is not None:
-            run.batchers = batchers = self.store.runtime.open_batchers(run.fail)
+            run.batchers = self.store.runtime.open_batchers(run.fail)
         consumers = []
         for queue in self.queues:
             routes = [route for route in self.routes if route.queue == queue]
@@ -331,7 +335,7 @@ class Worker:
             consumer = QueueConsumer(
                 queue,
                 self.name,
-                self.broker.backend.consumer(queue, group=self.name, prefetch=prefetch * 3 // 2),
+                self.broker.backend.consumer(queue, group=self.name, prefetch=int(prefetch * BROKER_PREFETCH_FACTOR)),
                 self.reader(queue),
                 prefetch=prefetch,
                 batch=capabilities.batch,
@@ -344,7 +348,7 @@ class Worker:
             )
             if self.store is not None:
                 consumer.executor = LeaseExecutor(
-                    consumer, routes, self.store, batchers, quarantine, self.broker.apublish, run.fail
+                    consumer, routes, self.store, run.batchers, quarantine, self.broker.apublish, run.fail
                 )
             else:
                 runners = [self._runners[route] for route in routes]

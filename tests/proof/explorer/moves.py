@@ -89,7 +89,9 @@ def _deliveries(simulation: Simulation, order: list[Process]) -> list[Move]:
 
 
 def _beat_is_due(process: Process) -> bool:
-    return any(run.lease_requested_at + run.policy.lease * 0.25e-6 <= run.runtime.monotonic() for run in process.leased)
+    return any(
+        run.lease_requested_at + run.policy.lease_us * 0.25e-6 <= run.runtime.monotonic() for run in process.leased
+    )
 
 
 def _time(simulation: Simulation, idle: bool) -> list[Move]:

@@ -66,9 +66,9 @@ async def begin(run: Run, client: StoreClient) -> None:
     except StoreUnavailable as error:
         run_without_store(run, error)
         return
-    if answer.kind == "in_progress" and run.policy.wait is not None:
+    if answer.kind == "in_progress" and run.policy.wait_s is not None:
         # Outside the `try`: if the store fails now, on_store_error="run" must not start a handler beside the first one.
-        answer = await _wait_for_other_delivery(run, client, run.policy.wait)
+        answer = await _wait_for_other_delivery(run, client, run.policy.wait_s)
     take_answer(run, answer)
 
 
@@ -105,7 +105,7 @@ def take_answer(run: Run, answer: Answer) -> None:
         runtime = run.runtime
         run.answer, run.token = answer, answer.token
         runtime.leased_runs.add(run)  # from now on the heartbeat renews its lease
-        runtime.heartbeat.cover(run.policy.lease)
+        runtime.heartbeat.cover(run.policy.lease_us)
         run.started_at = runtime.monotonic()
         run.emit("claimed", "lapsed" if answer.lapsed else "", run.started_at - run.lease_requested_at)
     elif answer.kind == "absent":  # mode S: no claim, no lease, and no attempt is counted

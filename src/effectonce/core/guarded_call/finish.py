@@ -98,7 +98,7 @@ def make_completion(run: Run, result: bytes | None) -> Settlement | Remember:
     if tracer is not None and result is not None:
         result = with_trace(result, run.trace or tracer.current_context())
     result = run.seal(result)
-    retention = policy.retention if run.parent is None else max(policy.retention, run.parent.min_retention)
+    retention = policy.retention_us if run.parent is None else max(policy.retention_us, run.parent.min_retention)
     if policy.seen_set:
         return Remember(
             scope=policy.scope,
@@ -125,10 +125,10 @@ async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
         return
     if not run.holds_claim:  # interrupted before its claim was answered
         return
-    settlement = run.settlement("in_doubt" if policy.doubt_on_error else "free", policy.unfinished_retention)
+    settlement = run.settlement("in_doubt" if policy.doubt_on_error else "free", policy.unfinished_retention_us)
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
         settlement.state = "failed"
-        settlement.retention = max(policy.retention, run.min_retention)
+        settlement.retention = max(policy.retention_us, run.min_retention)
         settlement.error = run.seal(encode_error(error))
     await _settle(run, client, settlement, type(error).__name__)
 
@@ -144,7 +144,7 @@ async def settle_unfinished(
     run.end_handler()
     if not run.protected or not run.holds_claim:
         return True
-    settlement = run.settlement(state, run.policy.unfinished_retention)
+    settlement = run.settlement(state, run.policy.unfinished_retention_us)
     settlement.note = note
     return await _settle(run, client, settlement, why)
 

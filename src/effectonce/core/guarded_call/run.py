@@ -19,29 +19,26 @@ SEEN_SET_GENERATION: Final = -1  # mode S claims no generation, so this one is i
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """The settings of one guard. Never written into a store: two guards on one store keep their own.
-
-    ``lease``, ``retention`` and ``unfinished_retention`` are in microseconds, ``wait`` and ``max_run`` in seconds.
-    """
+    """The settings of one guard. Never written into a store: two guards on one store keep their own."""
 
     scope: str
     codec: Codec
     seen_set: bool = False  # mode S: no claim, only a record of each success
-    lease: int = 30_000_000
-    retention: int = 15 * 86_400_000_000
+    lease_us: int = 30_000_000
+    retention_us: int = 15 * 86_400_000_000
     #: How long a record that is not finished is kept after its last change; 0: as long as a finished one.
-    unfinished_retention: int = 0
-    wait: float | None = None
+    unfinished_retention_us: int = 0
+    wait_s: float | None = None
     max_attempts: int = 0
-    max_run: float = 3600.0
+    max_run_s: float = 3600.0
     doubt_on_error: bool = False
     doubt_on_lapse: bool = False
     run_on_store_error: bool = False
     permanent: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.unfinished_retention:
-            force_setattr(self, "unfinished_retention", self.retention)
+        if not self.unfinished_retention_us:
+            force_setattr(self, "unfinished_retention_us", self.retention_us)
 
 
 class Run(Struct, eq=False, gc=False):
@@ -117,7 +114,7 @@ class Run(Struct, eq=False, gc=False):
 
         True once a renewal was refused, and also when the lease has run out without one getting through.
         """
-        return self.renewal_refused or self.lease_requested_at + self.policy.lease / 1e6 <= self.runtime.monotonic()
+        return self.renewal_refused or self.lease_requested_at + self.policy.lease_us / 1e6 <= self.runtime.monotonic()
 
     def provider_key(self, provider: str, *, account: str = "", operation: str = "", step: str = "") -> str:
         """The idempotency key to send to an outside API: the same for every attempt of this operation.
@@ -144,8 +141,8 @@ class Run(Struct, eq=False, gc=False):
             scope=policy.scope,
             key=self.stored_key,
             owner=self.owner,
-            lease=policy.lease,
-            retention=policy.unfinished_retention,
+            lease=policy.lease_us,
+            retention=policy.unfinished_retention_us,
             max_attempts=policy.max_attempts,
             doubt_on_lapse=policy.doubt_on_lapse,
             fingerprints=self.fingerprints,
@@ -159,8 +156,8 @@ class Run(Struct, eq=False, gc=False):
             key=self.stored_key,
             owner=self.owner,
             token=self.token,
-            lease=policy.lease,
-            retention=policy.unfinished_retention,
+            lease=policy.lease_us,
+            retention=policy.unfinished_retention_us,
         )
 
     def settlement(self, state: SettledState, retention: int, result: bytes | None = None) -> Settlement:

@@ -29,7 +29,7 @@ class WorkerRun:
     It belongs to the running event loop. Only `stop` may be called from other threads.
     """
 
-    def __init__(self, name: str, companions: Sequence[Companion], drain: float) -> None:
+    def __init__(self, name: str, companions: Sequence[Companion], drain_s: float) -> None:
         self.loop = asyncio.get_running_loop()
         #: One for each queue, once the checks have passed.
         self.consumers: list[QueueConsumer] = []
@@ -38,9 +38,9 @@ class WorkerRun:
         self.failure: BaseException | None = None
         self._name = name
         self._companions = companions
-        self._drain = drain
+        self._drain_s = drain_s
         self._stopping = asyncio.Event()
-        self._over = asyncio.Event()  # handlers that still run are cancelled
+        self._drain_ended = asyncio.Event()  # set: handlers that still run are cancelled
 
     @property
     def stopping(self) -> bool:
@@ -52,10 +52,10 @@ class WorkerRun:
 
     def _stop(self) -> None:
         if self._stopping.is_set():
-            self._over.set()
+            self._drain_ended.set()
         else:
             self._stopping.set()
-            self.loop.call_later(self._drain, self._over.set)
+            self.loop.call_later(self._drain_s, self._drain_ended.set)
 
     def fail(self, error: BaseException) -> None:
         """Drain because of ``error``, which only a restart can mend."""
@@ -71,19 +71,19 @@ class WorkerRun:
         """Wait for ``check`` to pass, then consume until `stop`; raise the `failure` where there is one."""
         if not await self._finish_unless_stopped(check()) or self.stopping:
             return
-        companions: list[asyncio.Task[None]] = []
+        companion_tasks: list[asyncio.Task[None]] = []
         try:
             self.consumers = open_consumers()
-            companions += [self._spawn_beside(companion.serve()) for companion in self._companions]
+            companion_tasks += [self._spawn_companion(companion.serve()) for companion in self._companions]
             for consumer in self.consumers:
                 consumer.start()
             log.info("worker %s consumes %s", self._name, ", ".join(consumer.queue for consumer in self.consumers))
             await self._stopping.wait()
         except BaseException:
-            self._over.set()  # a cancelled `serve` does not wait for handlers
+            self._drain_ended.set()  # a cancelled `serve` does not wait for handlers
             raise
         finally:
-            await self._close_in_any_case(companions)
+            await self._close_in_any_case(companion_tasks)
         if self.failure is not None:
             raise self.failure
 
@@ -103,7 +103,7 @@ class WorkerRun:
         working.result()
         return True
 
-    def _spawn_beside(self, work: Awaitable[Any]) -> asyncio.Task[None]:
+    def _spawn_companion(self, work: Awaitable[Any]) -> asyncio.Task[None]:
         return self.loop.create_task(self._report_failure(work))
 
     async def _report_failure(self, work: Awaitable[Any]) -> None:
@@ -112,22 +112,22 @@ class WorkerRun:
         except Exception as error:
             self.fail(error)
 
-    async def _close_in_any_case(self, companions: list[asyncio.Task[None]]) -> None:
+    async def _close_in_any_case(self, companion_tasks: list[asyncio.Task[None]]) -> None:
         """Close, also if `serve` is cancelled meanwhile: then handlers are not waited for. What was left open would
         keep its messages from other consumers."""
-        closing = self.loop.create_task(self._close(companions))
+        closing = self.loop.create_task(self._close(companion_tasks))
         cancellation: asyncio.CancelledError | None = None
         while not closing.done():
             try:
                 await asyncio.wait([closing])
             except asyncio.CancelledError as error:
-                self._over.set()
+                self._drain_ended.set()
                 cancellation = error
         closing.result()
         if cancellation is not None:
             raise cancellation
 
-    async def _close(self, beside: list[asyncio.Task[None]]) -> None:
+    async def _close(self, companion_tasks: list[asyncio.Task[None]]) -> None:
         for companion in self._companions:
             try:
                 stopping = companion.stop()
@@ -135,16 +135,16 @@ class WorkerRun:
                 self.fail(error)
             else:
                 if inspect.isawaitable(stopping):
-                    beside.append(self._spawn_beside(stopping))
-        await asyncio.gather(*(consumer.close(self._over) for consumer in self.consumers))
+                    companion_tasks.append(self._spawn_companion(stopping))
+        await asyncio.gather(*(consumer.close(self._drain_ended) for consumer in self.consumers))
         for batcher in dict.fromkeys(self.batchers):
             await batcher.close()
-        if beside:
-            over: asyncio.Task[Any] = asyncio.create_task(self._over.wait())
-            while beside and not over.done():
-                _, rest = await asyncio.wait([over, *beside], return_when=asyncio.FIRST_COMPLETED)
-                beside = [task for task in beside if task in rest]
-            for task in (over, *beside):
+        if companion_tasks:
+            drain_ended: asyncio.Task[Any] = asyncio.create_task(self._drain_ended.wait())
+            while companion_tasks and not drain_ended.done():
+                _, running = await asyncio.wait([drain_ended, *companion_tasks], return_when=asyncio.FIRST_COMPLETED)
+                companion_tasks = [task for task in companion_tasks if task in running]
+            for task in (drain_ended, *companion_tasks):
                 task.cancel()
-            await asyncio.wait([over, *beside])
+            await asyncio.wait([drain_ended, *companion_tasks])
         log.info("worker %s has stopped", self._name)

@@ -134,7 +134,7 @@ class RelayRun:
                 pause = min(pause * _POLL_GROWTH, settings.poll_s)
 
     async def _help_when_crowded(self, pump: RelayPump) -> None:
-        """Run rounds of a second pump while there are more rows than the first can publish."""
+        """Run rounds of the second pump while ``crowded`` is set: there are more rows than the first can publish."""
         signals = self.signals
         idle_rounds = 0
         while not signals.stopping:
@@ -144,7 +144,7 @@ class RelayRun:
             except (StoreUnavailable, Contention):  # the first pump reports it and waits
                 helped = False
             idle_rounds = 0 if helped else min(idle_rounds + 1, _HELPER_MAX_DOUBLINGS)
-            if idle_rounds:  # all rows may be of one line, which the first pump has leased
+            if idle_rounds:  # no rows for it: they may all belong to one line, which the first pump has leased
                 signals.crowded.clear()
                 await asyncio.sleep(_HELPER_PAUSE_S * 2**idle_rounds)
 
@@ -157,7 +157,8 @@ class RelayRun:
     # -- waking up
 
     def _wake(self) -> None:
-        """End the pump's sleep: a sender in this process has written a row and will soon commit. From any thread."""
+        """A sender in this process has written a row, and will soon commit: end the pump's sleep. Called from any
+        thread."""
         self.loop.call_soon_threadsafe(self.signals.rows_expected.set)
 
     async def _sleep(self, seconds: float) -> bool:

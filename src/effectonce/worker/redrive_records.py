@@ -1,9 +1,11 @@
-"""What would become of a dead letter if it were redriven now (F51): read from the records, which stay as they are."""
+"""The records of a redrive: what would become of a dead letter that is redriven now (F51), and the change that lets it
+run."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from effectonce.core.guarded_call import begin
@@ -37,24 +39,24 @@ _FATES: dict[str, Fate] = {
 }
 
 
-class RedrivePreview(Protocol):
-    """Looks into the records of one worker."""
+class RedriveRecords(Protocol):
+    """Reads and changes the records of one worker for a redrive."""
 
     async def predict(self, job: Job) -> tuple[Fate, int]:
-        """What would become of it, and how many attempts are counted so far."""
+        """Predict what would become of ``job``. Returns that, and how many attempts are counted so far."""
         ...
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
-        """Let it run as a new generation, whatever became of it before. False where there was nothing to reopen."""
+        """Let ``job`` run as a new generation, whatever became of it. Returns False if there was nothing to reopen."""
         ...
 
     async def reset_crash_count(self, job: Job) -> None:
-        """It is redriven: what is counted against it counts no longer."""
+        """Forget the attempts at ``job`` that never reported an outcome, so that a redrive of poison runs."""
         ...
 
 
-class StoreRedrivePreview:
-    """Modes L and S."""
+class StoreRedrive:
+    """Modes L and S: the records of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -73,18 +75,18 @@ class StoreRedrivePreview:
         return ("execute" if record is None else "resume"), attempts
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
-        scope, retention = job.route.policy.scope, job.route.policy.retention / 1e6
+        scope, retention = job.route.policy.scope, job.route.policy.retention_us / 1e6
         if fate == "in-doubt":
             await asyncio.to_thread(self._store.resolve, scope, job.key, "retry", retention=retention)
             return True
         return await asyncio.to_thread(self._store.forget, scope, job.key, retention=retention)
 
     async def reset_crash_count(self, job: Job) -> None:
-        """Nothing to do: the redriven message says how many attempts were counted before it."""
+        """Do nothing: the redriven message itself says how many attempts were counted before."""
 
 
-class InboxRedrivePreview:
-    """Mode T: asked of the table, in a transaction that is undone."""
+class InboxRedrive:
+    """Mode T: the rows of an inbox. A prediction inserts one in a transaction that is rolled back."""
 
     def __init__(self, runners: Mapping[HandlerRoute, TransactionRunner]) -> None:
         self._runners = runners
@@ -117,11 +119,5 @@ class InboxRedrivePreview:
         return await self._runners[job.route].run_beside(forget)
 
     async def reset_crash_count(self, job: Job) -> None:
-        """Forget the starts that never reported an outcome, so that a redrive of poison runs."""
-        inbox = self._runners[job.route].inbox
-
-        async def uncount(session: DriverAdapter) -> None:
-            await inbox.table(session).forget_attempts(session, inbox.key_for(job))
-            await session.commit()
-
-        await self._runners[job.route].run_beside(uncount)
+        runner = self._runners[job.route]
+        await runner.run_beside(partial(runner.forget_attempts, job))

@@ -1,0 +1,99 @@
+"""Why a message became a dead letter: the cause that is written on it, in a header."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from effectonce.errors import EffectOnceError, show
+
+CAUSE: Final = "eo-dead"
+"""The header of a dead letter that says why it is one, as JSON."""
+
+MAX_CAUSE_CHARS: Final = 1000
+
+HOST: Final = socket.gethostname()
+
+CauseCode = Literal[
+    "undecodable",  # the body is not a message, or the key cannot be taken from it
+    "forged-message",  # its signature is missing or wrong
+    "unknown-type",  # no handler of the queue takes its type
+    "missing-key",  # it has no key
+    "invalid-key",  # no store can keep its key
+    "key-too-long",
+    "payload-mismatch",  # its key was used before with another payload
+    "permanent-failure",  # its handler raised an error of ``permanent=``, now or in an earlier delivery
+    "refused",  # its handler raised an error that its `Retry` does not try again
+    "attempts-exhausted",  # every allowed attempt failed
+    "in-doubt",  # an attempt ended without saying whether its effect happened
+    "poison",  # its attempts reported no outcome: it probably ends its processes
+    "unsent",  # it is done, but what it returned (``to=``) could not be sent
+]
+"""Why a worker gives a message up. The codes are stable: operators filter by them."""
+
+
+class Poison(EffectOnceError, code="poison"):
+    """Attempts at this message never reported an outcome, so often that the message probably ended their processes."""
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(
+            f"the last of {attempts} attempts never reported an outcome (its process probably crashed); fix the "
+            "handler, then redrive the message"
+        )
+
+
+class Cause(Struct, kw_only=True, omit_defaults=True):
+    """Why, where and how often: what a dead letter carries beside its exact bytes.
+
+    ``why`` is a `CauseCode`, or what another program wrote. Times are seconds since the epoch.
+    """
+
+    why: str
+    text: str = ""
+    error: str = ""  # the class of what was raised
+    attempts: int = 0
+    worker: str = ""
+    host: str = ""
+    queue: str = ""
+    handler: str = ""
+    scope: str = ""
+    key: str = ""
+    first: float = 0.0  # when the first attempt was counted
+    last: float = 0.0
+
+    def brief(self) -> Cause:
+        """The shortest cause that still says why."""
+        return Cause(why=self.why, attempts=self.attempts)
+
+    def header(self) -> dict[str, str]:
+        # ASCII, since not every broker's headers can hold more.
+        return {CAUSE: json.dumps(msgspec.to_builtins(self))}
+
+
+def cause_of(error: BaseException, why: CauseCode, attempts: int) -> Cause:
+    """Describe ``error``, after which a message is given up, as a cause."""
+    return Cause(
+        why=why,
+        text=show(error, MAX_CAUSE_CHARS),
+        error=f"{type(error).__module__}:{type(error).__qualname__}",
+        attempts=attempts,
+        host=HOST,
+        last=round(time.time(), 3),
+    )
+
+
+_decoder = msgspec.json.Decoder(Cause)
+
+
+def read_cause(headers: Mapping[str, str]) -> Cause | None:
+    """The cause that a dead letter carries; None where another program has put it there."""
+    try:
+        return _decoder.decode(headers[CAUSE])
+    except (KeyError, msgspec.DecodeError):
+        return None
