@@ -81,7 +81,7 @@ class QueueConsumer:
     ) -> None:
         self.queue = queue
         self.stopping = False
-        self.in_flight: set[Job] = set()
+        self.in_flight: dict[Job, None] = {}  # in the order of their receipt
         self.finishing: set[Job] = set()  # jobs in flight that have run; others are received in their place
         self.received = 0  # deliveries, ever
         self.events = Events() if events is None else events
@@ -165,7 +165,7 @@ class QueueConsumer:
                 self.counts.add_untried(job)
                 self.settler.redeliver(delivery, delay)
                 continue
-            self.in_flight.add(job)
+            self.in_flight[job] = None
             if self._lanes.add(job):
                 self.executor.enqueue(job)
         self.executor.start()
@@ -212,7 +212,7 @@ class QueueConsumer:
         """Ack a job whose lane does not move on, since others of it have run together with it."""
         self.settler.ack([] if job.stale else [job.delivery])
         self.counts.forget(job)
-        self.in_flight.discard(job)
+        self.in_flight.pop(job, None)
         self._room.set()
 
     def redeliver(self, job: Job, delay: float, *, tried: bool = False) -> None:
@@ -231,7 +231,7 @@ class QueueConsumer:
                 self.counts.add_untried(waiting)
             if not waiting.stale:
                 self.settler.redeliver(waiting.delivery, delay + place * DELAY_STEP_S if delay else 0.0)
-            self.in_flight.discard(waiting)
+            self.in_flight.pop(waiting, None)
         self._advance(job)
 
     def dead_letter(self, job: Job, cause: Cause) -> None:
@@ -255,7 +255,7 @@ class QueueConsumer:
         following = self._lanes.remove_first(job.lane)
         if following is not None:
             self.executor.enqueue(following)
-        self.in_flight.discard(job)
+        self.in_flight.pop(job, None)
         self.finishing.discard(job)
         self._room.set()
         if job.suspect:
@@ -292,9 +292,10 @@ class QueueConsumer:
             while pool.waiting:
                 self.redeliver(pool.waiting.popleft(), 0.0)
         await self.executor.stop(over)
-        for job in tuple(self.in_flight):
-            self.in_flight.discard(job)
-            self.settler.redeliver(job.delivery, 0.0)
+        for job in self.in_flight:  # in this order: some brokers requeue as they are asked to
+            if not job.stale:
+                self.settler.redeliver(job.delivery, 0.0)
+        self.in_flight.clear()
         async with self.settler.sending:  # a batch under way ends first: cut off, it would be sent twice
             await _cancel(self._tasks)
         for last in (self.settler.send, self._consumer.flush, self._consumer.close):

@@ -121,11 +121,10 @@ class TransactionExecutor:
 
     def _settle(self, unit: WorkUnit) -> None:
         """Settle job by job: what is committed is acked, what failed waits, with what is behind it."""
-        jobs, errors = unit.jobs, unit.errors
-        for at, (job, error) in enumerate(zip(jobs, errors, strict=True)):
-            others = [other for other in jobs[at + 1 :] if other.lane == job.lane]
-            if unit.waits_for_failed(at):
+        for position, (job, error) in enumerate(zip(unit.jobs, unit.errors, strict=True)):
+            if unit.waits_for_failed(position):
                 continue  # it went back with the one that failed
+            others = _others_in_lane(unit, position)
             if self._consumer.events.hooks:
                 self._emit(job, error)
             if error is None:
@@ -137,7 +136,7 @@ class TransactionExecutor:
             if others:
                 self._consumer.put_back(others)
             self._settle_failed(job, error)
-        if not any(errors):
+        if not any(unit.errors):
             self._pause.server_answered()
         self._make_progress(unit)
 
@@ -159,17 +158,17 @@ class TransactionExecutor:
         """``unit`` was cancelled, or ended this process: its messages are not to blame, and are redelivered."""
         if not isinstance(error, asyncio.CancelledError):
             self._fail(error)
-        for at, job in enumerate(unit.jobs):
-            if job in self._consumer.in_flight:
-                others = [
-                    other
-                    for other in unit.jobs[at + 1 :]
-                    if other.lane == job.lane and other in self._consumer.in_flight
-                ]
+        self._redeliver_unit(unit)
+        self._make_progress(unit)
+
+    def _redeliver_unit(self, unit: WorkUnit) -> None:
+        """Give the jobs of ``unit`` back untried, each with what is behind it in its lane, in their order."""
+        for position, job in enumerate(unit.jobs):
+            if job in self._consumer.in_flight:  # else it went back with an earlier one, or at the end of the drain
+                others = _others_in_lane(unit, position)
                 if others:
                     self._consumer.put_back(others)
                 self._consumer.redeliver(job, 0.0)
-        self._make_progress(unit)
 
     def _settle_failed(self, job: Job, error: BaseException) -> None:
         """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
@@ -205,14 +204,18 @@ class TransactionExecutor:
         for pool in self.pools:
             while pool.ready:
                 pool.claimed -= 1
-                for job in pool.ready.pop().jobs:
-                    if job in self._consumer.in_flight:
-                        self._consumer.redeliver(job, 0.0)
+                self._redeliver_unit(pool.ready.popleft())
         if any(pool.claimed for pool in self.pools):
             await wait_for_either(self._idle, over)
         for pool in self.pools:
             await pool.close()
         self._pause.close()
+
+
+def _others_in_lane(unit: WorkUnit, position: int) -> list[Job]:
+    """The jobs of ``unit`` that come after the one at ``position``, in its lane."""
+    lane = unit.jobs[position].lane
+    return [other for other in unit.jobs[position + 1 :] if other.lane == lane]
 
 
 class _NoStore(Events):
