@@ -131,8 +131,7 @@ class LeaseExecutor:
         if run is None or run.lease_lost:
             run = job.run = begin.prepare_run(self._runtime, job.route.policy, job.key, job.fingerprints)
             run.redriven, run.bypassing = job.redriven, job.bypassing
-        pool.claimed += 1
-        job.ended_before_claim = pool.ended
+        pool.begin_claim(job)
         request = run.claim_request()
         self._claims.submit(request, self._handle_answer, job)
 
@@ -143,7 +142,7 @@ class LeaseExecutor:
             if isinstance(request, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
                 self._release(request, reply)
             return
-        pool.claimed -= 1
+        pool.end_claim(job)
         if not isinstance(reply, Answer):
             self._handle_no_answer(job, reply)
             return
@@ -156,9 +155,7 @@ class LeaseExecutor:
         elif reply.attempts == 1 or self._settle_unless_runnable(job, request, reply):
             assert job.run is not None
             begin.take_answer(job.run, reply)
-            pool.ended_during_claim = pool.ended - job.ended_before_claim
-            pool.ready.append(job)
-            pool.claimed += 1
+            pool.add_ready(job)
 
     def _settle_unless_runnable(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
         """Whether a job that was granted, and may have been tried before, is to run now; where not, it is settled."""
@@ -263,9 +260,7 @@ class LeaseExecutor:
 
     async def stop(self, over: asyncio.Event) -> None:
         for pool in self.pools:
-            while pool.ready:
-                pool.claimed -= 1
-                job = pool.ready.pop()
+            for job in pool.take_ready():
                 assert job.run is not None
                 job.run.active = False
                 self._runtime.leased_runs.discard(job.run)

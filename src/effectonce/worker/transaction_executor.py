@@ -80,8 +80,7 @@ class TransactionExecutor:
             return
         for pool in self.pools:
             while pool.waiting and pool.free_slots > 0 and (unit := self._next_unit(pool)) is not None:
-                pool.claimed += 1
-                pool.ready.append(unit)
+                pool.add_ready(unit)
             if pool.ready:
                 pool.wake()
 
@@ -202,9 +201,8 @@ class TransactionExecutor:
 
     async def stop(self, over: asyncio.Event) -> None:
         for pool in self.pools:
-            while pool.ready:
-                pool.claimed -= 1
-                self._redeliver_unit(pool.ready.popleft())
+            for unit in pool.take_ready():
+                self._redeliver_unit(unit)
         if any(pool.claimed for pool in self.pools):
             await wait_for_either(self._idle, over)
         for pool in self.pools:
