@@ -1,4 +1,4 @@
-"""`HandlerPool`: which handlers run at once, how their ends are reported, and how many jobs are claimed ahead of them."""
+"""`HandlerPool`: which handlers run at once, how their ends are reported, and how many jobs are claimed ahead."""
 
 from __future__ import annotations
 

@@ -152,36 +152,37 @@ class LeaseExecutor:
             self._settle_refused(job, reply)
         elif self._consumer.stopping:  # it would be cut off by the end of the drain
             self._return_unstarted(job, request, reply)
-        elif reply.attempts == 1 or self._settle_unless_runnable(job, request, reply):
+        elif reply.attempts == 1 or not self._settle_if_not_allowed(job, request, reply):
             assert job.run is not None
             begin.take_answer(job.run, reply)
             pool.add_ready(job)
 
-    def _settle_unless_runnable(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
-        """Whether a job that was granted, and may have been tried before, is to run now; where not, it is settled."""
+    def _settle_if_not_allowed(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
+        """Settle a granted job that may not run now: it has had too many attempts, or is a suspect that has to run
+        alone. Returns whether it was settled."""
         retry = job.route.retry
         if not isinstance(request, Claim):  # mode S, which counts nothing: the broker's count has to do
             attempts = job.broker_attempt
             if retry.max_attempts is not None and attempts > retry.max_attempts:
                 self._give_up_exhausted(job, attempts - 1)
-                return False
-            return True
+                return True
+            return False
         attempts = answer.attempts - job.attempts_before_redrive
         if answer.lapsed:
             if attempts > retry.max_crashes:
                 # Not released: its lease lapses, so that its duplicates are recognised as poison, too.
                 self._recorder.give_up(job, Poison(POISON_TEXT.format(attempts=attempts - 1)), attempts - 1)
-                return False
+                return True
             if not job.suspect:
                 # Given back until it can run alone: a crash that another message causes must not be counted against it.
                 job.suspect = True
                 self._release(request, answer, job)
-                return False
+                return True
         elif retry.max_attempts is not None and attempts > retry.max_attempts:
             self._release(request, answer)
             self._give_up_exhausted(job, attempts - 1)
-            return False
-        return True
+            return True
+        return False
 
     def _give_up_exhausted(self, job: Job, attempts: int) -> None:
         self._recorder.give_up(

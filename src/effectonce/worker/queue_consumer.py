@@ -21,7 +21,7 @@ from effectonce.values.backoff import Backoff
 from .attempt_counts import AttemptCounts
 from .handler_pool import HandlerPool
 from .jobs import Cause, Job, cause_of
-from .lanes import DELAY_STEP_S, DelayedLanes, Lanes
+from .message_order import DELAY_STEP_S, DelayedLanes, Lanes
 from .message_reader import MessageReader, UnknownType
 from .settler import Settler
 
@@ -152,15 +152,17 @@ class QueueConsumer:
         maybe_tried = not self._broker_counts and self.received <= self._prefetch
         self.received += len(deliveries)
         for delivery in deliveries:
-            untried = 0 if delivery.attempt == 1 else self.counts.number(delivery)
+            if delivery.attempt != 1:
+                self.counts.set_attempt(delivery)  # before it is read: the message says which attempt it is
             try:
                 job = self._reader.read(delivery)
             except Exception as error:
                 self._refuse(delivery, error)
                 continue
             job.redelivered = maybe_tried or delivery.attempt > 1
-            job.untried = untried
-            delay = self._delayed.delay_for(job)
+            if delivery.attempt > 1:
+                job.untried = self.counts.untried(delivery)
+            delay = self._delayed.admit(job)
             if delay is not None:
                 self.counts.add_untried(job)
                 self.settler.redeliver(delivery, delay)
