@@ -22,7 +22,7 @@ from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.interrupts import is_being_cancelled
 from effectonce.guard.introspection import LAZY, refuse_lazy
 
-from .background_tasks import Fail
+from .background_tasks import ReportFailure
 from .jobs import Job
 from .routes import HandlerRoute
 
@@ -67,7 +67,7 @@ class HandlerPool(Generic[W]):
         *,
         on_success: Callable[[W], None],
         on_error: Callable[[W, BaseException], None],
-        fail: Fail,
+        fail: ReportFailure,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.route = route

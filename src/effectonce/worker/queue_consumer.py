@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Literal, Protocol
 
 from effectonce.contracts import Consumer, Delivery, HandlerTracer
@@ -19,6 +19,7 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceE
 from effectonce.values.backoff import Backoff
 
 from .attempt_counts import AttemptCounts
+from .background_tasks import ReportFailure
 from .handler_pool import HandlerPool
 from .jobs import Cause, Job, cause_of
 from .message_order import DELAY_STEP_S, DelayedLanes, Lanes
@@ -53,13 +54,17 @@ class Executor(Protocol):
         """Start what there is room for."""
         ...
 
-    async def stop(self, over: asyncio.Event) -> None:
-        """Start nothing more, let what runs end until ``over`` is set, then cancel the rest."""
+    def on_suspect_left(self, job: Job) -> None:
+        """``job``, a suspect, is settled or given back."""
+        ...
+
+    async def stop(self, drain_ended: asyncio.Event) -> None:
+        """Start nothing more, let what runs end until ``drain_ended`` is set, then cancel the rest."""
         ...
 
 
 class QueueConsumer:
-    """See the module. Everything here runs on one event loop."""
+    """Receives the messages of one queue, and has each settled as its executor decides. Runs on one event loop."""
 
     executor: Executor  # set once, by the worker: the two know each other
 
@@ -75,7 +80,7 @@ class QueueConsumer:
         window: float | None,
         broker_counts: bool,
         unknown: Unknown,
-        fail: Callable[[BaseException], None],
+        fail: ReportFailure,
         events: Events | None = None,
         tracer: HandlerTracer | None = None,
     ) -> None:
@@ -89,13 +94,11 @@ class QueueConsumer:
         self.backoff = Backoff(f"queue {queue}")
         self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
         self.counts = AttemptCounts(broker_counts=broker_counts)
-        #: Called with each suspect that has left, whatever became of it.
-        self.on_suspect_left: Callable[[Job], None] = lambda job: None
         self._consumer = consumer
         self._reader = reader
         self._prefetch = prefetch
         self._batch = batch
-        self._window = window  # seconds that a delivery stays ours, where that can be extended
+        self._ack_window_s = window  # how long a delivery stays ours, where that can be extended
         self._broker_counts = broker_counts
         self._unknown = unknown
         self._fail = fail
@@ -110,8 +113,8 @@ class QueueConsumer:
         """Begin to consume."""
         self._receiving = self._spawn("receive", self._receive())
         self._spawn("settle", self.settler.run())
-        if self._window is not None:
-            self._spawn("extend", self._keep_extending(self._window))
+        if self._ack_window_s is not None:
+            self._spawn("extend", self._keep_extending(self._ack_window_s))
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=f"effectonce {name} {self.queue}")
@@ -173,7 +176,7 @@ class QueueConsumer:
         self.executor.start()
 
     def _refuse(self, delivery: Delivery, error: Exception) -> None:
-        """A delivery cannot be handled, now or later: it goes to the dead letters, or where ``unknown=`` says."""
+        """Settle a delivery that cannot be read: dead letter it, or do what ``unknown=`` says."""
         outcome = self._unknown if isinstance(error, UnknownType) else "dead"
         if isinstance(error, ConfigurationError):
             outcome = "fail"  # the program is wrong, not the message
@@ -244,7 +247,7 @@ class QueueConsumer:
         self._advance(job)
 
     def drop(self, job: Job) -> None:
-        """Another consumer has ``job`` by now: it is not settled here."""
+        """Forget ``job``: the broker has given it to another consumer, so it is not settled here."""
         self._advance(job)
 
     def add_finishing(self, job: Job) -> None:
@@ -261,7 +264,7 @@ class QueueConsumer:
         self.finishing.discard(job)
         self._room.set()
         if job.suspect:
-            self.on_suspect_left(job)
+            self.executor.on_suspect_left(job)
 
     # -- keep
 
@@ -273,10 +276,10 @@ class QueueConsumer:
     async def extend(self) -> None:
         """Keep all that is in flight for another window (F54: a long handler outlives the broker's ack window). What is
         another consumer's by now is neither started nor acked."""
-        assert self._window is not None
+        assert self._ack_window_s is not None
         jobs = list(self.in_flight)
         try:
-            owned = await self._consumer.extend([job.delivery for job in jobs], self._window)
+            owned = await self._consumer.extend([job.delivery for job in jobs], self._ack_window_s)
         except BrokerUnavailable as error:
             log.info("queue %s: could not extend the ack window of the messages in flight: %s", self.queue, error)
             return
@@ -286,14 +289,15 @@ class QueueConsumer:
 
     # -- stop
 
-    async def close(self, over: asyncio.Event) -> None:
-        """Receive no more, let handlers end until ``over`` is set, give the rest back (F58: a deploy loses nothing)."""
+    async def close(self, drain_ended: asyncio.Event) -> None:
+        """Receive no more, let handlers end until ``drain_ended`` is set, and give the rest back (F58: a deploy loses
+        nothing)."""
         self.stopping = True
         await _cancel([self._receiving] if self._receiving is not None else [])
         for pool in self.executor.pools:
             while pool.waiting:
                 self.redeliver(pool.waiting.popleft(), 0.0)
-        await self.executor.stop(over)
+        await self.executor.stop(drain_ended)
         for job in self.in_flight:  # in this order: some brokers requeue as they are asked to
             if not job.stale:
                 self.settler.redeliver(job.delivery, 0.0)

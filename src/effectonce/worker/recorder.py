@@ -19,7 +19,7 @@ from effectonce.message import Message
 from effectonce.record import Remember, Reply, Settlement
 from effectonce.store import Store
 
-from .background_tasks import BackgroundTasks, Fail
+from .background_tasks import BackgroundTasks, ReportFailure
 from .handler_pool import is_failure
 from .jobs import Job, cause_of
 from .pause import Pause
@@ -34,7 +34,7 @@ Publish = Callable[[str, list[Message[Any]]], Awaitable[None]]
 
 
 class Recorder:
-    """Records the outcomes of the jobs of one queue, which have run under leases; see the module."""
+    """Records the outcomes of the jobs of one queue, which have run under leases."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Recorder:
         settlements: StoreBatcher,
         pause: Pause,
         publish: Publish,
-        fail: Fail,
+        fail: ReportFailure,
         on_end: Callable[[], None],
     ) -> None:
         """``on_end`` is called after each job that was settled by a task of its own."""
@@ -100,7 +100,8 @@ class Recorder:
                 job.result = None
                 self.record_success(job)
         else:
-            self._pause.server_answered()
+            if self._pause.waits_for_answer:
+                self._pause.server_answered()
             self._leased_runs.discard(run)
             self.forward_or_ack(job)
 

@@ -22,7 +22,7 @@ from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
 from effectonce.record import Answer
 
-from .background_tasks import Fail, wait_for_either
+from .background_tasks import ReportFailure, wait_for_either
 from .handler_pool import HandlerPool
 from .jobs import POISON_TEXT, Job, Poison, cause_of
 from .pause import Pause
@@ -38,14 +38,14 @@ _DATABASE_ERRORS = (ConnectionLost, TransactionConflict)
 
 
 class TransactionExecutor:
-    """Runs the jobs of one queue in transactions of one database; see the module."""
+    """Runs the jobs of one queue in transactions of one database."""
 
     def __init__(
         self,
         consumer: QueueConsumer,
         runners: Sequence[TransactionRunner],
         turns: SuspectTurns,
-        fail: Fail,
+        fail: ReportFailure,
     ) -> None:
         self._consumer = consumer
         self._fail = fail
@@ -75,6 +75,9 @@ class TransactionExecutor:
         self._pool_of[job.route].waiting.appendleft(job)
         self.start()
 
+    def on_suspect_left(self, job: Job) -> None:
+        pass  # its turn ends with its unit
+
     def start(self) -> None:
         if self._pause.active or self._consumer.stopping:
             return
@@ -96,7 +99,7 @@ class TransactionExecutor:
                 jobs += self._consumer.take_batchable(job, limit - len(jobs))
             elif self._turns.taken:
                 self._turns.wait(job, self.resume)
-            elif jobs:  # it starts when these have ended
+            elif jobs:  # the suspect starts when the jobs of this unit have ended
                 pool.waiting.appendleft(job)
                 break
             elif not self._dead_letter_if_exhausted(job):
@@ -151,7 +154,9 @@ class TransactionExecutor:
             kind = "completed" if ran else "replayed"
         seconds = time.monotonic() - job.started_at if ran else 0.0
         why = "" if error is None else type(error).__name__
-        self._consumer.events.emit(kind, job.route.policy.scope, job.key, job.broker_attempt, 0, seconds, why)
+        self._consumer.events.emit(
+            kind, job.route.policy.scope, job.key, attempt=job.broker_attempt, seconds=seconds, detail=why
+        )
 
     def _give_back(self, unit: WorkUnit, error: BaseException) -> None:
         """``unit`` was cancelled, or ended this process: its messages are not to blame, and are redelivered."""
@@ -199,12 +204,12 @@ class TransactionExecutor:
         if self._consumer.stopping and not any(pool.claimed for pool in self.pools):
             self._idle.set()
 
-    async def stop(self, over: asyncio.Event) -> None:
+    async def stop(self, drain_ended: asyncio.Event) -> None:
         for pool in self.pools:
             for unit in pool.take_ready():
                 self._redeliver_unit(unit)
         if any(pool.claimed for pool in self.pools):
-            await wait_for_either(self._idle, over)
+            await wait_for_either(self._idle, drain_ended)
         for pool in self.pools:
             await pool.close()
         self._pause.close()
