@@ -35,7 +35,11 @@ CANCEL_GRACE_S: Final = 5.0
 """How long a cancelled handler has to end. One that does not is left behind."""
 
 AHEAD_FACTOR: Final = 4
-"""How many jobs are claimed ahead for each handler that ended while the last claim was under way."""
+"""How many jobs are claimed ahead for each handler that ended while the last claim was under way.
+
+At 0, handlers that take 5 to 20 ms on average, with a store 2 to 5 ms away, handle 15 to 34 % fewer messages a second;
+at 1, up to 11 % fewer. At 2 and at 8 they handle as many as at 4. With no-op handlers there is no difference.
+"""
 
 
 class Work(Protocol):
