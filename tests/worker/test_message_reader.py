@@ -180,7 +180,7 @@ async def test_what_no_dead_letters_take_stays_in_its_queue_and_holds_up_nobody(
         await bench.send("orders", paid(1))
         await until(lambda: bench.count("ack") == 1)
     assert bench.left("orders") == 1
-    assert "(undecodable); it stays in its queue and is redelivered in 5 minutes: no room" in caplog.text
+    assert "(undecodable); it stays in its queue and is redelivered in 5m: no room" in caplog.text
 
 
 def _narrow(dead_letter: Any, most: int) -> Any:

@@ -119,7 +119,7 @@ async def test_a_worker_that_stops_leaves_the_rest_to_the_next() -> None:
     task = asyncio.create_task(worker.serve())
     await asyncio.to_thread(entered.wait, 30)
     worker.stop()
-    await until(lambda: all(each._over.is_set() for each in worker._companions))  # type: ignore[attr-defined]
+    await until(lambda: all(each._stopping.is_set() for each in worker._companions))  # type: ignore[attr-defined]
     go.set()
     await asyncio.wait_for(task, 20)
     assert len(done) == 1

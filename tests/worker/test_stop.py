@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import effectonce as eo
+from effectonce.contracts import Delivery
 from effectonce.record import Batchable, Claim, Reply
 
-from .bench import Bench, FaultyPort, paid, serving, until
+from .bench import Bench, FaultyPort, Watched, paid, serving, until
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
 
@@ -206,3 +208,45 @@ async def test_f58_what_was_claimed_ahead_is_released_as_soon_as_the_worker_stop
     await asyncio.wait_for(task, 60)
     assert len(started) == 4
     assert bench.count("ack") == 6
+
+
+def run_stuck_handler(worker: eo.Worker) -> tuple[threading.Event, threading.Event]:
+    """Give ``worker`` a handler that a drain cannot end. Returns what says that it runs, and what ends it."""
+    running, go = threading.Event(), threading.Event()
+
+    @worker.handler("orders")
+    def charge(message: eo.Message[Any]) -> None:
+        running.set()
+        go.wait(20)
+
+    return running, go
+
+
+async def test_what_waits_behind_a_stuck_handler_goes_back_in_its_order() -> None:
+    bench = Bench()
+    worker = bench.worker(drain="10ms")
+    running, go = run_stuck_handler(worker)
+    messages = [paid(number, ordering_key="k") for number in range(20)]
+    async with serving(worker):
+        await bench.send_unordered("orders", *messages)
+        await asyncio.to_thread(running.wait, 10)
+    go.set()
+    assert [id for what, id, _ in bench.noted if what == "nack"] == [message.id for message in messages]
+
+
+async def test_what_another_consumer_has_by_now_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    worker = bench.worker(drain="10ms")
+    running, go = run_stuck_handler(worker)
+    messages = [paid(number, ordering_key="k") for number in range(3)]
+
+    async def lose_second(self: Watched, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
+        return [delivery.packet.id != messages[1].id for delivery in deliveries]
+
+    monkeypatch.setattr(Watched, "extend", lose_second)
+    async with serving(worker):
+        await bench.send_unordered("orders", *messages)
+        await asyncio.to_thread(running.wait, 10)
+        await worker.consumers[0].extend()
+    go.set()
+    assert [id for what, id, _ in bench.noted if what == "nack"] == [messages[0].id, messages[2].id]

@@ -16,6 +16,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Delivery
+from effectonce.worker.handler_pool import HandlerPool
 
 from .bench import Bench, give_back_in_disorder, paid, serving, until
 
@@ -541,3 +542,16 @@ async def test_a_cancellation_of_the_handlers_own_making_is_a_failure(postgres: 
         await postgres.bench.send("orders", paid(1))
         await until(lambda: postgres.bench.count("dead") == 1)
     assert len(tries) == 2
+
+
+async def test_a_batch_that_no_runner_has_taken_goes_back_in_its_order(
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HandlerPool, "wake", lambda pool: None)
+    worker = sqlite.worker()
+    inserting(sqlite, worker, batch=True)
+    messages = [paid(number, ordering_key="k") for number in range(60)]  # 50 in the batch, and those behind them
+    async with serving(worker):
+        await sqlite.bench.send_unordered("orders", *messages)
+        await until(lambda: worker.consumers and len(worker.consumers[0].in_flight) == 60)
+    assert [id for what, id, _ in sqlite.bench.noted if what == "nack"] == [message.id for message in messages]

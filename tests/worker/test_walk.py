@@ -27,6 +27,8 @@ class Walk:
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def note(self, frame: FrameType, event: str, argument: Any) -> None:
+        if frame.f_code.co_name == "<listcomp>":  # Python 3.12 makes no call of it
+            return
         if event == "call" and frame.f_code.co_filename.startswith(f"{ROOT}{os.sep}"):
             self.functions.append(frame.f_code)
             if (task := asyncio.current_task()) is not None:

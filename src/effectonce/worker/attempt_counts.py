@@ -24,13 +24,14 @@ class AttemptCounts:
         self._attempts: dict[str, int] = {}  # where the broker does not count
         self._untried: dict[str, int] = {}  # deliveries that were given back untried, where it does
 
-    def number(self, delivery: Delivery) -> int:
-        """Number the attempt where the broker does not count. Returns how many deliveries of this
-        message were given back untried."""
-        if self._broker_counts:
-            return self._untried.get(delivery.packet.id, 0)
-        delivery.attempt = self._attempts.get(delivery.packet.id, 0) + 1
-        return 0
+    def set_attempt(self, delivery: Delivery) -> None:
+        """Where the broker does not count: set ``delivery.attempt`` to one more than this process has counted."""
+        if not self._broker_counts:
+            delivery.attempt = self._attempts.get(delivery.packet.id, 0) + 1
+
+    def untried(self, delivery: Delivery) -> int:
+        """How many deliveries of this message were given back untried. 0 where the broker does not count them."""
+        return self._untried.get(delivery.packet.id, 0)
 
     def add_attempt(self, job: Job) -> None:
         """``job`` was tried, and is given back."""

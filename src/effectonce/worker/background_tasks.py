@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-Fail = Callable[[BaseException], None]
+ReportFailure = Callable[[BaseException], None]
+"""Stops the worker, which raises the error from `serve`."""
 
 
 class BackgroundTasks:
     """The tasks of one executor. ``on_end`` is called after each task."""
 
-    def __init__(self, fail: Fail, on_end: Callable[[], None]) -> None:
+    def __init__(self, fail: ReportFailure, on_end: Callable[[], None]) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._fail = fail
@@ -37,7 +38,7 @@ class BackgroundTasks:
 
 
 async def wait_for_either(one: asyncio.Event, other: asyncio.Event) -> None:
-    """Wait until one of them is set."""
+    """Wait until one of the two events is set."""
     tasks = [asyncio.create_task(event.wait()) for event in (one, other)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -19,18 +19,23 @@ def run_handler(job: Job) -> Any:
     """Run a handler whose result is forwarded."""
     if job.route.is_async:
         return _run_async_handler(job)
-    return _keep_result(job, job.route.function(job.message))
+    return _store_result(job, job.route.function(job.message))
 
 
 async def _run_async_handler(job: Job) -> None:
-    _keep_result(job, await job.route.function(job.message))
+    _store_result(job, await job.route.function(job.message))
 
 
-def _keep_result(job: Job, value: Any) -> Any:
+def _store_result(job: Job, value: Any) -> Any:
     if hasattr(value, "__await__"):
         return value  # of a plain `def`; the pool refuses it
     name = job.route.name
-    messages = [] if value is None else [value] if isinstance(value, Message) else value
+    if value is None:
+        messages = []
+    elif isinstance(value, Message):
+        messages = [value]
+    else:
+        messages = value
     if not isinstance(messages, list) or not all(isinstance(message, Message) for message in messages):
         raise ConfigurationError(f"{name} has to=, so it returns a Message, a list of them or None, not {value!r:.100}")
     try:

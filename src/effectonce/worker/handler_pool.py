@@ -14,7 +14,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.interrupts import is_being_cancelled
 from effectonce.guard.introspection import LAZY, refuse_lazy
 
-from .background_tasks import Fail
+from .background_tasks import ReportFailure
 from .jobs import Job
 from .routes import HandlerRoute
 
@@ -34,13 +34,20 @@ RUNNER_TURN_S: Final = 0.01
 CANCEL_GRACE_S: Final = 5.0
 """How long a cancelled handler has to end. One that does not is left behind."""
 
+AHEAD_FACTOR: Final = 4
+"""How many jobs are claimed ahead for each handler that ended while the last claim was under way.
+
+At 0, handlers that take 5 to 20 ms on average, with a store 2 to 5 ms away, handle 15 to 34 % fewer messages a second;
+at 1, up to 11 % fewer. At 2 and at 8 they handle as many as at 4. With no-op handlers there is no difference.
+"""
+
 
 class Work(Protocol):
     """What a runner runs: a job, or several in one transaction."""
 
     @property
     def run(self) -> Run | None:
-        """What `current()` gives while it runs."""
+        """The run that `current()` returns while it runs."""
         ...
 
 
@@ -64,16 +71,16 @@ class HandlerPool(Generic[W]):
         *,
         on_success: Callable[[W], None],
         on_error: Callable[[W, BaseException], None],
-        fail: Fail,
+        fail: ReportFailure,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.route = route
         self._function = function
         self.waiting: deque[Job] = deque()  # received, not claimed
         self.ready: deque[W] = deque()  # claimed, not started
-        self.claimed = 0  # claimed or about to be, and not ended
-        self.ended = 0  # how many have ended, ever
-        self.ended_during_claim = 0  # while the last claim was under way
+        self._claimed = 0
+        self._ended = 0  # how many have ended, ever
+        self._ended_during_claim = 0  # while the last claim was under way
         self._on_success = on_success
         self._on_error = on_error
         self._fail = fail
@@ -85,18 +92,44 @@ class HandlerPool(Generic[W]):
         self._closed = False
 
     @property
-    def free_slots(self) -> int:
-        """How many more may be claimed: as many as can start at once, and some ahead.
+    def claimed(self) -> int:
+        """How many are being claimed, ready or running."""
+        return self._claimed
 
-        Ahead are four times as many as handlers ended while the last claim was under way. That is what two batches
-        under way hold, and as much again to be ready. So a runner that becomes free does not wait for the store; and
-        where handlers take long, next to nothing is claimed that does not start at once.
+    @property
+    def free_slots(self) -> int:
+        """How many more jobs may be claimed.
+
+        As many as handlers can run, and some ahead, so that a free runner does not wait for the store. Where handlers
+        take long, few end during a claim, and next to nothing is claimed ahead.
         """
-        ahead = min(4 * self.ended_during_claim, self.route.concurrency)
-        return self.route.concurrency + ahead - self.claimed
+        ahead = min(AHEAD_FACTOR * self._ended_during_claim, self.route.concurrency)
+        return self.route.concurrency + ahead - self._claimed
+
+    def begin_claim(self, job: Job) -> None:
+        """The claim of ``job`` is on its way to the store."""
+        self._claimed += 1
+        job.ended_before_claim = self._ended
+
+    def end_claim(self, job: Job) -> None:
+        """The store has answered the claim of ``job``, or is away."""
+        self._claimed -= 1
+        self._ended_during_claim = self._ended - job.ended_before_claim
+
+    def add_ready(self, work: W) -> None:
+        """``work`` may start: a runner takes it after the next `wake`."""
+        self._claimed += 1
+        self.ready.append(work)
+
+    def take_ready(self) -> list[W]:
+        """Take back what has not started."""
+        works = list(self.ready)
+        self.ready.clear()
+        self._claimed -= len(works)
+        return works
 
     def wake(self) -> None:
-        """Let one more runner look at what is ready."""
+        """Let one more runner start or resume."""
         while self._idle_runners:
             idle = self._idle_runners.pop()
             if not idle.done():  # else its runner was cancelled, with its loop
@@ -110,54 +143,50 @@ class HandlerPool(Generic[W]):
 
     def _forget_runner(self, task: asyncio.Task[None]) -> None:
         self._runners.discard(task)
-        if self.ready:  # it was cancelled, by its handler or with its loop: others go on
+        if self.ready:  # its runner was cancelled, by the handler or with the loop: another one takes over
             self.wake()
 
     async def _run(self) -> None:
-        ready, function = self.ready, self._function
         task = asyncio.current_task()
         assert task is not None
         while not self._closed:
             turn_ends_at = time.monotonic() + RUNNER_TURN_S
-            while ready:
-                work = ready.popleft()
-                current_run.set(work.run)
-                context = copy_context()
+            while self.ready:
+                work = self.ready.popleft()
                 error: BaseException | None = None
                 try:
-                    if self._threads is not None:
-                        error = await self._in_thread(work, context)
-                    else:
-                        coroutine = context.run(function, work)
-                        pending = context.run(coroutine.send, None)
-                        if ready:
-                            self.wake()
-                        await _resume(coroutine, context, pending)
-                except StopIteration:  # of the coroutine, which ended without ever waiting
-                    pass
+                    rest = self._start_handler(work)
+                    if rest is not None:
+                        error = await rest
                 except BaseException as raised:
                     error = raised
-                self.claimed -= 1
-                self.ended += 1
-                try:
-                    if error is None:
-                        self._on_success(work)
-                    else:
-                        self._on_error(work, error)
-                except Exception as defect:  # of ours, or of a tracer: the runner goes on, and the worker stops
-                    self._fail(defect)
+                self._end_handler(work, error)
                 if self._closed or task.cancelling():
                     return
                 if time.monotonic() >= turn_ends_at:
                     await asyncio.sleep(0)
                     turn_ends_at = time.monotonic() + RUNNER_TURN_S
-            future = self._loop.create_future()
-            self._idle_runners.append(future)
-            await future
+            idle = self._loop.create_future()
+            self._idle_runners.append(idle)
+            await idle
 
-    async def _in_thread(self, work: W, context: Context) -> BaseException | None:
-        assert self._threads is not None
-        done = self._threads.submit(self._loop, context, self._function, work)
+    def _start_handler(self, work: W) -> Awaitable[BaseException | None] | None:
+        """Start the handler in a context of its own. Returns what waits for its end, and returns or raises its error;
+        None: it has ended already, without waiting."""
+        current_run.set(work.run)
+        context = copy_context()
+        if self._threads is not None:
+            return self._wait_for_thread(self._threads.submit(self._loop, context, self._function, work))
+        coroutine = context.run(self._function, work)
+        try:
+            pending = context.run(coroutine.send, None)
+        except StopIteration:
+            return None
+        if self.ready:
+            self.wake()
+        return _resume(coroutine, context, pending)
+
+    async def _wait_for_thread(self, done: asyncio.Future[tuple[BaseException | None, Any]]) -> BaseException | None:
         if self.ready:
             self.wake()
         error, value = await done
@@ -165,11 +194,22 @@ class HandlerPool(Generic[W]):
             refuse_lazy(self.route.function, value)
         return error  # not raised: inside a coroutine a StopIteration would become something else
 
-    async def close(self) -> None:
-        """Cancel what still runs, and wait a while until it has ended.
+    def _end_handler(self, work: W, error: BaseException | None) -> None:
+        self._claimed -= 1
+        self._ended += 1
+        try:
+            if error is None:
+                self._on_success(work)
+            else:
+                self._on_error(work, error)
+        except Exception as defect:  # of ours or of a tracer: the runner continues, and the worker stops
+            self._fail(defect)
 
-        A thread cannot be cancelled, and a task may not heed it. It keeps its lease, and its success is recorded if the
-        process lives that long; until then its next delivery finds it in progress.
+    async def close(self) -> None:
+        """Cancel the handlers that still run, and wait up to `CANCEL_GRACE_S` for them.
+
+        A thread cannot be cancelled, and a task may ignore it: both keep their lease, and their success is recorded if
+        the process lives that long. Until then the next delivery of the message finds it in progress.
         """
         self._closed = True
         for idle in self._idle_runners:
@@ -186,8 +226,8 @@ class HandlerPool(Generic[W]):
 
 
 @types.coroutine
-def _resume(coroutine: Coroutine[Any, Any, Any], context: Context, pending: Any) -> Generator[Any, Any, Any]:
-    """The rest of a coroutine that has been started in ``context`` and waits for ``pending``."""
+def _resume(coroutine: Coroutine[Any, Any, Any], context: Context, pending: Any) -> Generator[Any, Any, None]:
+    """Await the rest of ``coroutine``, which was started in ``context`` and waits for ``pending``."""
     try:
         while True:
             try:
@@ -196,8 +236,8 @@ def _resume(coroutine: Coroutine[Any, Any, Any], context: Context, pending: Any)
                 pending = context.run(coroutine.throw, error)
             else:
                 pending = context.run(coroutine.send, sent)
-    except StopIteration as stop:
-        return stop.value
+    except StopIteration:
+        return
 
 
 class HandlerThreads:
@@ -213,10 +253,11 @@ class HandlerThreads:
     def submit(
         self, loop: asyncio.AbstractEventLoop, context: Context, function: Callable[[Any], Any], work: Any
     ) -> asyncio.Future[tuple[BaseException | None, Any]]:
-        """What ``function`` raised, and what it returned. (A future cannot hold a StopIteration.)"""
+        """Run ``function`` on a thread. The future holds what it raised and what it returned, as a pair: a future
+        cannot hold a StopIteration."""
         future: asyncio.Future[tuple[BaseException | None, Any]] = loop.create_future()
         self._busy += 1
-        if self._busy > len(self._threads) < self._limit:
+        if self._busy > len(self._threads) and len(self._threads) < self._limit:
             thread = threading.Thread(target=self._run, name=f"effectonce {self._name}", daemon=True)
             thread.start()
             self._threads.append(thread)

@@ -36,7 +36,7 @@ class Job(Struct, eq=False, gc=False):
     suspect: bool = False  # its last attempt never reported an outcome, so it runs alone
     started_at: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
     stale: bool = False  # the broker has given it to another consumer
-    result: bytes = STORED_NONE  # what its record keeps
+    result: bytes | None = STORED_NONE  # what its record keeps; None: nothing, since the store rejected it
     outgoing: list[Message[Any]] | None = None  # to be sent once its record is complete
 
     @property

@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
-from effectonce.core.store_clients import release_with_refund
+from effectonce.core.store_clients import ByKind, release_with_refund
 from effectonce.errors import AttemptsExhausted, ConfigurationError, StoreUnavailable, show
 from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
 
 from . import forwarding
-from .background_tasks import Fail, wait_for_either
+from .background_tasks import ReportFailure, wait_for_either
 from .causes import CauseCode, Poison
 from .handler_pool import HandlerPool
 from .jobs import Job
@@ -51,26 +51,25 @@ _REFUSAL_CODES: Final[dict[str, CauseCode]] = {
 
 
 class LeaseExecutor:
-    """Runs the jobs of one queue under leases of a store; see the module."""
+    """Runs the jobs of one queue under leases of a store."""
 
     def __init__(
         self,
         consumer: QueueConsumer,
         routes: Sequence[HandlerRoute],
         store: Store,
-        batchers: Sequence[StoreBatcher],
+        batchers: ByKind[StoreBatcher],
         quarantine: Quarantine,
         publish: Publish,
-        fail: Fail,
+        fail: ReportFailure,
     ) -> None:
         self._consumer = consumer
         self._runtime = store.runtime
-        self._claims, settlements = batchers
-        self._settlements = settlements
+        self._claims, self._settlements = batchers
         self._quarantine = quarantine
         self._fail = fail
         self._pause = Pause(f"queue {consumer.queue}, {store!r}", self._resume)
-        self._recorder = Recorder(consumer, store, settlements, self._pause, publish, fail, self._make_progress)
+        self._recorder = Recorder(consumer, store, self._settlements, self._pause, publish, fail, self._make_progress)
         self._pool_of: dict[HandlerRoute, HandlerPool[Job]] = {
             route: HandlerPool(
                 route,
@@ -87,9 +86,8 @@ class LeaseExecutor:
         self._closed = False
         self._idle = asyncio.Event()
         quarantine.register(self)
-        for batcher in dict.fromkeys(batchers):
+        for batcher in batchers.distinct():
             batcher.on_batch.append(self._make_progress)
-        consumer.on_suspect_left = quarantine.release
 
     @property
     def busy(self) -> int:
@@ -125,17 +123,18 @@ class LeaseExecutor:
         self._claim(job, self._pool_of[job.route])
         return True
 
+    def on_suspect_left(self, job: Job) -> None:
+        self._quarantine.release(job)
+
     def _claim(self, job: Job, pool: HandlerPool[Job]) -> None:
+        pool.begin_claim(job)
         # A claim that was sent before, and not answered, is repeated by the same owner: if it was granted, its lease
         # began then. Where that lease is over by now, another owner claims.
         run = job.run
         if run is None or run.lease_lost:
             run = job.run = begin.prepare_run(self._runtime, job.route.policy, job.key, job.fingerprints)
             run.redriven, run.bypassing = job.redriven, job.bypassing
-        pool.claimed += 1
-        job.ended_before_claim = pool.ended
-        request = run.claim_request()
-        self._claims.submit(request, self._handle_answer, job)
+        self._claims.submit(run.claim_request(), self._handle_answer, job)
 
     def _handle_answer(self, job: Job, request: Claim | Look, reply: Reply) -> None:
         """The store has answered the claim of ``job``, or has not (then ``reply`` is the error)."""
@@ -144,48 +143,47 @@ class LeaseExecutor:
             if isinstance(request, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
                 self._release(request, reply)
             return
-        pool.claimed -= 1
+        pool.end_claim(job)
         if not isinstance(reply, Answer):
             self._handle_no_answer(job, reply)
             return
-        if self._pause.failed:
+        if self._pause.waits_for_answer:
             self._pause.server_answered()
         if reply.kind not in ("claimed", "absent"):
             self._settle_refused(job, reply)
         elif self._consumer.stopping:  # it would be cut off by the end of the drain
             self._return_unstarted(job, request, reply)
-        elif reply.attempts == 1 or self._settle_unless_runnable(job, request, reply):
+        elif reply.attempts == 1 or not self._settle_if_not_allowed(job, request, reply):
             assert job.run is not None
             begin.take_answer(job.run, reply)
-            pool.ended_during_claim = pool.ended - job.ended_before_claim
-            pool.ready.append(job)
-            pool.claimed += 1
+            pool.add_ready(job)
 
-    def _settle_unless_runnable(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
-        """Whether a job that was granted, and may have been tried before, is to run now; where not, it is settled."""
+    def _settle_if_not_allowed(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
+        """Settle a granted job that may not run now: it has had too many attempts, or is a suspect that has to run
+        alone. Returns whether it was settled."""
         retry = job.route.retry
         if not isinstance(request, Claim):  # mode S, which counts nothing: the broker's count has to do
             attempts = job.broker_attempt
             if retry.max_attempts is not None and attempts > retry.max_attempts:
                 self._give_up_exhausted(job, attempts - 1)
-                return False
-            return True
+                return True
+            return False
         attempts = answer.attempts - job.attempts_before_redrive
         if answer.lapsed:
             if attempts > retry.max_crashes:
                 # Not released: its lease lapses, so that its duplicates are recognised as poison, too.
                 self._recorder.give_up(job, Poison(attempts - 1), attempts - 1, "poison")
-                return False
+                return True
             if not job.suspect:
                 # Given back until it can run alone: a crash that another message causes must not be counted against it.
                 job.suspect = True
                 self._release(request, answer, job)
-                return False
+                return True
         elif retry.max_attempts is not None and attempts > retry.max_attempts:
             self._release(request, answer)
             self._give_up_exhausted(job, attempts - 1)
-            return False
-        return True
+            return True
+        return False
 
     def _give_up_exhausted(self, job: Job, attempts: int) -> None:
         error = AttemptsExhausted(f"all {attempts} attempts failed; fix the cause, then redrive the message")
@@ -243,7 +241,7 @@ class LeaseExecutor:
             suspect, self._unanswered_suspect = self._unanswered_suspect, None
             self.start_alone(suspect)
         self.start()
-        self._quarantine.advance()
+        self._quarantine.start_next_suspect()
 
     def _make_progress(self) -> None:
         """The store has answered a batch, or something has left: ack what is recorded, run what is granted, and claim
@@ -253,7 +251,7 @@ class LeaseExecutor:
             if pool.ready:
                 pool.wake()
         if self._quarantine.blocks_new_work:
-            self._quarantine.advance()
+            self._quarantine.start_next_suspect()
         else:
             self.start()
         if self._consumer.stopping and not self.busy and not self._recorder.has_tasks:
@@ -261,17 +259,15 @@ class LeaseExecutor:
 
     # -- stop
 
-    async def stop(self, over: asyncio.Event) -> None:
+    async def stop(self, drain_ended: asyncio.Event) -> None:
         for pool in self.pools:
-            while pool.ready:
-                pool.claimed -= 1
-                job = pool.ready.pop()
+            for job in pool.take_ready():
                 assert job.run is not None
                 job.run.active = False
                 self._runtime.leased_runs.discard(job.run)
                 self._return_unstarted(job, job.run.claim_request(), job.run.answer)
         self._make_progress()
-        await wait_for_either(self._idle, over)
+        await wait_for_either(self._idle, drain_ended)
         if not self._idle.is_set():
             log.warning(
                 "queue %s: %d message(s) did not finish in time and go back to the queue",

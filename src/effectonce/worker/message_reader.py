@@ -11,7 +11,7 @@ from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
 from effectonce.message import BYPASS, REDRIVEN, Message
 from effectonce.values.fingerprint import fingerprints
-from effectonce.values.identity import encode_key
+from effectonce.values.identity import MAX_KEY, encode_key
 
 from .jobs import ATTEMPTS, Job
 from .routes import HandlerRoute
@@ -30,7 +30,8 @@ class MessageReader:
         self._default_route = self._routes.get(None)
 
     def read(self, delivery: Delivery) -> Job:
-        """The job of ``delivery``. Raises why there is none: `Undecodable`, `UnknownType`, `MissingKey`, `InvalidKey`.
+        """Read ``delivery`` as a job. Raises `Undecodable`, `UnknownType`, `MissingKey` or `InvalidKey` where that is
+        not possible.
 
         Where a handler wants a type, the data is read twice: once as plain JSON for the fingerprint (a new field with a
         default must not make a redelivery look like another payload), and once as the handler's type.
@@ -50,8 +51,8 @@ class MessageReader:
         if route.data_type is not Any:
             message = self._envelope.decode(packet, route.data_type)
         key: Any = message.key if route.key is None else route.key(_arguments(route, message), {})
-        if type(key) is not str or not 0 < len(key) <= 200 or not key.isascii() or "\0" in key:
-            key = encode_key(key)
+        if type(key) is not str or not 0 < len(key) <= MAX_KEY or not key.isascii() or "\0" in key:
+            key = encode_key(key)  # three calls, which most keys do not need
         if delivery.attempt > 1:
             force_setattr(message, "attempt", delivery.attempt)
         job = Job(delivery, route, message, key, prints, message.ordering_key or key)

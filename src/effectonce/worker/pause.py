@@ -9,12 +9,12 @@ from effectonce.values.backoff import Backoff
 
 
 class Pause:
-    """Whether a server is left alone for now. Each pause that follows another without an answer is longer."""
+    """Leaves a server alone for a while after each failure; longer each time until it answers."""
 
     def __init__(self, server: str, resume: Callable[[], None]) -> None:
         """``server`` is its name in the log; ``resume`` is called at the end of each pause."""
         self.active = False
-        self.failed = False  # since the last answer
+        self.waits_for_answer = False
         self._backoff = Backoff(server)
         self._resume = resume
         self._loop = asyncio.get_running_loop()
@@ -23,7 +23,7 @@ class Pause:
     def begin(self, error: BaseException) -> None:
         """The server did not answer. Does nothing during a pause."""
         if not self.active:
-            self.active = self.failed = True
+            self.active = self.waits_for_answer = True
             self._timer = self._loop.call_later(self._backoff.record_failure(error), self._end)
 
     def _end(self) -> None:
@@ -37,6 +37,6 @@ class Pause:
 
     def server_answered(self) -> None:
         """Let the next pause be a short one again. An answer that comes during a pause does not count."""
-        if self.failed and not self.active:
-            self.failed = False
+        if self.waits_for_answer and not self.active:
+            self.waits_for_answer = False
             self._backoff.record_success()

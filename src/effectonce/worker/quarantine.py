@@ -21,8 +21,8 @@ LONGEST_WAIT_S: Final = 30.0
 """How long a suspect waits for others to end, and others for a suspect."""
 
 
-class QuarantinedExecutor(Protocol):
-    """An executor of the worker."""
+class QuarantineMember(Protocol):
+    """An executor of the worker, as the quarantine sees it."""
 
     @property
     def busy(self) -> int:
@@ -41,10 +41,11 @@ class Quarantine:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._members: list[QuarantinedExecutor] = []
-        self._suspects: deque[tuple[QuarantinedExecutor, Job]] = deque()
+        self._members: list[QuarantineMember] = []
+        self._suspects: deque[tuple[QuarantineMember, Job]] = deque()
         self._running_suspect: Job | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # LONGEST_WAIT_S are over: a suspect starts although others run, or others start although it runs.
         self._wait_expired = False
 
     @property
@@ -54,28 +55,28 @@ class Quarantine:
             return not self._wait_expired
         return bool(self._suspects)
 
-    def register(self, member: QuarantinedExecutor) -> None:
+    def register(self, member: QuarantineMember) -> None:
         self._members.append(member)
 
-    def unregister(self, member: QuarantinedExecutor) -> None:
+    def unregister(self, member: QuarantineMember) -> None:
         """``member`` stops: its suspects are given back with all that it has in flight."""
         self._members.remove(member)
         self._suspects = deque(entry for entry in self._suspects if entry[0] is not member)
-        self.advance()
+        self.start_next_suspect()
 
-    def add(self, member: QuarantinedExecutor, job: Job) -> None:
+    def add(self, member: QuarantineMember, job: Job) -> None:
         """Let ``job``, whose claim was released, run alone when its turn comes."""
         self._suspects.append((member, job))
-        self.advance()
+        self.start_next_suspect()
 
     def release(self, job: Job) -> None:
         """``job`` has left the worker, whatever became of it."""
         if job is self._running_suspect:
             self._running_suspect = None
             self._stop_timer()
-            self.advance()
+            self.start_next_suspect()
 
-    def advance(self) -> None:
+    def start_next_suspect(self) -> None:
         """Start the next suspect where it would be alone; where there is none, let the others go on."""
         while self._running_suspect is None and self._suspects:
             if not self._wait_expired and any(member.busy for member in self._members):
@@ -103,7 +104,7 @@ class Quarantine:
         self._timer = None
         self._wait_expired = True
         if self._running_suspect is None:
-            self.advance()
+            self.start_next_suspect()
         else:
             self._start_members()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
 from effectonce.contracts import Consumer, Delivery, HandlerTracer
@@ -19,10 +19,11 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceE
 from effectonce.values.backoff import Backoff
 
 from .attempt_counts import AttemptCounts
+from .background_tasks import ReportFailure
 from .causes import Cause, CauseCode, cause_of
 from .handler_pool import HandlerPool
 from .jobs import Job
-from .lanes import DELAY_STEP_S, DelayedLanes, Lanes
+from .message_order import DELAY_STEP_S, DelayedLanes, Lanes
 from .message_reader import MessageReader, UnknownType
 from .settler import Settler
 
@@ -54,13 +55,17 @@ class Executor(Protocol):
         """Start what there is room for."""
         ...
 
-    async def stop(self, over: asyncio.Event) -> None:
-        """Start nothing more, let what runs end until ``over`` is set, then cancel the rest."""
+    def on_suspect_left(self, job: Job) -> None:
+        """``job``, a suspect, is settled or given back."""
+        ...
+
+    async def stop(self, drain_ended: asyncio.Event) -> None:
+        """Start nothing more, let what runs end until ``drain_ended`` is set, then cancel the rest."""
         ...
 
 
 class QueueConsumer:
-    """See the module. Everything here runs on one event loop."""
+    """Receives the messages of one queue, and has each settled as its executor decides. Runs on one event loop."""
 
     executor: Executor  # set once, by the worker: the two know each other
 
@@ -76,13 +81,13 @@ class QueueConsumer:
         window: float | None,
         broker_counts: bool,
         unknown: Unknown,
-        fail: Callable[[BaseException], None],
+        fail: ReportFailure,
         events: Events | None = None,
         tracer: HandlerTracer | None = None,
     ) -> None:
         self.queue = queue
         self.stopping = False
-        self.in_flight: set[Job] = set()
+        self.in_flight: dict[Job, None] = {}  # in the order of their receipt
         self.finishing: set[Job] = set()  # jobs in flight that have run; others are received in their place
         self.received = 0  # deliveries, ever
         self.events = Events() if events is None else events
@@ -90,13 +95,11 @@ class QueueConsumer:
         self.backoff = Backoff(f"queue {queue}")
         self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
         self.counts = AttemptCounts(broker_counts=broker_counts)
-        #: Called with each suspect that has left, whatever became of it.
-        self.on_suspect_left: Callable[[Job], None] = lambda job: None
         self._consumer = consumer
         self._reader = reader
         self._prefetch = prefetch
         self._batch = batch
-        self._window = window  # seconds that a delivery stays ours, where that can be extended
+        self._ack_window_s = window  # how long a delivery stays ours, where that can be extended
         self._broker_counts = broker_counts
         self._unknown = unknown
         self._fail = fail
@@ -111,8 +114,8 @@ class QueueConsumer:
         """Begin to consume."""
         self._receiving = self._spawn("receive", self._receive())
         self._spawn("settle", self.settler.run())
-        if self._window is not None:
-            self._spawn("extend", self._keep_extending(self._window))
+        if self._ack_window_s is not None:
+            self._spawn("extend", self._keep_extending(self._ack_window_s))
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=f"effectonce {name} {self.queue}")
@@ -153,26 +156,28 @@ class QueueConsumer:
         maybe_tried = not self._broker_counts and self.received <= self._prefetch
         self.received += len(deliveries)
         for delivery in deliveries:
-            untried = 0 if delivery.attempt == 1 else self.counts.number(delivery)
+            if delivery.attempt != 1:
+                self.counts.set_attempt(delivery)  # before it is read: the message says which attempt it is
             try:
                 job = self._reader.read(delivery)
             except Exception as error:
                 self._refuse(delivery, error)
                 continue
             job.redelivered = maybe_tried or delivery.attempt > 1
-            job.untried = untried
-            delay = self._delayed.delay_for(job)
+            if delivery.attempt > 1:
+                job.untried = self.counts.untried(delivery)
+            delay = self._delayed.admit(job)
             if delay is not None:
                 self.counts.add_untried(job)
                 self.settler.redeliver(delivery, delay)
                 continue
-            self.in_flight.add(job)
+            self.in_flight[job] = None
             if self._lanes.add(job):
                 self.executor.enqueue(job)
         self.executor.start()
 
     def _refuse(self, delivery: Delivery, error: Exception) -> None:
-        """A delivery cannot be handled, now or later: it goes to the dead letters, or where ``unknown=`` says."""
+        """Settle a delivery that cannot be read: dead letter it, or do what ``unknown=`` says."""
         outcome = self._unknown if isinstance(error, UnknownType) else "dead"
         if isinstance(error, ConfigurationError):
             outcome = "fail"  # the program is wrong, not the message
@@ -214,7 +219,7 @@ class QueueConsumer:
         """Ack a job whose lane does not move on, since others of it have run together with it."""
         self.settler.ack([] if job.stale else [job.delivery])
         self.counts.forget(job)
-        self.in_flight.discard(job)
+        self.in_flight.pop(job, None)
         self._room.set()
 
     def redeliver(self, job: Job, delay: float, *, tried: bool = False) -> None:
@@ -233,7 +238,7 @@ class QueueConsumer:
                 self.counts.add_untried(waiting)
             if not waiting.stale:
                 self.settler.redeliver(waiting.delivery, delay + place * DELAY_STEP_S if delay else 0.0)
-            self.in_flight.discard(waiting)
+            self.in_flight.pop(waiting, None)
         self._advance(job)
 
     def dead_letter(self, job: Job, cause: Cause) -> None:
@@ -244,7 +249,7 @@ class QueueConsumer:
         self._advance(job)
 
     def drop(self, job: Job) -> None:
-        """Another consumer has ``job`` by now: it is not settled here."""
+        """Forget ``job``: the broker has given it to another consumer, so it is not settled here."""
         self._advance(job)
 
     def add_finishing(self, job: Job) -> None:
@@ -257,11 +262,11 @@ class QueueConsumer:
         following = self._lanes.remove_first(job.lane)
         if following is not None:
             self.executor.enqueue(following)
-        self.in_flight.discard(job)
+        self.in_flight.pop(job, None)
         self.finishing.discard(job)
         self._room.set()
         if job.suspect:
-            self.on_suspect_left(job)
+            self.executor.on_suspect_left(job)
 
     # -- keep
 
@@ -273,10 +278,10 @@ class QueueConsumer:
     async def extend(self) -> None:
         """Keep all that is in flight for another window (F54: a long handler outlives the broker's ack window). What is
         another consumer's by now is neither started nor acked."""
-        assert self._window is not None
+        assert self._ack_window_s is not None
         jobs = list(self.in_flight)
         try:
-            owned = await self._consumer.extend([job.delivery for job in jobs], self._window)
+            owned = await self._consumer.extend([job.delivery for job in jobs], self._ack_window_s)
         except BrokerUnavailable as error:
             log.info("queue %s: could not extend the ack window of the messages in flight: %s", self.queue, error)
             return
@@ -286,17 +291,19 @@ class QueueConsumer:
 
     # -- stop
 
-    async def close(self, over: asyncio.Event) -> None:
-        """Receive no more, let handlers end until ``over`` is set, give the rest back (F58: a deploy loses nothing)."""
+    async def close(self, drain_ended: asyncio.Event) -> None:
+        """Receive no more, let handlers end until ``drain_ended`` is set, and give the rest back (F58: a deploy loses
+        nothing)."""
         self.stopping = True
         await _cancel([self._receiving] if self._receiving is not None else [])
         for pool in self.executor.pools:
             while pool.waiting:
                 self.redeliver(pool.waiting.popleft(), 0.0)
-        await self.executor.stop(over)
-        for job in tuple(self.in_flight):
-            self.in_flight.discard(job)
-            self.settler.redeliver(job.delivery, 0.0)
+        await self.executor.stop(drain_ended)
+        for job in self.in_flight:  # in this order: some brokers requeue as they are asked to
+            if not job.stale:
+                self.settler.redeliver(job.delivery, 0.0)
+        self.in_flight.clear()
         async with self.settler.sending:  # a batch under way ends first: cut off, it would be sent twice
             await _cancel(self._tasks)
         for last in (self.settler.send, self._consumer.flush, self._consumer.close):

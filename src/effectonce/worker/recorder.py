@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import finish
-from effectonce.errors import BrokerUnavailable, EffectOnceError, LeaseLost, StoreUnavailable
+from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable
 from effectonce.message import Message
 from effectonce.record import Remember, Reply, Settlement
 from effectonce.store import Store
 
-from .background_tasks import BackgroundTasks, Fail
+from .background_tasks import BackgroundTasks, ReportFailure
 from .causes import CauseCode, cause_of
 from .handler_pool import is_failure
 from .jobs import Job
@@ -36,7 +36,7 @@ Publish = Callable[[str, list[Message[Any]]], Awaitable[None]]
 
 
 class Recorder:
-    """Records the outcomes of the jobs of one queue, which have run under leases; see the module."""
+    """Records the outcomes of the jobs of one queue, which have run under leases."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Recorder:
         settlements: StoreBatcher,
         pause: Pause,
         publish: Publish,
-        fail: Fail,
+        fail: ReportFailure,
         on_end: Callable[[], None],
     ) -> None:
         """``on_end`` is called after each job that was settled by a task of its own."""
@@ -87,19 +87,33 @@ class Recorder:
         assert run is not None
         try:
             finish.confirm_reply(run, reply)
-        except Exception as error:
-            may_be_ours = isinstance(error, StoreUnavailable) or not (isinstance(error, LeaseLost) or run.lease_lost)
-            if may_be_ours and not self._stopped:
+        except (StoreUnavailable, ConfigurationError) as error:
+            if self._stopped:
+                self._redeliver_unrecorded(job, error)
+            else:
                 self._unrecorded.append(job)  # sent again: the store recognises this owner's completion
                 self._pause.begin(error)
-                return
-            log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
-            self._consumer.redeliver(job, UNRECORDED_DELAY_S)
+        except Exception as error:
+            # The store answers, and rejects this completion: the others need no pause. As `finish` does, try once more,
+            # without the result; but with ``to=`` that holds the messages to send.
+            if self._stopped or isinstance(error, LeaseLost) or job.route.to or job.result is None:
+                self._redeliver_unrecorded(job, error)
+            else:
+                job.result = None
+                self.record_success(job)
         else:
-            if self._pause.failed:
+            if self._pause.waits_for_answer:
                 self._pause.server_answered()
+            self._leased_runs.discard(run)
             self.forward_or_ack(job)
-        self._leased_runs.discard(run)
+
+    def _redeliver_unrecorded(self, job: Job, error: Exception) -> None:
+        """The success of ``job`` is not recorded: let it be redelivered. Until its lease ends it is found in
+        progress."""
+        log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
+        assert job.run is not None
+        self._leased_runs.discard(job.run)
+        self._consumer.redeliver(job, UNRECORDED_DELAY_S, tried=True)
 
     async def _record_late(self, job: Job) -> None:
         """Record the success of a thread that has outlasted the worker: its next delivery need not run again."""

@@ -15,7 +15,7 @@ log = logging.getLogger("effectonce")
 
 @runtime_checkable
 class Recoverable(Protocol):
-    """As `Intents` are: one call for the sync operations, one for the async ones."""
+    """A tool with sync and async operations, like `Intents`: one call for each kind."""
 
     def recover(self, *, stop: Callable[[], bool]) -> Any: ...
 
@@ -24,7 +24,7 @@ class Recoverable(Protocol):
 
 @runtime_checkable
 class Resumable(Protocol):
-    """As a `Saga` is, which is sync or async as a whole."""
+    """A tool that is sync or async as a whole, like a `Saga`."""
 
     @property
     def is_async(self) -> bool: ...
@@ -41,10 +41,10 @@ class RecoveryLoop:
     def __init__(self, unfinished: Sequence[Recoverable | Resumable], every: float) -> None:
         self._unfinished = unfinished
         self._every = every
-        self._over = asyncio.Event()
+        self._stopping = asyncio.Event()
 
     async def serve(self) -> None:
-        self._over.clear()
+        self._stopping.clear()
         while True:
             for tool in self._unfinished:
                 try:
@@ -55,16 +55,16 @@ class RecoveryLoop:
                     log.warning("could not resume unfinished work in %r: %s: %s", tool, type(error).__name__, error)
             try:
                 # At random, so that a fleet does not look for the same all at once.
-                await asyncio.wait_for(self._over.wait(), self._every * random.uniform(0.5, 1.5))
+                await asyncio.wait_for(self._stopping.wait(), self._every * random.uniform(0.5, 1.5))
                 return
             except TimeoutError:
                 pass
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopping.set()
 
     async def _resume(self, tool: Recoverable | Resumable) -> None:
-        stop = self._over.is_set
+        stop = self._stopping.is_set
         if isinstance(tool, Recoverable):
             await asyncio.to_thread(tool.recover, stop=stop)
             await tool.arecover(stop=stop)

@@ -15,6 +15,7 @@ from typing import Final
 from effectonce.contracts import AckBuffer, Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
+from effectonce.values.durations import readable
 
 from .causes import Cause
 
@@ -116,10 +117,13 @@ class Settler:
                     await self._consumer.nack(together, delay)
                     self._count("delayed", together, began)
                     redeliveries = [entry for entry in redeliveries if entry[0] != delay]
-                for _ in range(len(dead)):
-                    dead.append(dead.pop(0))  # one that cannot be moved does not hold up the others
-                    await self._move(*dead[-1])
-                    del dead[-1]
+                while dead:
+                    delivery, cause = dead.pop(0)
+                    try:
+                        await self._move(delivery, cause)
+                    except BaseException:
+                        dead.append((delivery, cause))  # one that cannot be moved does not hold up the others
+                        raise
             except BaseException:
                 self._acks = acks + self._acks
                 self._redeliveries = redeliveries + self._redeliveries
@@ -133,19 +137,19 @@ class Settler:
         They may refuse it because the cause leaves too little room for the body: then it goes with a brief one. If they
         refuse that as well it stays in its queue and is redelivered later: nothing is lost, and the worker goes on.
         """
-        for header in (cause, cause.brief()):
+        for attached in (cause, cause.brief()):
             began = self._loop.time()
             try:
-                await self._consumer.dead_letter(delivery, header.header())
+                await self._consumer.dead_letter(delivery, attached.header())
                 self._count("dead", [delivery], began)
                 return
             except ConfigurationError as error:
                 refusal = error
         log.error(
-            "queue %s: the dead letters refused a message (%s); it stays in its queue and is redelivered in 5 minutes: "
-            "%s",
+            "queue %s: the dead letters refused a message (%s); it stays in its queue and is redelivered in %s: %s",
             self.queue,
             cause.why,
+            readable(round(UNMOVABLE_DELAY_S * 1e6)),
             refusal,
         )
         await self._consumer.nack([delivery], UNMOVABLE_DELAY_S)

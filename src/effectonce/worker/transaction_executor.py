@@ -22,7 +22,7 @@ from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
 from effectonce.record import Answer
 
-from .background_tasks import Fail, wait_for_either
+from .background_tasks import ReportFailure, wait_for_either
 from .causes import Poison, cause_of
 from .handler_pool import HandlerPool
 from .jobs import Job
@@ -39,14 +39,14 @@ _DATABASE_ERRORS = (ConnectionLost, TransactionConflict)
 
 
 class TransactionExecutor:
-    """Runs the jobs of one queue in transactions of one database; see the module."""
+    """Runs the jobs of one queue in transactions of one database."""
 
     def __init__(
         self,
         consumer: QueueConsumer,
         runners: Sequence[TransactionRunner],
         turns: SuspectTurns,
-        fail: Fail,
+        fail: ReportFailure,
     ) -> None:
         self._consumer = consumer
         self._fail = fail
@@ -76,13 +76,15 @@ class TransactionExecutor:
         self._pool_of[job.route].waiting.appendleft(job)
         self.start()
 
+    def on_suspect_left(self, job: Job) -> None:
+        pass  # its turn ends with its unit
+
     def start(self) -> None:
         if self._pause.active or self._consumer.stopping:
             return
         for pool in self.pools:
             while pool.waiting and pool.free_slots > 0 and (unit := self._next_unit(pool)) is not None:
-                pool.claimed += 1
-                pool.ready.append(unit)
+                pool.add_ready(unit)
             if pool.ready:
                 pool.wake()
 
@@ -98,7 +100,7 @@ class TransactionExecutor:
                 jobs += self._consumer.take_batchable(job, limit - len(jobs))
             elif self._turns.taken:
                 self._turns.wait(job, self.resume)
-            elif jobs:  # it starts when these have ended
+            elif jobs:  # the suspect starts when the jobs of this unit have ended
                 pool.waiting.appendleft(job)
                 break
             elif not self._dead_letter_if_exhausted(job):
@@ -122,11 +124,10 @@ class TransactionExecutor:
 
     def _settle(self, unit: WorkUnit) -> None:
         """Settle job by job: what is committed is acked, what failed waits, with what is behind it."""
-        jobs, errors = unit.jobs, unit.errors
-        for at, (job, error) in enumerate(zip(jobs, errors, strict=True)):
-            others = [other for other in jobs[at + 1 :] if other.lane == job.lane]
-            if unit.waits_for_failed(at):
+        for position, (job, error) in enumerate(zip(unit.jobs, unit.errors, strict=True)):
+            if unit.waits_for_failed(position):
                 continue  # it went back with the one that failed
+            others = _others_in_lane(unit, position)
             if self._consumer.events.hooks:
                 self._emit(job, error)
             if error is None:
@@ -138,7 +139,7 @@ class TransactionExecutor:
             if others:
                 self._consumer.put_back(others)
             self._settle_failed(job, error)
-        if not any(errors):
+        if not any(unit.errors):
             self._pause.server_answered()
         self._make_progress(unit)
 
@@ -154,23 +155,25 @@ class TransactionExecutor:
             kind = "completed" if ran else "replayed"
         seconds = time.monotonic() - job.started_at if ran else 0.0
         why = "" if error is None else type(error).__name__
-        self._consumer.events.emit(kind, job.route.policy.scope, job.key, job.broker_attempt, 0, seconds, why)
+        self._consumer.events.emit(
+            kind, job.route.policy.scope, job.key, attempt=job.broker_attempt, seconds=seconds, detail=why
+        )
 
     def _give_back(self, unit: WorkUnit, error: BaseException) -> None:
         """``unit`` was cancelled, or ended this process: its messages are not to blame, and are redelivered."""
         if not isinstance(error, asyncio.CancelledError):
             self._fail(error)
-        for at, job in enumerate(unit.jobs):
-            if job in self._consumer.in_flight:
-                others = [
-                    other
-                    for other in unit.jobs[at + 1 :]
-                    if other.lane == job.lane and other in self._consumer.in_flight
-                ]
+        self._redeliver_unit(unit)
+        self._make_progress(unit)
+
+    def _redeliver_unit(self, unit: WorkUnit) -> None:
+        """Give the jobs of ``unit`` back untried, each with what is behind it in its lane, in their order."""
+        for position, job in enumerate(unit.jobs):
+            if job in self._consumer.in_flight:  # else it went back with an earlier one, or at the end of the drain
+                others = _others_in_lane(unit, position)
                 if others:
                     self._consumer.put_back(others)
                 self._consumer.redeliver(job, 0.0)
-        self._make_progress(unit)
 
     def _settle_failed(self, job: Job, error: BaseException) -> None:
         """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
@@ -201,18 +204,21 @@ class TransactionExecutor:
         if self._consumer.stopping and not any(pool.claimed for pool in self.pools):
             self._idle.set()
 
-    async def stop(self, over: asyncio.Event) -> None:
+    async def stop(self, drain_ended: asyncio.Event) -> None:
         for pool in self.pools:
-            while pool.ready:
-                pool.claimed -= 1
-                for job in pool.ready.pop().jobs:
-                    if job in self._consumer.in_flight:
-                        self._consumer.redeliver(job, 0.0)
+            for unit in pool.take_ready():
+                self._redeliver_unit(unit)
         if any(pool.claimed for pool in self.pools):
-            await wait_for_either(self._idle, over)
+            await wait_for_either(self._idle, drain_ended)
         for pool in self.pools:
             await pool.close()
         self._pause.close()
+
+
+def _others_in_lane(unit: WorkUnit, position: int) -> list[Job]:
+    """The jobs of ``unit`` that come after the one at ``position``, in its lane."""
+    lane = unit.jobs[position].lane
+    return [other for other in unit.jobs[position + 1 :] if other.lane == lane]
 
 
 class _NoStore(Events):

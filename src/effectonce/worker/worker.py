@@ -347,6 +347,7 @@ class Worker:
                 tracer=self.tracer,
             )
             if self.store is not None:
+                assert run.batchers is not None
                 consumer.executor = LeaseExecutor(
                     consumer, routes, self.store, run.batchers, quarantine, self.broker.apublish, run.fail
                 )

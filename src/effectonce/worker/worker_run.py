@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from effectonce.core.group_commit.batcher import StoreBatcher
+from effectonce.core.store_clients import ByKind
 
 from .queue_consumer import QueueConsumer
 
@@ -33,8 +34,8 @@ class WorkerRun:
         self.loop = asyncio.get_running_loop()
         #: One for each queue, once the checks have passed.
         self.consumers: list[QueueConsumer] = []
-        #: What sends claims and settlements to the store; the same one twice where it sends both.
-        self.batchers: Sequence[StoreBatcher] = ()
+        #: What sends claims and settlements to the store; None: the worker has no store.
+        self.batchers: ByKind[StoreBatcher] | None = None
         self.failure: BaseException | None = None
         self._name = name
         self._companions = companions
@@ -137,8 +138,9 @@ class WorkerRun:
                 if inspect.isawaitable(stopping):
                     companion_tasks.append(self._spawn_companion(stopping))
         await asyncio.gather(*(consumer.close(self._drain_ended) for consumer in self.consumers))
-        for batcher in dict.fromkeys(self.batchers):
-            await batcher.close()
+        if self.batchers is not None:
+            for batcher in self.batchers.distinct():
+                await batcher.close()
         if companion_tasks:
             drain_ended: asyncio.Task[Any] = asyncio.create_task(self._drain_ended.wait())
             while companion_tasks and not drain_ended.done():

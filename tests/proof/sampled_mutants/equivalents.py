@@ -57,8 +57,8 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "the coroutine is collected, and what it raises then reaches no caller",
     (
         "worker/pause.py",
-        "self.failed = False",
-        "self.failed = True",
+        "self.waits_for_answer = False",
+        "self.waits_for_answer = True",
     ): "it saves a call of `Backoff.record_success`, which does nothing without failures",
     (
         "worker/message_reader.py",

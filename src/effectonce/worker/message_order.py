@@ -1,8 +1,8 @@
-"""The order of messages: of one lane, only the first is ever given out.
+"""The order of messages: of one ordering key (or one key and its duplicates), only one message runs at a time.
 
-A lane is an ordering key, or one key and its duplicates. What comes behind the first of a lane waits until that is
-settled. Where the first is delayed, those behind it are delayed with it, and `DelayedLanes` remembers their order until
-they are redelivered.
+A lane is the messages of one ordering key, or of one key. Those behind the first of a lane wait until it is settled.
+Where the first is delayed, those behind it are delayed with it, and `DelayedLanes` remembers their order until they are
+redelivered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DELAY_STEP_S: Final = 0.02
 """Messages behind a delayed one come this much later than the one before them."""
 
 OVERDUE_S: Final = 2.0
-"""How long after its time the first message of a delayed lane is waited for before another may come first."""
+"""How long after it is due the first message of a delayed lane is waited for. After that, others may come first."""
 
 MAX_DELAYED_LANES: Final = 10_000
 
@@ -53,14 +53,15 @@ class Lanes:
         return following
 
     def remove_waiting(self, lane: str) -> list[Job]:
-        """Take out all that waits behind the first message of ``lane``, in its order."""
+        """Take out all messages that wait behind the first of ``lane``, in their order."""
         behind = self._behind.get(lane)
         self._behind[lane] = None
         return list(behind or ())
 
     def take_batchable(self, job: Job, limit: int) -> list[Job]:
-        """Take out of its lane what may share a transaction with ``job``: up to ``limit - 1`` messages that wait behind
-        it, are for the same handler and were never delivered before. Returns ``job`` and them, in their order."""
+        """Take the messages out of the lane of ``job`` that may share a transaction with it: up to ``limit - 1`` that
+        wait behind it, are for the same handler and were never delivered before. Returns ``job`` and them, in their
+        order."""
         jobs = [job]
         behind = self._behind.get(job.lane)
         while behind and len(jobs) < limit and behind[0].route is job.route and not behind[0].redelivered:
@@ -68,7 +69,8 @@ class Lanes:
         return jobs
 
     def put_back(self, jobs: Sequence[Job]) -> None:
-        """Messages of one lane, which `take_batchable` took and which are not done, wait behind its first again."""
+        """Put ``jobs``, which `take_batchable` took from one lane and which are not done, back behind its first
+        message."""
         behind = self._behind.get(jobs[0].lane) or deque()
         behind.extendleft(reversed(jobs))
         self._behind[jobs[0].lane] = behind
@@ -101,19 +103,21 @@ class DelayedLanes:
             self._lanes = {name: lane for name, lane in self._lanes.items() if lane.due_at > now - OVERDUE_S}
         self._lanes[lane] = _DelayedLane(now + delay, order)
 
-    def delay_for(self, job: Job) -> float | None:
-        """For how many seconds ``job`` has to wait, because a message before it in its lane is delayed; None: it may
-        come now."""
+    def admit(self, job: Job) -> float | None:
+        """Let ``job`` through if its turn in its lane has come, and forget it. Otherwise remember it, and return for
+        how many seconds it has to wait. Call this once per delivery."""
         delayed = self._lanes.get(job.lane)
         if delayed is None:
             return None
-        left = delayed.due_at - self._now()
-        overdue = left < -OVERDUE_S  # another consumer has got the first one
-        if overdue or delayed.ids[0] == job.message.id:
+        wait = delayed.due_at - self._now()
+        if wait < -OVERDUE_S:  # another consumer has got the first one
+            del self._lanes[job.lane]
+            return None
+        if delayed.ids[0] == job.message.id:
             delayed.ids.popleft()
-            if overdue or not delayed.ids:
+            if not delayed.ids:
                 del self._lanes[job.lane]
             return None
         if job.message.id not in delayed.ids:
             delayed.ids.append(job.message.id)
-        return max(left, 0.0) + delayed.ids.index(job.message.id) * DELAY_STEP_S
+        return max(wait, 0.0) + delayed.ids.index(job.message.id) * DELAY_STEP_S

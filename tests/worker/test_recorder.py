@@ -1,0 +1,127 @@
+"""A success that the store answers and does not record concerns its own message only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.record import Batchable, Remember, Settlement
+
+from .bench import Bench, paid, serving, until
+
+
+class PickyStore:
+    """Rejects completions of one key with a ``ValueError``, as a driver does that cannot write a value."""
+
+    def __init__(self, bench: Bench, key: str, rejects: Callable[[Settlement | Remember], bool]) -> None:
+        self.rejected: list[Settlement | Remember] = []
+        self._key = key
+        self._rejects = rejects
+        bench.store_backend.before = self._check
+
+    def _check(self, op: Batchable) -> None:
+        if op.key != self._key or not isinstance(op, Settlement | Remember):
+            return
+        if isinstance(op, Settlement) and op.state != "done":
+            return
+        if self._rejects(op):
+            self.rejected.append(op)
+            raise ValueError("out of range")
+
+
+async def test_a_rejected_completion_holds_up_no_other_message(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    worker = bench.worker()
+    store = PickyStore(bench, "bad", lambda completion: True)
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None: ...
+
+    async with serving(worker):
+        await bench.send("orders", paid(0, id="bad"))
+        for number in range(1, 11):
+            await bench.send("orders", paid(number))
+            await until(lambda: bench.count("ack") == number)  # noqa: B023
+    assert "nothing is acked" not in caplog.text, "the store was never left alone"
+    assert ("nack", "bad", 1.0) in bench.noted
+    assert [completion.result is None for completion in store.rejected[-2:]] == [False, True]
+
+
+async def test_a_completion_whose_result_is_rejected_is_recorded_without_it() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    runs: list[str] = []
+    PickyStore(bench, "bad", lambda completion: completion.result is not None)
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None:
+        runs.append(message.id)
+
+    async with serving(worker):
+        await bench.send("orders", paid(id="bad"))
+        await until(lambda: bench.count("ack") == 1)
+    assert (runs, bench.count("nack")) == (["bad"], 0)
+
+
+async def test_messages_to_send_on_are_never_recorded_as_nothing() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    PickyStore(bench, "bad", lambda completion: completion.result is not None)
+
+    @worker.handler("orders", to="invoices")
+    async def charge(message: eo.Message[Any]) -> eo.Message[Any]:
+        return eo.Message(type="invoice", data={})
+
+    async with serving(worker):
+        await bench.send("orders", paid(id="bad"))
+        await until(lambda: bench.count("nack") == 1)
+    assert (bench.delays(), bench.count("ack")) == ([1.0], 0)
+
+
+async def test_in_mode_s_a_completion_that_is_always_rejected_ends_in_the_dead_letters() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    PickyStore(bench, "bad", lambda completion: True)
+    runs: Counter[str] = Counter()
+
+    @worker.handler("orders", mode="seen", retry=eo.Retry(2))
+    async def charge(message: eo.Message[Any]) -> None:
+        runs[message.id] += 1
+
+    async with serving(worker):
+        await bench.send("orders", paid(0, id="bad"), paid(1, id="good"))
+        await until(lambda: bench.count("dead") == 1)
+    assert runs == {"bad": 2, "good": 1}
+    assert bench.count("ack") == 1
+
+
+async def test_a_completion_that_is_rejected_during_an_outage_waits_for_its_end() -> None:
+    """Of two completions in one batch one meets the outage, and the other one the store's refusal."""
+    bench = Bench()
+    worker = bench.worker()
+    picky = PickyStore(bench, "bad", lambda completion: completion.result is not None)
+    check, outage = bench.store_backend.before, asyncio.Event()
+
+    def check_after_outage(op: Batchable) -> None:
+        check(op)
+        if isinstance(op, Settlement) and not outage.is_set():
+            raise eo.StoreUnavailable("it is away")
+
+    bench.store_backend.before = check_after_outage
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None: ...
+
+    async with serving(worker):
+        await bench.send("orders", paid(0), paid(1, id="bad"))
+        await until(lambda: picky.rejected)
+        await asyncio.sleep(0.05)
+        assert bench.noted == []
+        outage.set()
+        await until(lambda: bench.count("ack") == 2)
+    assert bench.count("nack") == 0
