@@ -160,7 +160,15 @@ class HandlerPool(Generic[W]):
                         error = await rest
                 except BaseException as raised:
                     error = raised
-                self._end_handler(work, error)
+                self._claimed -= 1
+                self._ended += 1
+                try:
+                    if error is None:
+                        self._on_success(work)
+                    else:
+                        self._on_error(work, error)
+                except Exception as defect:  # of ours or of a tracer: the runner continues, and the worker stops
+                    self._fail(defect)
                 if self._closed or task.cancelling():
                     return
                 if time.monotonic() >= turn_ends_at:
@@ -193,17 +201,6 @@ class HandlerPool(Generic[W]):
         if type(value) in LAZY or hasattr(value, "__await__"):
             refuse_lazy(self.route.function, value)
         return error  # not raised: inside a coroutine a StopIteration would become something else
-
-    def _end_handler(self, work: W, error: BaseException | None) -> None:
-        self._claimed -= 1
-        self._ended += 1
-        try:
-            if error is None:
-                self._on_success(work)
-            else:
-                self._on_error(work, error)
-        except Exception as defect:  # of ours or of a tracer: the runner continues, and the worker stops
-            self._fail(defect)
 
     async def close(self) -> None:
         """Cancel the handlers that still run, and wait up to `CANCEL_GRACE_S` for them.

@@ -166,7 +166,7 @@ class QueueConsumer:
             job.redelivered = maybe_tried or delivery.attempt > 1
             if delivery.attempt > 1:
                 job.untried = self.counts.untried(delivery)
-            delay = self._delayed.admit(job)
+            delay = self._delayed.admit(job) if job.message.ordering_key else None
             if delay is not None:
                 self.counts.add_untried(job)
                 self.settler.redeliver(delivery, delay)
