@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, replace
 
 from effectonce_lint.findings import Label
-from effectonce_lint.python.values import Operation, Value
+from effectonce_lint.python.libraries.message_parts import is_unstable
+from effectonce_lint.python.values import Operation
 
 from .consumer_check import TOOL_STORES, ConsumerCheck, advice_for, effect_of, in_same_transaction, is_in_database
 
@@ -68,7 +69,7 @@ def verdict_of(case: ConsumerCheck, op: Operation) -> EffectVerdict:
     effect = effect_of(op)
     if effect.category == "enqueue":
         return EffectVerdict()
-    if effect.key_given and not (effect.category == "publish" and effect.key is not None and is_generated(effect.key)):
+    if effect.key_given and not (effect.category == "publish" and effect.key is not None and is_unstable(effect.key)):
         return EffectVerdict()
     guards = list(dict.fromkeys(op.guards))
     if any(guard.store in TOOL_STORES for guard in guards):
@@ -263,10 +264,6 @@ def _verdict_without_guard(case: ConsumerCheck, op: Operation) -> EffectVerdict:
             )
         return EffectVerdict("EO103", record=record, covered=False)
     return EffectVerdict("P11", covered=False)
-
-
-def is_generated(key: Value) -> bool:
-    return any(each.startswith("unstable:") for each in key.taint)
 
 
 # -- the words

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from effectonce_lint.python.values import Operation, Value
 from effectonce_lint.word_lists import tagged_pairs, word_set
 
+from .message_parts import OFFSET
 from .object_types import is_dedup_name, is_guard_name, to_snake_case
 from .redis import seconds_of
 
@@ -43,7 +44,7 @@ _UNSTABLE = {
     "ReceiptHandle": "the receipt handle",
     "messageId": "the broker's MessageId",
     "MessageId": "the broker's MessageId",
-    "offset": "the offset",
+    "offset": OFFSET,
 }
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from effectonce_lint.python.values import Effect, Operation, Value
 from effectonce_lint.word_lists import word_set
 
+from .message_parts import is_stable, is_unstable
 from .object_types import is_dedup_name
-from .orm_rows import is_stable, is_unstable
 from .redis import seconds_of
 from .sql_drivers import hold_claim
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from effectonce_lint.python.values import Effect, Value
 from effectonce_lint.word_lists import word_set
 
-from .orm_rows import is_stable, is_unstable
+from .message_parts import is_stable, is_unstable
 from .sql_drivers import hold_claim
 
 if TYPE_CHECKING:
