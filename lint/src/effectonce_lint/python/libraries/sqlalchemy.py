@@ -167,7 +167,7 @@ def _interpret_session(walk: CallWalker, call: Call) -> Value | None:
         return orm_rows.make_query(first)
     if name == "get":
         wanted = orm_rows.make_query(first)
-        wanted.fields = {"<lock>": Value()} if "with_for_update" in call.keywords else None
+        wanted.fields = {orm_rows.LOCK: Value()} if "with_for_update" in call.keywords else None
         return orm_rows.read_row(walk, call, wanted)
     if name in _SENDS and isinstance(first.literal, sql.SqlStatement):
         return _execute_statement(walk, call, first.literal)
