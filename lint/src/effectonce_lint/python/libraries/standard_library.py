@@ -148,11 +148,8 @@ def _interpret_getattr(walk: CallWalker, base: Value, name: str) -> Value:
     if "{}" not in name or base.instance is None:
         return walk.attribute(base, name)
     pattern = re.compile(".*".join(map(re.escape, name.split("{}"))))
-    methods = tuple(
-        walk.attribute(base, name_of_method)
-        for name_of_method in base.instance.cls.methods
-        if pattern.fullmatch(name_of_method)
-    )
+    names = [method for method in base.instance.cls.methods if pattern.fullmatch(method)]
+    methods = tuple(walk.attribute(base, method) for method in names)
     return Value(text=walk.text(base.text, ".", name), tag="one of" if methods else "", items=methods)
 
 
