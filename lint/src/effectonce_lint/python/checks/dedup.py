@@ -285,7 +285,7 @@ def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> Non
     if not ops or (consumer.family == "saga"):
         return
     first = next((op for op in ops if effect_of(op).sure), ops[0])
-    mode, remedy = advice_for(effect_of(first), first)
+    mode, remedy = advice_for(effect_of(first))
     labels = tuple(Label(op.at, effect_of(op).what) for op in ops[:_MAX_LABELS])
     others = f", and {len(ops) - 1} more effect{'s' if len(ops) > 2 else ''}" if len(ops) > 1 else ""
     note = next((verdict.note for verdict in verdicts if verdict.note), "") or _near_guard_hint(case, first)
@@ -321,7 +321,7 @@ def is_compensation(case: ConsumerCheck, op: Operation) -> bool:
 
 def _report_compensation(case: ConsumerCheck, op: Operation) -> None:
     effect = effect_of(op)
-    mode, remedy = advice_for(effect, op)
+    mode, remedy = advice_for(effect)
     case.report(
         "EO402",
         op.at,
@@ -356,7 +356,7 @@ def _report_hole(case: ConsumerCheck, verdict: EffectVerdict) -> None:
         return
     if any(finding.rule == verdict.rule and finding.place == faulty.at for finding in case.findings):
         return
-    mode, remedy = advice_for(effect, op)
+    mode, remedy = advice_for(effect)
     if verdict.rule == "EO104":
         mode, remedy = "L", "release the mark when the work raises, or use @eo.once, whose claim is a lease"
     labels = [Label(op.at, effect.what)] if faulty is not op else []
