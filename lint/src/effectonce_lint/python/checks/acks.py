@@ -298,7 +298,7 @@ def _check_swallowed_errors(case: ConsumerCheck) -> None:
                 handler.at,
                 f"an error of {case.who} is caught here and only logged, and then its message is acked",
                 labels=(Label(tried[0].at, "this may not have been done"),),
-                help="re-raise it, or nack, or park the message where somebody looks",
+                help="re-raise it, or nack, or park the message where an operator looks",
             )
 
 
