@@ -194,12 +194,12 @@ def _read_sequence(numbered_lines: list[tuple[int, str]], place_of: _PlaceOf) ->
             notes.append((number, line.strip()))
     queues = chart.queues()
     design = Design()
-    known: set[str] = set()
+    described: set[str] = set()
     for delivery in chart.arrows:
         name = delivery.end
-        if delivery.start not in queues or name in queues or name in known:
+        if delivery.start not in queues or name in queues or name in described:
             continue
-        known.add(name)
+        described.add(name)
         sent = [arrow for arrow in chart.arrows if arrow.start == name and arrow.line > delivery.line]
         acks = [arrow for arrow in sent if arrow.end in queues and _ACK.search(arrow.label)]
         effects = [arrow for arrow in sent if arrow not in acks and arrow.end != name]

@@ -46,9 +46,9 @@ class YamlNode:
         """The value of the first field with one of these names, ignoring case, spaces, `_`, `-` and `.`."""
         if self.kind != "map":
             return None
-        wanted = {_normalize(name) for name in names}
+        normalized_names = {_normalize(name) for name in names}
         for name, node in self.fields.items():
-            if _normalize(name) in wanted:
+            if _normalize(name) in normalized_names:
                 return node
         return None
 
