@@ -9,7 +9,9 @@ def word_set(text: str) -> frozenset[str]:
 
 
 def tagged_pairs(text: str) -> frozenset[tuple[str, str]]:
-    """Of ``tag:name,name tag:name``: every tag with each of its names."""
-    return frozenset(
-        (tag, name) for each in text.split() for tag, _, names in [each.partition(":")] for name in names.split(",")
-    )
+    """The pairs of ``tag:name,name tag:name``: every tag with each of its names."""
+    pairs = set()
+    for group in text.split():
+        tag, _, names = group.partition(":")
+        pairs |= {(tag, name) for name in names.split(",")}
+    return frozenset(pairs)

@@ -1,4 +1,4 @@
-"""Designs: documents and settings that say what consumes what, before any code does."""
+"""Designs: documents and deployment settings that describe consumers before there is code."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from . import asyncapi, consumer_lists, deployment_files, markdown, mermaid, sql
 from .checks import check
 from .model import Design
 
-_TREES = (".yaml", ".yml", ".json")
-_ENDINGS = (*_TREES, ".md", ".markdown", ".mmd", ".mermaid", ".tf", ".sql")
-_MARKED = re.compile(
+_TREE_ENDINGS = (".yaml", ".yml", ".json")
+_DESIGN_ENDINGS = (*_TREE_ENDINGS, ".md", ".markdown", ".mmd", ".mermaid", ".tf", ".sql")
+_FORMAT_MARK = re.compile(
     rb"^\s*[\"']?asyncapi[\"']?\s*:|AWSTemplateFormatVersion|AWS::|^functions:|^services:", re.MULTILINE
 )
 
 
 def is_design(name: str) -> bool:
     """Whether a file of this name may be a design."""
-    return name.lower().endswith(_ENDINGS)
+    return name.lower().endswith(_DESIGN_ENDINGS)
 
 
 def check_design(
@@ -33,11 +33,11 @@ def check_design(
 ) -> list[Finding]:
     """All findings of a design.
 
-    A file that nobody asked for by name, and that does not look like a design, is none: a folder is full of YAML.
-    ``others`` gives the SQL files around it, for what one of them says of another's table.
+    A file in a checked folder (not ``asked_for`` by name) that does not look like a design has none, since most YAML is
+    something else. ``others`` gives the SQL files around it, because one migration may constrain another's table.
     """
     low = path.lower()
-    if low.endswith(_TREES):
+    if low.endswith(_TREE_ENDINGS):
         return check(_read_tree(path, content, asked_for))
     try:
         text = content.decode("utf-8-sig")
@@ -55,26 +55,26 @@ def check_design(
 
 
 def _read_tree(path: str, content: bytes, asked_for: bool) -> Design:
-    marked = _MARKED.search(content)
+    format_mark = _FORMAT_MARK.search(content)
     if not asked_for and (
-        len(content) > yaml_tree.MAX_DESIGN_BYTES or not (marked or consumer_lists.looks_like_design(content))
+        len(content) > yaml_tree.MAX_DESIGN_BYTES or not (format_mark or consumer_lists.looks_like_design(content))
     ):
         return Design()
     try:
         roots = yaml_tree.load_documents(path, content)
     except UnreadableFile:
-        if asked_for or (marked and b"asyncapi" in marked.group()):
+        if asked_for or (format_mark and b"asyncapi" in format_mark.group()):
             raise
-        return Design()  # a template of a template
-    out = Design()
+        return Design()  # probably a template that renders YAML, like a Helm chart's
+    design = Design()
     for root in roots:
         if root.kind == "map":
-            found = _read_document(root)
-            out.consumers += found.consumers
-            out.queues += found.queues
-            out.early_acks += found.early_acks
-            out.short += found.short
-    return out
+            document = _read_document(root)
+            design.consumers += document.consumers
+            design.queues += document.queues
+            design.early_acks += document.early_acks
+            design.short_retentions += document.short_retentions
+    return design
 
 
 def _read_document(root: yaml_tree.YamlNode) -> Design:

@@ -7,11 +7,20 @@ from effectonce_lint.python.modules import UnreadableFile
 from .model import DescribedConsumer, Design, Phrase, doubles_when_repeated, is_idempotent
 from .yaml_tree import YamlNode
 
-_GUARDS = ("x-idempotency", "x-idempotent", "x-dedup", "x-deduplication", "x-idempotency-key", "x-idempotent-consumer")
-_EFFECTS = ("x-effects", "x-side-effects", "x-effect", "x-sideeffects")
+_MAX_REFERENCES = 8  # that lead to one another, perhaps in a circle
+_GUARD_FIELDS = (
+    "x-idempotency",
+    "x-idempotent",
+    "x-dedup",
+    "x-deduplication",
+    "x-idempotency-key",
+    "x-idempotent-consumer",
+)
+_EFFECT_FIELDS = ("x-effects", "x-side-effects", "x-effect", "x-sideeffects")
 
 
 def is_asyncapi(root: YamlNode) -> bool:
+    """Whether a document is AsyncAPI."""
     return root.kind == "map" and "asyncapi" in root.fields
 
 
@@ -29,7 +38,7 @@ def read(root: YamlNode) -> Design:
 
 
 def _read_version_2(root: YamlNode) -> Design:
-    """In AsyncAPI 2 the names are seen from outside: what others ``publish``, this application receives."""
+    """AsyncAPI 2 names operations from outside: this application receives what others ``publish``."""
     design = Design()
     channels = root.get("channels")
     for name, channel in (channels.fields if channels is not None else {}).items():
@@ -58,26 +67,33 @@ def _read_version_3(root: YamlNode) -> Design:
 def _make_consumer(
     root: YamlNode, operation: YamlNode, channel: YamlNode | None, name: str, queue: str
 ) -> DescribedConsumer:
-    named = operation.get("operationId")
-    title = named.text if named is not None else name
-    parents = [operation, *(_follow_reference(root, each) for each in _items_of(operation.get("traits")))]
-    consumer = DescribedConsumer(title, operation.at if named is None else named.at, queue=queue, silent=True)
-    for holder in (*parents, *([channel] if channel is not None else []), *_messages_of(root, operation, channel)):
-        for word in _GUARDS:
-            said = _field_of(holder, word)
-            if said is not None and consumer.dedup is None:
-                consumer.dedup = _describe_guard(said)
-                consumer.key = consumer.key or said.phrase("key", "keyLocation", "location", "source")
-                consumer.retention = consumer.retention or said.phrase("retention", "ttl", "window", "keepFor")
-        for word in _EFFECTS:
-            said = _field_of(holder, word)
-            if said is not None:
-                consumer.effects += [Phrase(each.flat_text(), each.at) for each in (said.items or [said])]
-    told = operation.phrase("summary", "description")
-    if not consumer.effects and told is not None and (doubles_when_repeated(told.text) or is_idempotent(told.text)):
-        consumer.effects = [told]
-    for holder in parents:
-        bindings = holder.get("bindings")
+    """Read one receiving operation, with the extensions of its traits, its channel and its messages."""
+    operation_id = operation.get("operationId")
+    title = operation_id.text if operation_id is not None else name
+    at = operation_id.at if operation_id is not None else operation.at
+    traits = [_follow_reference(root, trait) for trait in _items_of(operation.get("traits"))]
+    consumer = DescribedConsumer(title, at, queue=queue, can_declare_dedup=True)
+    channels = [channel] if channel is not None else []
+    for node in (operation, *traits, *channels, *_messages_of(root, operation, channel)):
+        for field_name in _GUARD_FIELDS:
+            guard = _extension_of(node, field_name)
+            if guard is not None and consumer.dedup is None:
+                consumer.dedup = _describe_guard(guard)
+                consumer.key = consumer.key or guard.phrase("key", "keyLocation", "location", "source")
+                consumer.retention = consumer.retention or guard.phrase("retention", "ttl", "window", "keepFor")
+        for field_name in _EFFECT_FIELDS:
+            effects = _extension_of(node, field_name)
+            if effects is not None:
+                consumer.effects += [Phrase(effect.flat_text(), effect.at) for effect in (effects.items or [effects])]
+    summary = operation.phrase("summary", "description")
+    if (
+        not consumer.effects
+        and summary is not None
+        and (doubles_when_repeated(summary.text) or is_idempotent(summary.text))
+    ):
+        consumer.effects = [summary]
+    for node in (operation, *traits):
+        bindings = node.get("bindings")
         amqp = bindings.get("amqp") if bindings is not None else None
         ack = amqp.get("ack") if amqp is not None else None
         if ack is not None and ack.text.lower() == "false":
@@ -87,34 +103,34 @@ def _make_consumer(
     return consumer
 
 
-def _field_of(node: YamlNode, name: str) -> YamlNode | None:
+def _extension_of(node: YamlNode, name: str) -> YamlNode | None:
+    """The extension field of exactly this name."""
     return node.fields.get(name) if node.kind == "map" else None
 
 
-def _describe_guard(said: YamlNode) -> Phrase:
-    """What the extension says: a word, or what its fields say about strategy and store."""
-    if said.kind == "scalar":
-        return Phrase("declared" if said.text.lower() in ("true", "yes") else said.text, said.at)
-    switch = said.get("enabled", "idempotent", "supported")
+def _describe_guard(guard: YamlNode) -> Phrase:
+    """The guard that the extension declares: its own text, or its field for the strategy or store."""
+    if guard.kind == "scalar":
+        return Phrase("declared" if guard.text.lower() in ("true", "yes") else guard.text, guard.at)
+    switch = guard.get("enabled", "idempotent", "supported")
     if switch is not None and switch.text.lower() in ("false", "no"):
         return Phrase("none", switch.at)
-    strategy = said.phrase("strategy", "mode", "how", "store", "guard", "mechanism")
-    return strategy if strategy is not None else Phrase("declared", said.at)
+    strategy = guard.phrase("strategy", "mode", "how", "store", "guard", "mechanism")
+    return strategy if strategy is not None else Phrase("declared", guard.at)
 
 
 def _messages_of(root: YamlNode, operation: YamlNode, channel: YamlNode | None) -> list[YamlNode]:
-    out = []
+    """The messages that an operation receives."""
+    messages = []
     single = operation.get("message")
     if single is not None:
-        found = _follow_reference(root, single)
-        out.append(found)
-        out += [_follow_reference(root, each) for each in _items_of(found.get("oneOf"))]
-    for each in _items_of(operation.get("messages")):
-        out.append(_follow_reference(root, each))
-    messages = channel.get("messages") if channel is not None else None
-    for each in messages.fields.values() if messages is not None else ():
-        out.append(_follow_reference(root, each))
-    return out
+        message = _follow_reference(root, single)
+        messages += [message, *(_follow_reference(root, variant) for variant in _items_of(message.get("oneOf")))]
+    messages += [_follow_reference(root, message) for message in _items_of(operation.get("messages"))]
+    of_channel = channel.get("messages") if channel is not None else None
+    if of_channel is not None:
+        messages += [_follow_reference(root, message) for message in of_channel.fields.values()]
+    return messages
 
 
 def _retention_window(channel: YamlNode) -> Phrase | None:
@@ -124,13 +140,15 @@ def _retention_window(channel: YamlNode) -> Phrase | None:
         return None
     sqs = bindings.get("sqs")
     queue = (sqs.get("queue") or sqs) if sqs is not None else None
-    kept = queue.get("messageRetentionPeriod") if queue is not None else None
-    if kept is not None:
-        return Phrase(kept.text, kept.at)
+    seconds = queue.get("messageRetentionPeriod") if queue is not None else None
+    if seconds is not None:
+        return Phrase(seconds.text, seconds.at)
     kafka = bindings.get("kafka")
     topic = kafka.get("topicConfiguration") if kafka is not None else None
-    kept = topic.get("retention.ms") if topic is not None else None
-    return Phrase(f"{kept.text}ms", kept.at) if kept is not None and kept.text.isdigit() else None
+    milliseconds = topic.get("retention.ms") if topic is not None else None
+    if milliseconds is None or not milliseconds.text.isdigit():
+        return None
+    return Phrase(f"{milliseconds.text}ms", milliseconds.at)
 
 
 def _items_of(node: YamlNode | None) -> list[YamlNode]:
@@ -138,22 +156,23 @@ def _items_of(node: YamlNode | None) -> list[YamlNode]:
 
 
 def _last_segment(reference: YamlNode | None) -> str:
+    """The name that a ``$ref`` ends in: the channel's, where the channel itself is not in the file."""
     target = reference.get("$ref") if reference is not None else None
     return target.text.rpartition("/")[2].replace("~1", "/") if target is not None else ""
 
 
 def _follow_reference(root: YamlNode, node: YamlNode) -> YamlNode:
-    """What a ``$ref`` into the same document means; itself where it is none, or leads in a circle."""
-    for _ in range(8):
+    """The node that a ``$ref`` in ``node`` leads to; ``node`` itself if it has none, or one into another document."""
+    for _ in range(_MAX_REFERENCES):
         reference = node.fields.get("$ref") if node.kind == "map" else None
         if reference is None or not reference.text.startswith("#/"):
             return node
         target = root
         for part in reference.text[2:].split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
-            found = target.fields.get(name) if target.kind == "map" else None
-            if found is None:
+            child = target.fields.get(name) if target.kind == "map" else None
+            if child is None:
                 return node
-            target = found
+            target = child
         node = target
     return node

@@ -1,4 +1,4 @@
-"""The rules about designs."""
+"""The rules about designs: P11, EO101, EO106, EO201, EO301, EO302 and EO501 to EO503."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from effectonce_lint.findings import Finding, Label, Place
 from effectonce_lint.rules import RULES
 
 from . import model
-from .model import DescribedConsumer, DescribedQueue, Design
+from .model import DescribedConsumer, DescribedQueue, Design, Phrase
 
-_HELP = {
+_MAX_LABELS = 4
+_MAX_QUOTE_LENGTH = 60
+
+#: How to guard an effect, by the mode that fits it.
+_GUARD_HELP = {
     "T": "say that the consumer claims in the same transaction (eo.Inbox), and publishes through an outbox",
     "K": "say which idempotency key goes to the provider, and that the call is logged first (eo.Intents)",
     "I": "say that the call is logged before it is made, at most once (eo.Intents)",
@@ -18,13 +22,14 @@ _HELP = {
 
 
 def check(design: Design) -> list[Finding]:
-    out: list[Finding] = []
+    """Apply the rules to everything that ``design`` describes."""
+    findings: list[Finding] = []
     for consumer in design.consumers:
-        out += _check_consumer(consumer)
+        findings += _check_consumer(consumer)
     for queue in design.queues:
-        out += _check_queue(queue)
+        findings += _check_queue(queue)
     for setting in design.early_acks:
-        out.append(
+        findings.append(
             _make_finding(
                 "EO201",
                 setting.at,
@@ -33,8 +38,8 @@ def check(design: Design) -> list[Finding]:
                 help="ack when the work is done",
             )
         )
-    for setting in design.short:
-        out.append(
+    for setting in design.short_retentions:
+        findings.append(
             _make_finding(
                 "EO106",
                 setting.at,
@@ -44,7 +49,7 @@ def check(design: Design) -> list[Finding]:
             )
         )
     for table in design.tables:
-        out.append(
+        findings.append(
             _make_finding(
                 "EO101",
                 table.at,
@@ -55,7 +60,7 @@ def check(design: Design) -> list[Finding]:
                 mode="T",
             )
         )
-    return out
+    return findings
 
 
 def _make_finding(
@@ -76,19 +81,19 @@ def _make_finding(
 
 
 def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
-    out: list[Finding] = []
+    findings: list[Finding] = []
     doubling = [effect for effect in consumer.effects if model.doubles_when_repeated(effect.text)]
-    told = consumer.dedup is not None and not model.says_none(consumer.dedup.text)
+    has_dedup = consumer.dedup is not None and not model.says_none(consumer.dedup.text)
     from_queue = f" from `{consumer.queue}`" if consumer.queue else ""
     labels = tuple(
         Label(effect.at, f"`{_shorten(effect.text)}` would happen twice")
-        for effect in doubling[:4]
+        for effect in doubling[:_MAX_LABELS]
         if effect.at != consumer.at
     )
-    if not told and doubling:
+    if not has_dedup and doubling:
         effect = doubling[0].text
         mode = model.mode_for(effect)
-        out.append(
+        findings.append(
             _make_finding(
                 "P11",
                 consumer.at,
@@ -96,12 +101,12 @@ def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
                 f"consumer `{consumer.name}` does `{_shorten(effect)}` again whenever a message{from_queue} is "
                 "delivered again: no dedup is described",
                 labels=labels,
-                help=_HELP[mode],
+                help=_GUARD_HELP[mode],
                 mode=mode,
             )
         )
-    elif not told and consumer.silent and not consumer.effects:
-        out.append(
+    elif not has_dedup and consumer.can_declare_dedup and not consumer.effects:
+        findings.append(
             _make_finding(
                 "P11",
                 consumer.at,
@@ -112,12 +117,12 @@ def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
                 sure=False,
             )
         )
-    if told and consumer.dedup is not None:
-        out += _check_guard(consumer, consumer.dedup.text, consumer.dedup.at, bool(doubling) or not consumer.effects)
+    if has_dedup and consumer.dedup is not None and (doubling or not consumer.effects):
+        findings += _check_guard(consumer, consumer.dedup)
     if consumer.key is not None:
-        out += _check_key(consumer, consumer.key.text, consumer.key.at)
+        findings += _check_key(consumer, consumer.key)
     if consumer.ack is not None and model.acks_early(consumer.ack.text):
-        out.append(
+        findings.append(
             _make_finding(
                 "EO201",
                 consumer.ack.at,
@@ -127,56 +132,55 @@ def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
                 help="ack when the work is done",
             )
         )
-    out += _check_retention(consumer)
-    return out
+    findings += _check_retention(consumer)
+    return findings
 
 
-def _check_guard(consumer: DescribedConsumer, text: str, at: Place, matters: bool) -> list[Finding]:
-    if not matters:
-        return []
-    if model.relies_on_broker_only(text):
+def _check_guard(consumer: DescribedConsumer, guard: Phrase) -> list[Finding]:
+    if model.relies_on_broker_only(guard.text):
         return [
             _make_finding(
                 "EO503",
-                at,
+                guard.at,
                 consumer.name,
-                f"consumer `{consumer.name}` relies on the broker's own dedup (`{_shorten(text)}`), which does not "
-                "cover a redelivery",
+                f"consumer `{consumer.name}` relies on the broker's own dedup (`{_shorten(guard.text)}`), which does "
+                "not cover a redelivery",
                 help="dedup in the consumer as well",
                 mode="L",
             )
         ]
-    if model.is_check_then_act(text):
+    if model.is_check_then_act(guard.text):
         return [
             _make_finding(
                 "EO101",
-                at,
+                guard.at,
                 consumer.name,
-                f"consumer `{consumer.name}` looks first and records later (`{_shorten(text)}`): two deliveries can "
-                "both pass",
+                f"consumer `{consumer.name}` looks first and records later (`{_shorten(guard.text)}`): two deliveries "
+                "can both pass",
                 help="claim in one atomic step: a unique insert, SET NX",
                 mode="T",
             )
         ]
-    return _check_key(consumer, text, at)
+    return _check_key(consumer, guard)
 
 
-def _check_key(consumer: DescribedConsumer, text: str, at: Place) -> list[Finding]:
-    if what := model.unstable_key_in(text):
+def _check_key(consumer: DescribedConsumer, key: Phrase) -> list[Finding]:
+    if unstable_part := model.unstable_key_in(key.text):
         return [
             _make_finding(
                 "EO301",
-                at,
+                key.at,
                 consumer.name,
-                f"the dedup key of `{consumer.name}` is `{what}`, which a redelivery, a resend or a redrive changes",
+                f"the dedup key of `{consumer.name}` is `{unstable_part}`, which a redelivery, a resend or a redrive "
+                "changes",
                 help="take the producer's message id, or a business key",
             )
         ]
-    if model.is_content_key(text):
+    if model.is_content_key(key.text):
         return [
             _make_finding(
                 "EO302",
-                at,
+                key.at,
                 consumer.name,
                 f"the dedup key of `{consumer.name}` is a hash of the payload alone: two honest identical requests "
                 "count as one",
@@ -189,16 +193,16 @@ def _check_key(consumer: DescribedConsumer, text: str, at: Place) -> list[Findin
 def _check_retention(consumer: DescribedConsumer) -> list[Finding]:
     if consumer.retention is None or consumer.window is None:
         return []
-    kept, needed = parse_duration(consumer.retention.text), parse_duration(consumer.window.text)
-    if kept is None or needed is None or kept >= needed:
+    retention, window = parse_duration(consumer.retention.text), parse_duration(consumer.window.text)
+    if retention is None or window is None or retention >= window:
         return []
     return [
         _make_finding(
             "EO106",
             consumer.retention.at,
             consumer.name,
-            f"consumer `{consumer.name}` remembers messages for {format_duration(kept)}, but they can come back for "
-            f"{format_duration(needed)}",
+            f"consumer `{consumer.name}` remembers messages for {format_duration(retention)}, but they can come back "
+            f"for {format_duration(window)}",
             labels=(Label(consumer.window.at, "so long"),),
             help="keep the record longer than the message can live",
             mode="L",
@@ -207,50 +211,49 @@ def _check_retention(consumer: DescribedConsumer) -> list[Finding]:
 
 
 def _check_queue(queue: DescribedQueue) -> list[Finding]:
-    out: list[Finding] = []
+    findings: list[Finding] = []
     if queue.is_dead_letter or not queue.consumers:
-        return out
-    for name, at, timeout in queue.consumers:
-        if timeout is not None and queue.visibility is not None and queue.visibility < timeout:
-            out.append(
+        return findings
+    for consumer in queue.consumers:
+        if consumer.timeout is not None and queue.visibility is not None and queue.visibility < consumer.timeout:
+            findings.append(
                 _make_finding(
                     "EO501",
                     queue.visibility_at or queue.at,
                     queue.name,
                     f"queue `{queue.name}` delivers again after {format_duration(queue.visibility)}, "
-                    f"while `{name}` may run for {format_duration(timeout)}",
-                    labels=(Label(at, "still running then"),),
+                    f"while `{consumer.name}` may run for {format_duration(consumer.timeout)}",
+                    labels=(Label(consumer.at, "still running then"),),
                     help="visibility timeout above the consumer's timeout; AWS asks for six times",
                     mode="L",
                 )
             )
             break
-    if not queue.dead_letter and queue.known_dead_letter:
-        who = queue.consumers[0][0]
-        out.append(
+    if not queue.has_dead_letter_queue:
+        findings.append(
             _make_finding(
                 "EO502",
                 queue.at,
                 queue.name,
-                f"queue `{queue.name}` of `{who}` has no dead-letter queue: a message that always fails comes back "
-                "until it is dropped",
+                f"queue `{queue.name}` of `{queue.consumers[0].name}` has no dead-letter queue: a message that always "
+                "fails comes back until it is dropped",
                 help="a redrive policy with a dead-letter queue",
             )
         )
-    if queue.content_dedup is not None:
-        out.append(
+    if queue.content_dedup_at is not None:
+        findings.append(
             _make_finding(
                 "EO302",
-                queue.content_dedup,
+                queue.content_dedup_at,
                 queue.name,
                 f"queue `{queue.name}` drops a message whose content equals another's of the last five minutes: two "
                 "honest identical requests count as one",
                 help="send a MessageDeduplicationId made from the producer's message id",
             )
         )
-    return out
+    return findings
 
 
 def _shorten(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= _MAX_QUOTE_LENGTH else text[: _MAX_QUOTE_LENGTH - 3] + "..."

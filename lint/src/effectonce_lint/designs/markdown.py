@@ -1,4 +1,4 @@
-"""Markdown: tables of consumers, the Mermaid diagrams between them, and what the lists around them say."""
+"""Markdown: consumers in tables, in Mermaid diagrams and in lists."""
 
 from __future__ import annotations
 
@@ -6,56 +6,61 @@ import re
 
 from effectonce_lint.findings import Place
 
-from . import mermaid
+from . import mermaid, prose
 from .model import DescribedConsumer, Design, Phrase
-from .prose import read as prose_of
 
-_CONSUMER = re.compile(
+_CONSUMER_HEAD = re.compile(
     r"^(?:consumer|handler|worker|subscriber|listener|processor|message handler|event handler|consumer / handler)s?$",
     re.IGNORECASE,
 )
-_ANYBODY = re.compile(r"^(?:service|component|application|app|system|name|who|module)s?$", re.IGNORECASE)
-_READS = re.compile(r"subscri|consum|listens|reads|\bfrom\b|queue|topic", re.IGNORECASE)
-_QUEUE = re.compile(r"queue|topic|stream|channel|source|event|message|subscri|consumes|trigger", re.IGNORECASE)
-_EFFECT = re.compile(r"effect|action|does|what it|writes|calls|side|operation|output", re.IGNORECASE)
-_DEDUP = re.compile(r"dedup|idempot|guard|duplicate|exactly", re.IGNORECASE)
-_KEY = re.compile(r"\bkey\b", re.IGNORECASE)
-_ACK = re.compile(r"\back", re.IGNORECASE)
-_RETENTION = re.compile(r"retention|ttl|remember|keep", re.IGNORECASE)
+_GENERIC_HEAD = re.compile(r"^(?:service|component|application|app|system|name|who|module)s?$", re.IGNORECASE)
+_CONSUMES = re.compile(r"subscri|consum|listens|reads|\bfrom\b|queue|topic", re.IGNORECASE)
+#: The heads of the columns that describe a consumer.
+_TOPICS = {
+    "queue": re.compile(r"queue|topic|stream|channel|source|event|message|subscri|consumes|trigger", re.IGNORECASE),
+    "effect": re.compile(r"effect|action|does|what it|writes|calls|side|operation|output", re.IGNORECASE),
+    "dedup": re.compile(r"dedup|idempot|guard|duplicate|exactly", re.IGNORECASE),
+    "key": re.compile(r"\bkey\b", re.IGNORECASE),
+    "ack": re.compile(r"\back", re.IGNORECASE),
+    "retention": re.compile(r"retention|ttl|remember|keep", re.IGNORECASE),
+}
+_FENCE = re.compile(r"^(\s*)(```+|~~~+)\s*(\S*)")
 _RULE = re.compile(r"^\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$")
 _MAX_LINE_LENGTH = 2_000
 
 
 def read(path: str, text: str) -> Design:
+    """Read the consumers of a document from its tables, its Mermaid diagrams and its lists."""
     design = Design()
     lines = text.splitlines()
-    prose = list(lines)
-    at = 0
-    while at < len(lines):
-        line = lines[at]
-        fence = re.match(r"^(\s*)(```+|~~~+)\s*(\S*)", line[:_MAX_LINE_LENGTH])
+    prose_lines = list(lines)  # with code blocks emptied
+    position = 0
+    while position < len(lines):
+        line = lines[position]
+        fence = _FENCE.match(line[:_MAX_LINE_LENGTH])
         if fence:
-            end = _closing_fence(lines, at, fence.group(2))
+            end = _closing_fence(lines, position, fence.group(2))
             if fence.group(3).lower().strip("{}") == "mermaid":
-                found = mermaid.read(path, lines[at + 1 : end], at + 2)
-                design.consumers += found.consumers
-                design.early_acks += found.early_acks
-            prose[at : end + 1] = [""] * len(prose[at : end + 1])
-            at = end + 1
-        elif "|" in line and at + 1 < len(lines) and _RULE.match(lines[at + 1][:_MAX_LINE_LENGTH]):
-            end = at + 2
+                diagram = mermaid.read(path, lines[position + 1 : end], position + 2)
+                design.consumers += diagram.consumers
+                design.early_acks += diagram.early_acks
+            prose_lines[position : end + 1] = [""] * len(prose_lines[position : end + 1])
+            position = end + 1
+        elif "|" in line and position + 1 < len(lines) and _RULE.match(lines[position + 1][:_MAX_LINE_LENGTH]):
+            end = position + 2
             while end < len(lines) and "|" in lines[end]:
                 end += 1
-            design.consumers += _read_table(path, lines, at, end)
-            at = end
+            design.consumers += _read_table(path, lines, position, end)
+            position = end
         else:
-            at += 1
-    design.consumers += prose_of(path, prose)
+            position += 1
+    design.consumers += prose.read(path, prose_lines)
     return design
 
 
-def _closing_fence(lines: list[str], at: int, fence: str) -> int:
-    for end in range(at + 1, len(lines)):
+def _closing_fence(lines: list[str], start: int, fence: str) -> int:
+    """The index of the line that closes a code block."""
+    for end in range(start + 1, len(lines)):
         if lines[end].strip().startswith(fence):
             return end
     return len(lines)
@@ -63,53 +68,65 @@ def _closing_fence(lines: list[str], at: int, fence: str) -> int:
 
 def _split_cells(line: str) -> list[tuple[str, int]]:
     """The cells of a row, each with the column where its text begins."""
-    out = []
-    start = 0
-    stripped = line.rstrip()
-    if stripped.startswith("|"):
-        start = 1
-    position = start
-    for part in re.split(r"(?<!\\)\|", stripped[start:].removesuffix("|")):
-        text = part.strip()
-        out.append((re.sub(r"[`*_]{1,2}", "", text), position + len(part) - len(part.lstrip()) + 1))
-        position += len(part) + 1
-    return out
+    row = line.rstrip()
+    position = 1 if row.startswith("|") else 0
+    cells = []
+    for cell in re.split(r"(?<!\\)\|", row[position:].removesuffix("|")):
+        margin = len(cell) - len(cell.lstrip())
+        cells.append((re.sub(r"[`*_]{1,2}", "", cell.strip()), position + margin + 1))
+        position += len(cell) + 1
+    return cells
 
 
 def _read_table(path: str, lines: list[str], start: int, end: int) -> list[DescribedConsumer]:
+    """Read the table in ``lines[start:end]``, if one of its columns names consumers."""
     heads = [text for text, _ in _split_cells(lines[start][:_MAX_LINE_LENGTH])]
-    who = next((number for number, head in enumerate(heads) if _CONSUMER.match(head)), None)
-    if who is None and all(any(map(needed.search, heads)) for needed in (_READS, _EFFECT, _DEDUP)):
-        who = next((number for number, head in enumerate(heads) if _ANYBODY.match(head)), None)
-    if who is None:
+    consumer_column = _column_of_consumers(heads)
+    if consumer_column is None:
         return []
-
-    def column(pattern: re.Pattern[str]) -> int | None:
-        return next((number for number, head in enumerate(heads) if number != who and pattern.search(head)), None)
-
-    effect, dedup, queue = column(_EFFECT), column(_DEDUP), column(_QUEUE)
-    key, ack, retention = column(_KEY), column(_ACK), column(_RETENTION)
-    if effect is None and dedup is None:
+    columns = {
+        topic: next(
+            (column for column, head in enumerate(heads) if column != consumer_column and pattern.search(head)), None
+        )
+        for topic, pattern in _TOPICS.items()
+    }
+    if columns["effect"] is None and columns["dedup"] is None:
         return []
-    out = []
-    for number in range(start + 2, end):
-        cells = _split_cells(lines[number][:_MAX_LINE_LENGTH])
-
-        def said(index: int | None, cells: list[tuple[str, int]] = cells, number: int = number) -> Phrase | None:
-            if index is None or index >= len(cells):
-                return None
-            text, place = cells[index]
-            return Phrase(text, Place(path, number + 1, place, number + 1, place + max(len(text), 1)))
-
-        name = said(who)
+    if columns["key"] == columns["dedup"]:  # "dedup key" is one column
+        columns["key"] = None
+    consumers = []
+    for number, line in enumerate(lines[start + 2 : end], start + 3):
+        cells = [
+            Phrase(text, Place(path, number, column, number, column + max(len(text), 1)))
+            for text, column in _split_cells(line[:_MAX_LINE_LENGTH])
+        ]
+        name = cells[consumer_column] if consumer_column < len(cells) else None
         if name is None or not name.text:
             continue
-        done, told = said(effect), said(dedup)
-        consumer = DescribedConsumer(name.text, name.at, queue=q.text if (q := said(queue)) is not None else "")
-        consumer.effects = [done] if done is not None and done.text else []
-        consumer.dedup = told if told is not None and told.text.strip() else None
-        consumer.key = said(key) if key != dedup else None
-        consumer.ack = said(ack)
-        consumer.retention = said(retention)
-        out.append(consumer)
-    return out
+        by_topic = {
+            topic: cells[column] for topic, column in columns.items() if column is not None and column < len(cells)
+        }
+        effect, dedup, queue = by_topic.get("effect"), by_topic.get("dedup"), by_topic.get("queue")
+        consumers.append(
+            DescribedConsumer(
+                name.text,
+                name.at,
+                queue=queue.text if queue is not None else "",
+                effects=[effect] if effect is not None and effect.text else [],
+                dedup=dedup if dedup is not None and dedup.text.strip() else None,
+                key=by_topic.get("key"),
+                ack=by_topic.get("ack"),
+                retention=by_topic.get("retention"),
+            )
+        )
+    return consumers
+
+
+def _column_of_consumers(heads: list[str]) -> int | None:
+    """The column that names consumers: by its head, or any column of names if the others are about messages."""
+    for column, head in enumerate(heads):
+        if _CONSUMER_HEAD.match(head):
+            return column
+    if all(any(map(pattern.search, heads)) for pattern in (_CONSUMES, _TOPICS["effect"], _TOPICS["dedup"])):
+        return next((column for column, head in enumerate(heads) if _GENERIC_HEAD.match(head)), None)
+    return None

@@ -1,8 +1,9 @@
-"""Mermaid flowcharts and sequence diagrams, as far as they name queues and who reads them."""
+"""Mermaid flowcharts and sequence diagrams: their queues, and the consumers that arrows lead to from there."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from effectonce_lint.findings import Place
@@ -26,11 +27,36 @@ _ARROW = re.compile(r"\s*(?:<?--+>?|<?==+>?|-\.+->?|--+[ox]|~~~)\s*(?:\|([^|]*)\
 _LABELLED = re.compile(r"(?:--|==|-\.)\s+([^->|][^>|]*?)\s+(?:-->|---|==>|\.->)")
 _MESSAGE = re.compile(r"^\s*([^\s:+-][^:]*?)\s*(?:<<)?(-->>|->>|-->|->|--x|-x|--\)|-\))\s*[+-]?\s*([^:]+?)\s*:\s*(.*)$")
 _PARTICIPANT = re.compile(r"^\s*(?:create\s+)?(?:participant|actor)\s+(\S+?)(?:\s+as\s+(.+?))?\s*$")
-_MAX_ARROWS = 3_000
+
+
+_AND = re.compile(r"\s*&\s*")
+_NOTE = re.compile(r"^\s*(?:note|alt|opt|else|break|critical|par|loop)\b", re.IGNORECASE)
+#: Statements of a flowchart that have neither nodes nor arrows of its own.
+_OTHER_STATEMENTS = (
+    "%%",
+    "flowchart",
+    "graph",
+    "subgraph",
+    "end",
+    "classDef",
+    "class ",
+    "style",
+    "linkStyle",
+    "click",
+    "direction",
+)
+_MAX_LINES = 3_000
+_MAX_LINE_LENGTH = 1_000
+_MAX_STEPS = 3
+"""How many arrows behind a consumer still lead to its effects; what is further away is another service's work."""
+
+_PlaceOf = Callable[[int], Place]
 
 
 @dataclass(slots=True)
 class _Arrow:
+    """An arrow of a flowchart, or a message of a sequence diagram. ``start`` and ``end`` are ids."""
+
     start: str
     end: str
     label: str
@@ -39,165 +65,159 @@ class _Arrow:
 
 @dataclass(slots=True)
 class _Chart:
-    labels: dict[str, str] = field(default_factory=dict)
+    """A diagram. ``titles`` and ``lines``: the text of each node or participant, and its first line, by id."""
+
+    titles: dict[str, str] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     arrows: list[_Arrow] = field(default_factory=list)
 
+    def queues(self) -> set[str]:
+        """The ids of the nodes that are queues by their text or id."""
+        return {name for name, title in self.titles.items() if _QUEUE.search(title) or _QUEUE.search(name)}
 
-def read(path: str, lines: list[str], first: int) -> Design:
-    """The consumers of one diagram whose lines begin at line ``first`` of the file."""
+    def describe(self, arrow: _Arrow) -> str:
+        """The effect that an arrow stands for: its label, and the text of the node that it leads to."""
+        return f"{arrow.label} {self.titles[arrow.end]}".strip()
+
+
+def read(path: str, lines: list[str], first_line: int) -> Design:
+    """Read the consumers of one diagram. ``first_line``: the number of its first line in the file."""
+
+    def place_of(number: int) -> Place:
+        return place_of_line(path, number, lines[number - first_line])
+
+    numbered = [(number, line[:_MAX_LINE_LENGTH]) for number, line in enumerate(lines[:_MAX_LINES], first_line)]
     head = next((line.strip() for line in lines if line.strip() and not line.strip().startswith(("%%", "---"))), "")
     if head.startswith("sequenceDiagram"):
-        return _read_sequence(path, lines, first)
+        return _read_sequence(numbered, place_of)
     if head.startswith(("flowchart", "graph")):
-        return _read_flowchart(path, lines, first)
+        return _read_flowchart(numbered, place_of)
     return Design()
-
-
-def _place_of_line(path: str, lines: list[str], number: int, first: int) -> Place:
-    return place_of_line(path, number, lines[number - first])
 
 
 # -- flowcharts
 
 
-def _read_flowchart(path: str, lines: list[str], first: int) -> Design:
+def _read_flowchart(numbered_lines: list[tuple[int, str]], place_of: _PlaceOf) -> Design:
     chart = _Chart()
-    for number, line in enumerate(lines[:_MAX_ARROWS], first):
-        _read_flowchart_line(chart, line.strip()[:1000], number)
+    for number, line in numbered_lines:
+        _read_flowchart_line(chart, line.strip(), number)
     design = Design()
-    queues = {name for name in chart.labels if _QUEUE.search(chart.labels[name]) or _QUEUE.search(name)}
-    for arrow in chart.arrows:
-        if arrow.start not in queues or arrow.end in queues:
+    queues = chart.queues()
+    for delivery in chart.arrows:
+        if delivery.start not in queues or delivery.end in queues:
             continue
-        name = arrow.end
-        after = _arrows_from(chart, name, queues)
-        words = [chart.labels[name], arrow.label, *(f"{each.label} {chart.labels[each.end]}" for each in after)]
-        guarded = next((each for each in words if _GUARD.search(each)), "")
-        at = _place_of_line(path, lines, chart.lines.get(name, arrow.line), first)
-        consumer = DescribedConsumer(chart.labels[name], at, queue=chart.labels[arrow.start])
-        if guarded:
+        name = delivery.end
+        effects = _arrows_behind(chart, name, queues)
+        texts = [chart.titles[name], delivery.label, *map(chart.describe, effects)]
+        at = place_of(chart.lines.get(name, delivery.line))
+        consumer = DescribedConsumer(chart.titles[name], at, queue=chart.titles[delivery.start])
+        if any(map(_GUARD.search, texts)):
             consumer.dedup = Phrase("described", consumer.at)
-        for each in after:
-            text = f"{each.label} {chart.labels[each.end]}".strip()
-            consumer.effects.append(Phrase(text, _place_of_line(path, lines, each.line, first)))
+        consumer.effects = [Phrase(chart.describe(arrow), place_of(arrow.line)) for arrow in effects]
         design.consumers.append(consumer)
     return design
 
 
 def _read_flowchart_line(chart: _Chart, line: str, number: int) -> None:
-    if not line or line.startswith(
-        (
-            "%%",
-            "flowchart",
-            "graph",
-            "subgraph",
-            "end",
-            "classDef",
-            "class ",
-            "style",
-            "linkStyle",
-            "click",
-            "direction",
-        )
-    ):
+    """Add the nodes and arrows of a line like `orders[(Orders)] -->|order| billing & mailer --> ledger`."""
+    if not line or line.startswith(_OTHER_STATEMENTS):
         return
-    line = _LABELLED.sub(lambda found: f"-->|{found.group(1).strip()}|", line)
+    line = _LABELLED.sub(lambda label: f"-->|{label.group(1).strip()}|", line)
     position = 0
-    before: list[str] = []
+    starts: list[str] = []
     label = ""
     while position < len(line):
-        group: list[str] = []
-        while True:
-            found = _NODE.match(line, position)
-            if not found:
-                break
-            name = found.group(1)
-            text = (found.group(3) or "").strip().strip('"')
-            if text or name not in chart.labels:
-                chart.labels[name] = re.sub(r"<br\s*/?>", " ", text) or name
-                chart.lines.setdefault(name, number)
-            group.append(name)
-            position = found.end()
-            more = re.match(r"\s*&\s*", line[position:])
-            if not more:
-                break
-            position += more.end()
-        for start in before:
-            chart.arrows += [_Arrow(start, end, label, number) for end in group]
+        ends, position = _read_nodes(chart, line, position, number)
+        for start in starts:
+            chart.arrows += [_Arrow(start, end, label, number) for end in ends]
         arrow = _ARROW.match(line, position)
-        if not arrow or arrow.end() == position or not group:
+        if not arrow or arrow.end() == position or not ends:
             return
         label = (arrow.group(1) or "").strip().strip('"')
-        before = group
+        starts = ends
         position = arrow.end()
 
 
-def _arrows_from(chart: _Chart, name: str, queues: set[str]) -> list[_Arrow]:
-    """What follows a consumer, up to three steps, without going through another queue's reader."""
-    out: list[_Arrow] = []
-    edge, seen = [name], {name}
-    for _ in range(3):
-        following: list[str] = []
+def _read_nodes(chart: _Chart, line: str, position: int, number: int) -> tuple[list[str], int]:
+    """Add the nodes that stand at ``position``, joined by `&`. Returns their ids, and the position behind them."""
+    names: list[str] = []
+    while node := _NODE.match(line, position):
+        name = node.group(1)
+        title = (node.group(3) or "").strip().strip('"')
+        if title or name not in chart.titles:
+            chart.titles[name] = re.sub(r"<br\s*/?>", " ", title) or name
+            chart.lines.setdefault(name, number)
+        names.append(name)
+        position = node.end()
+        joiner = _AND.match(line, position)
+        if not joiner:
+            break
+        position = joiner.end()
+    return names, position
+
+
+def _arrows_behind(chart: _Chart, consumer: str, queues: set[str]) -> list[_Arrow]:
+    """The arrows that follow a consumer, up to the next queue: what its consumer does is not this one's effect."""
+    arrows: list[_Arrow] = []
+    nodes, visited = [consumer], {consumer}
+    for _ in range(_MAX_STEPS):
+        next_nodes: list[str] = []
         for arrow in chart.arrows:
-            if arrow.start in edge:
-                out.append(arrow)
-                if arrow.end not in seen and arrow.end not in queues:
-                    seen.add(arrow.end)
-                    following.append(arrow.end)
-        edge = following
-    return out
+            if arrow.start in nodes:
+                arrows.append(arrow)
+                if arrow.end not in visited and arrow.end not in queues:
+                    visited.add(arrow.end)
+                    next_nodes.append(arrow.end)
+        nodes = next_nodes
+    return arrows
 
 
 # -- sequence diagrams
 
 
-def _read_sequence(path: str, lines: list[str], first: int) -> Design:
-    names: dict[str, str] = {}
-    where: dict[str, int] = {}
-    messages: list[_Arrow] = []
+def _read_sequence(numbered_lines: list[tuple[int, str]], place_of: _PlaceOf) -> Design:
+    chart = _Chart()
     notes: list[tuple[int, str]] = []
-    for number, line in enumerate(lines[:_MAX_ARROWS], first):
-        line = line[:1000]
-        if found := _PARTICIPANT.match(line):
-            names[found.group(1)] = found.group(2) or found.group(1)
-            where[found.group(1)] = number
-        elif found := _MESSAGE.match(line):
-            start, end = found.group(1).strip(), found.group(3).strip()
-            for each in (start, end):
-                names.setdefault(each, each)
-                where.setdefault(each, number)
-            messages.append(_Arrow(start, end, found.group(4).strip(), number))
-        elif re.match(r"^\s*(?:note|alt|opt|else|break|critical|par|loop)\b", line, re.IGNORECASE):
+    for number, line in numbered_lines:
+        if participant := _PARTICIPANT.match(line):
+            name = participant.group(1)
+            chart.titles[name] = participant.group(2) or name
+            chart.lines[name] = number
+        elif message := _MESSAGE.match(line):
+            start, end = message.group(1).strip(), message.group(3).strip()
+            for name in (start, end):
+                chart.titles.setdefault(name, name)
+                chart.lines.setdefault(name, number)
+            chart.arrows.append(_Arrow(start, end, message.group(4).strip(), number))
+        elif _NOTE.match(line):
             notes.append((number, line.strip()))
-    queues = {name for name, title in names.items() if _QUEUE.search(title) or _QUEUE.search(name)}
+    queues = chart.queues()
     design = Design()
-    seen: set[str] = set()
-    for delivery in messages:
+    described: set[str] = set()
+    for delivery in chart.arrows:
         name = delivery.end
-        if delivery.start not in queues or name in queues or name in seen:
+        if delivery.start not in queues or name in queues or name in described:
             continue
-        seen.add(name)
-        after = [each for each in messages if each.start == name and each.line > delivery.line]
-        acks = [each for each in after if each.end in queues and _ACK.search(each.label)]
-        effects = [each for each in after if each not in acks and each.end != name]
-        words = [
-            each.label + " " + names[each.end]
-            for each in messages
-            if name in (each.start, each.end) and each.line >= delivery.line
+        described.add(name)
+        sent = [arrow for arrow in chart.arrows if arrow.start == name and arrow.line > delivery.line]
+        acks = [arrow for arrow in sent if arrow.end in queues and _ACK.search(arrow.label)]
+        effects = [arrow for arrow in sent if arrow not in acks and arrow.end != name]
+        texts = [
+            chart.describe(arrow)
+            for arrow in chart.arrows
+            if name in (arrow.start, arrow.end) and arrow.line >= delivery.line
         ]
-        words += [text for line, text in notes if line > delivery.line]
+        texts += [text for number, text in notes if number > delivery.line]
         consumer = DescribedConsumer(
-            names[name], _place_of_line(path, lines, where[name], first), queue=names[delivery.start]
+            chart.titles[name], place_of(chart.lines[name]), queue=chart.titles[delivery.start]
         )
-        if any(_GUARD.search(each) for each in words):
+        if any(map(_GUARD.search, texts)):
             consumer.dedup = Phrase("described", consumer.at)
-        for each in effects:
-            consumer.effects.append(
-                Phrase(f"{each.label} {names[each.end]}".strip(), _place_of_line(path, lines, each.line, first))
-            )
+        consumer.effects = [Phrase(chart.describe(arrow), place_of(arrow.line)) for arrow in effects]
         design.consumers.append(consumer)
         if acks and effects and acks[0].line < effects[0].line and not consumer.dedup:
-            at = _place_of_line(path, lines, acks[0].line, first)
-            design.early_acks.append(Setting("the ack comes before the work", at, names[name]))
+            design.early_acks.append(
+                Setting("the ack comes before the work", place_of(acks[0].line), chart.titles[name])
+            )
     return design

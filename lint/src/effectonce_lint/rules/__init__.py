@@ -1,7 +1,7 @@
 """The rules: what each looks for, why it matters, and what to write instead.
 
-A rule here is data. `docs/rules` is made from it, `--explain` prints it, and its two examples are tests: the checker
-must find the rule in ``bad`` and nothing in ``good``.
+A rule here is data. `docs/rules` is generated from it, `--explain` prints it, and its two examples are tests: the
+checker must find the rule in ``bad`` and nothing in ``good``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from effectonce_lint.findings import Severity
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """One rule. ``bad`` and ``good`` are whole files; ``language`` says of what kind."""
+    """One rule. ``bad`` and ``good`` are whole files, in ``language``."""
 
     id: str
     name: str
@@ -29,6 +29,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class Mode(Struct, frozen=True):
+    """A mode of effectonce, for the help of a finding: ``use`` says what to write."""
+
     letter: str
     name: str
     use: str
@@ -58,10 +60,11 @@ RULES: dict[str, Rule] = _load_rules()
 def is_selected(rule: str, select: tuple[str, ...], ignore: tuple[str, ...]) -> bool:
     """Whether ``rule`` is on: the longest prefix that names it decides."""
 
-    def longest(prefixes: tuple[str, ...]) -> int:
-        return max(
-            (len(each) if each != "ALL" else 0 for each in prefixes if each == "ALL" or rule.startswith(each)),
-            default=-1,
-        )
+    def longest_match(prefixes: tuple[str, ...]) -> int:
+        """The length of the longest prefix that names the rule: 0 for ALL, -1 if none does."""
+        lengths = [len(prefix) for prefix in prefixes if rule.startswith(prefix)]
+        if "ALL" in prefixes:
+            lengths.append(0)
+        return max(lengths, default=-1)
 
-    return longest(select) > longest(ignore)
+    return longest_match(select) > longest_match(ignore)

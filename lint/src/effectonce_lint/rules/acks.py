@@ -11,12 +11,12 @@ RULES = [
         severity="warning",
         summary="The message is acked before the work is done, so a crash loses it.",
         why="""\
-An acked message is gone from the broker. With auto-ack, `acks_late=False` or an auto-committed offset that happens as
-it is handed over; the worker dies in the middle of the work and nobody delivers it again. The same holds for a message
-that is put into a queue inside the process, or given to a task, a thread, an executor or `BackgroundTasks`, and acked
-(a webhook: answered) while the work is still to be done: what is in memory dies with the process. Ack last, where the
-work is done, and make the consumer survive the redelivery that this allows. To have stored the message first, in a
-table or another broker's queue, is as good.""",
+An acked message is gone from the broker. Auto-ack, `acks_late=False` and auto-committed offsets ack it on delivery: if
+the worker dies in the middle of the work, the broker does not deliver it again. The same holds for a message that is
+put into a queue inside the process, or passed to a task, a thread, an executor or `BackgroundTasks`, and acked (a
+webhook: answered) before the work is done: what is in memory dies with the process. Ack last, where the work is done,
+and make the consumer survive the redelivery that this allows. Storing the message first, in a table or another broker's
+queue, is as good.""",
         bad="""\
 import json
 
@@ -64,7 +64,7 @@ channel.basic_consume(queue="orders", on_message_callback=on_order, auto_ack=Fal
         summary="An exception of the work is caught and only logged, and then the message is acked.",
         why="""\
 The handler returns as if all were well, so the broker takes the message off the queue. The work was not done, and
-nothing will try it again. Let the exception out, or nack, or park the message where somebody will see it.""",
+nothing will try it again. Let the exception out, or nack, or park the message where an operator will see it.""",
         bad="""\
 import logging
 

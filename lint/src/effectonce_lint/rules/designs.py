@@ -61,7 +61,7 @@ asks for six times the function's timeout; at the very least it must be longer t
         summary="A queue that is consumed has no dead-letter queue: a poisonous message comes back until it is lost.",
         why="""\
 A message that always fails is delivered again and again until the queue's retention drops it. Each time its effects up
-to the failure happen again. After a few attempts it belongs where somebody looks at it.""",
+to the failure happen again. After a few attempts it belongs where an operator looks at it.""",
         bad=_UNWATCHED + _MAPPED,
         good=_WATCHED.replace("SECONDS", "360") + _MAPPED,
         modes="Any; the dedup retention has to cover the dead-letter queue and the redrive as well.",

@@ -1,4 +1,4 @@
-"""Rules about the key: it says "this is the same operation", so it comes from whoever asked for it."""
+"""Rules about the key: it identifies the operation, so it must come from the requester."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def refund(message_id, charge):
     stripe.Refund.create(charge=charge, idempotency_key=f"refund:{message_id}")
 """,
         modes="K: `intents.operation` makes the key, logs the call before it is made, and repeats the same key.",
-        fix="Adds `idempotency_key=`, of what is called and an id of the message, where one is at hand.",
+        fix="Adds `idempotency_key=` with the name of the resource and an id of the message, if a local holds one.",
     ),
     Rule(
         id="EO304",

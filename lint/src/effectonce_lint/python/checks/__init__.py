@@ -1,4 +1,4 @@
-"""The rules about code, applied to what one consumer does."""
+"""The rules about code, applied to the trace of one consumer."""
 
 from __future__ import annotations
 

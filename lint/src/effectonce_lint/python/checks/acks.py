@@ -1,9 +1,10 @@
-"""EO201 (acked before the work) and EO202 (acked in spite of an error)."""
+"""EO201 (the ack comes before the work) and EO202 (the ack comes in spite of an error)."""
 
 from __future__ import annotations
 
 import ast
 from math import inf
+from typing import NamedTuple
 
 from effectonce_lint.findings import Edit, Fix, Label, Place
 from effectonce_lint.python.libraries.background_work import is_work
@@ -14,78 +15,85 @@ from effectonce_lint.word_lists import word_set
 from .consumer_check import TOOL_STORES, ConsumerCheck, receives_message
 from .edits import end_of
 
-#: family: settings that ack as the message is handed over, with the value that does so and the one that does not.
-_SETTINGS: dict[str, dict[str, tuple[object, str, str]]] = {
-    "pika": {"auto_ack": (True, "False", "auto_ack=True"), "no_ack": (True, "False", "no_ack=True")},
-    "aio-pika": {"no_ack": (True, "False", "no_ack=True")},
-    "kombu": {"no_ack": (True, "False", "no_ack=True")},
-    "celery": {"acks_late": (False, "True", "acks_late=False")},
+
+class _EarlyAck(NamedTuple):
+    """A setting that acks on delivery. ``fixed``: the value to set instead; "" if only a redesign helps."""
+
+    value: object
+    fixed: str
+    description: str
+
+
+#: By family and the name of the setting.
+_EARLY_ACK_SETTINGS: dict[str, dict[str, _EarlyAck]] = {
+    "pika": {
+        "auto_ack": _EarlyAck(True, "False", "auto_ack=True"),
+        "no_ack": _EarlyAck(True, "False", "no_ack=True"),
+    },
+    "aio-pika": {"no_ack": _EarlyAck(True, "False", "no_ack=True")},
+    "kombu": {"no_ack": _EarlyAck(True, "False", "no_ack=True")},
+    "celery": {"acks_late": _EarlyAck(False, "True", "acks_late=False")},
     "kafka": {
-        "enable.auto.commit": (True, "False", "enable.auto.commit"),
-        "enable_auto_commit": (True, "False", "enable_auto_commit=True"),
+        "enable.auto.commit": _EarlyAck(True, "False", "enable.auto.commit"),
+        "enable_auto_commit": _EarlyAck(True, "False", "enable_auto_commit=True"),
     },
-    "redis": {"noack": (True, "False", "noack=True")},
+    "redis": {"noack": _EarlyAck(True, "False", "noack=True")},
     "faststream": {
-        "ack_policy": ("ACK_FIRST", "", "AckPolicy.ACK_FIRST"),
-        "auto_commit": (True, "False", "auto_commit=True"),
+        "ack_policy": _EarlyAck("ACK_FIRST", "", "AckPolicy.ACK_FIRST"),
+        "auto_commit": _EarlyAck(True, "False", "auto_commit=True"),
     },
-    "servicebus": {"receive_mode": ("RECEIVE_AND_DELETE", "", "receive and delete")},
-    "taskiq": {"ack_type": ("WHEN_RECEIVED", "", "WHEN_RECEIVED")},
+    "servicebus": {"receive_mode": _EarlyAck("RECEIVE_AND_DELETE", "", "receive and delete")},
+    "taskiq": {"ack_type": _EarlyAck("WHEN_RECEIVED", "", "WHEN_RECEIVED")},
 }
+#: The parameters of a pika callback: channel, method, properties, body.
+_PIKA_PARAMETERS = 4
+_CONSUMER_DEPTH = 2  # `ExceptBlock.depth` in the consumer's own code
 
 
-#: Families whose message is done with as soon as the consumer returns, and that would deliver it again otherwise.
-_ANSWERS = word_set("webhook faststream lambda")
+#: Families that ack when the consumer returns, and redeliver when it raises.
+_RESPONSE_FAMILIES = word_set("webhook faststream lambda")
 
-#: Families that ack whatever a consumer returns: False is no refusal there.
-_HEEDLESS = word_set("celery dramatiq rq arq taskiq huey procrastinate faststream")
+#: Families that ignore what a consumer returns: False does not make them redeliver.
+_IGNORED_RESULT_FAMILIES = word_set("celery dramatiq rq arq taskiq huey procrastinate faststream")
 
 
 def check_acks(case: ConsumerCheck) -> None:
-    if not case.work:
+    """Report acks before the work, and swallowed errors; one setting that acks early explains them all."""
+    if not case.work or _check_settings(case):
         return
-    early = _check_settings(case)
-    if not early:
-        _check_order(case)
-        _check_background_work(case)
-    _check_swallowed(case, early)
+    _check_order(case)
+    _check_background_work(case)
+    _check_swallowed_errors(case)
 
 
 def _check_settings(case: ConsumerCheck) -> bool:
-    """Auto-ack and its relatives."""
+    """Report a setting that acks on delivery. Returns whether there is one."""
     consumer = case.consumer
-    for name, (bad, good, said) in _SETTINGS.get(consumer.family, {}).items():
+    for name, early_ack in _EARLY_ACK_SETTINGS.get(consumer.family, {}).items():
         value = consumer.settings.get(name)
-        if value is None or not _has_value(value, bad):
+        if value is None or not _has_value(value, early_ack.value):
             continue
-        at, fix = _locate_setting(case, name, good)
+        at, fix = _locate_setting(case, name, early_ack.fixed)
         case.report(
             "EO201",
             at,
-            f"{said}: the message of {case.who} is acked before the work is done, so a crash loses it",
+            f"{early_ack.description}: the message of {case.who} is acked before the work is done, so a crash loses it",
             help="ack when the work is done, and make it survive the redelivery",
             fix=fix,
         )
         return True
-    if consumer.family == "celery":
-        for name, (value, place) in case.settings.items():
-            if (
-                name in ("task_acks_late", "CELERY_TASK_ACKS_LATE")
-                and value.literal is False
-                and "acks_late" not in consumer.settings
-            ):
-                if not any(each.rule == "EO201" and each.place == place for each in case.findings):
-                    case.report(
-                        "EO201",
-                        place,
-                        "task_acks_late=False: tasks are acked before their work is done, so a crash loses them",
-                    )
+    if consumer.family == "celery" and "acks_late" not in consumer.settings:
+        for name in ("task_acks_late", "CELERY_TASK_ACKS_LATE"):
+            value, at = case.settings.get(name, (None, consumer.at))
+            if value is not None and value.literal is False:
+                problem = "tasks are acked before their work is done, so a crash loses them"
+                case.report("EO201", at, f"task_acks_late=False: {problem}")
                 return True
     return _check_auto_commit(case)
 
 
 def _check_auto_commit(case: ConsumerCheck) -> bool:
-    """Kafka commits by itself unless told not to: beside commits of one's own that is a mistake."""
+    """Report Kafka's auto-commit, which is on by default, in a consumer that also commits by itself."""
     consumer = case.consumer
     if consumer.family != "kafka" or not consumer.settings or "**" in consumer.settings:
         return False
@@ -104,56 +112,58 @@ def _check_auto_commit(case: ConsumerCheck) -> bool:
     return True
 
 
-def _has_value(value: Value, bad: object) -> bool:
-    if isinstance(bad, str):
-        return (value.ref or value.text).upper().replace("_", "").endswith(bad.replace("_", "")) or (
-            isinstance(value.literal, str) and value.literal.upper().replace("_", "") == bad.replace("_", "")
+def _has_value(value: Value, expected: object) -> bool:
+    """Whether a setting has a value: a literal, a member of an enumeration, or one of them as a string."""
+    if isinstance(expected, str):
+        name = expected.replace("_", "")
+        return (value.ref or value.text).upper().replace("_", "").endswith(name) or (
+            isinstance(value.literal, str) and value.literal.upper().replace("_", "") == name
         )
-    if value.literal is bad:
+    if value.literal is expected:
         return True
-    return isinstance(value.literal, str) and value.literal.lower() == str(bad).lower()
+    return isinstance(value.literal, str) and value.literal.lower() == str(expected).lower()
 
 
-def _locate_setting(case: ConsumerCheck, name: str, good: str) -> tuple[Place, Fix | None]:
-    """Where the setting is written, and the edit that turns it round."""
-    for module, node in _setting_candidates(case):
-        for each in ast.walk(node):
-            if isinstance(each, ast.keyword) and each.arg == name:
-                return module.place(each), _flip_setting(case, module, each.value, name, good)
-            if isinstance(each, ast.Assign) and any(
-                isinstance(target, ast.Name) and target.id == name for target in each.targets
+def _locate_setting(case: ConsumerCheck, name: str, fixed: str) -> tuple[Place, Fix | None]:
+    """Where the setting is written, and the fix that changes it."""
+    for module, root in _setting_candidates(case):
+        for node in ast.walk(root):
+            if isinstance(node, ast.keyword) and node.arg == name:
+                return module.place(node), _fix_setting(case, module, node.value, name, fixed)
+            if isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == name for target in node.targets
             ):
-                return module.place(each), _flip_setting(case, module, each.value, name, good)
-            if isinstance(each, ast.Dict):
-                for key, value in zip(each.keys, each.values, strict=True):
+                return module.place(node), _fix_setting(case, module, node.value, name, fixed)
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
                     if isinstance(key, ast.Constant) and key.value == name:
-                        return module.place(key), _flip_setting(case, module, value, name, good)
+                        return module.place(key), _fix_setting(case, module, value, name, fixed)
     return case.consumer.at, None
 
 
 def _setting_candidates(case: ConsumerCheck) -> list[tuple[Module, ast.AST]]:
-    """Where to look for a setting, the nearest first."""
+    """The nodes that may contain a setting, the nearest first."""
     consumer = case.consumer
-    out: list[tuple[Module, ast.AST]] = []
+    candidates: list[tuple[Module, ast.AST]] = []
     if consumer.registration is not None and consumer.registered_in is not None:
-        out.append((consumer.registered_in, consumer.registration))
+        candidates.append((consumer.registered_in, consumer.registration))
     if consumer.function is not None:
-        out.append((consumer.function.module, consumer.function.node))
+        candidates.append((consumer.function.module, consumer.function.node))
         if consumer.function.owner is not None:
-            out.append((consumer.function.owner.module, consumer.function.owner.node))
+            candidates.append((consumer.function.owner.module, consumer.function.owner.node))
     if consumer.receive is not None:
         module = consumer.function.module if consumer.function is not None else consumer.module
-        out.append((module, module.tree))
-    return out
+        candidates.append((module, module.tree))
+    return candidates
 
 
-def _flip_setting(case: ConsumerCheck, module: Module, value: ast.expr, name: str, good: str) -> Fix | None:
-    """Flip a setting. If the broker then waits for an ack that the code does not send, add the ack, or give up."""
-    if not good or not isinstance(value, ast.Constant):
+def _fix_setting(case: ConsumerCheck, module: Module, value: ast.expr, name: str, fixed: str) -> Fix | None:
+    """Change a setting. If the broker then waits for an ack that the code does not send, add the ack, or give up."""
+    if not fixed or not isinstance(value, ast.Constant):
         return None
-    text = good if isinstance(value.value, bool) else f'"{good.lower()}"'
+    text = fixed if isinstance(value.value, bool) else f'"{fixed.lower()}"'
     edits = [Edit(module.place(value), text)]
-    title = f"set {name} to {good}"
+    title = f"set {name} to {fixed}"
     if case.consumer.family != "celery" and not any(op.kind == "ack" for op in case.ops):
         ack = _append_ack(case, module)
         if ack is None:
@@ -164,7 +174,7 @@ def _flip_setting(case: ConsumerCheck, module: Module, value: ast.expr, name: st
 
 
 def _append_ack(case: ConsumerCheck, module: Module) -> Edit | None:
-    """`channel.basic_ack(method.delivery_tag)` as the last line of a pika callback that has but one way out."""
+    """Add `channel.basic_ack(method.delivery_tag)` as the last line of a pika callback without a ``return``."""
     function = case.consumer.function
     if (
         case.consumer.family != "pika"
@@ -174,43 +184,59 @@ def _append_ack(case: ConsumerCheck, module: Module) -> Edit | None:
     ):
         return None
     node = function.node
-    if isinstance(node, ast.Lambda) or any(isinstance(each, ast.Return) for each in ast.walk(node)):
+    if isinstance(node, ast.Lambda) or any(isinstance(child, ast.Return) for child in ast.walk(node)):
         return None
-    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)][-4:]
+    parameters = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args)][-_PIKA_PARAMETERS:]
     last = node.body[-1]
-    if len(names) < 4 or last.lineno == node.lineno:
+    if len(parameters) < _PIKA_PARAMETERS or last.lineno == node.lineno:
         return None
-    return Edit(end_of(module.place(last)), f"\n{' ' * last.col_offset}{names[0]}.basic_ack({names[1]}.delivery_tag)")
+    channel, method, *_ = parameters
+    return Edit(end_of(module.place(last)), f"\n{' ' * last.col_offset}{channel}.basic_ack({method}.delivery_tag)")
 
 
 def _check_order(case: ConsumerCheck) -> None:
-    """An ack that stands before the work, or beside work that it does not wait for."""
+    """Report an ack that comes before the work, or that does not wait for background work."""
     for ack in (op for op in case.ops if op.kind == "ack"):
         if ack.handlers or ack.final or any(arm in case.trace.exits for arm in ack.arms):
-            continue  # acked on the way out
+            continue  # the ack of a message that is not worked on
         for op in case.work:
             if op.handlers or op.final:
                 continue
-            late = case.trace.precedes(ack, op) and not set(ack.loops) - set(op.loops)  # its loop may be over by then
-            beside = op.handed and not ack.handed and case.trace.precedes(op, ack) and _is_unawaited(case, op, ack.seq)
-            beside = beside and not _commits_finished(ack)
-            if late or beside:
-                case.report(
-                    "EO201",
-                    ack.at,
-                    f"{case.who} acks its message before the work is done, so a crash loses it",
-                    labels=_label_handover(op) if beside else (Label(op.at, _describe_work(op)),),
-                    trail=case.calls_leading_to(op),
-                    help="wait for the work before the ack, or ack where the work is done"
-                    if beside
-                    else "move the ack behind the work",
-                )
+            # an ack in a loop that does not contain the work may be for other messages
+            is_early = case.trace.precedes(ack, op) and not set(ack.loops) - set(op.loops)
+            if is_early or _skips_background_work(case, ack, op):
+                _report_early_ack(case, ack, op)
                 return
 
 
+def _skips_background_work(case: ConsumerCheck, ack: Operation, op: Operation) -> bool:
+    """Whether ``ack`` follows the start of background work without waiting for it."""
+    return (
+        op.handed is not None
+        and not ack.handed
+        and case.trace.precedes(op, ack)
+        and _is_unawaited(case, op, ack.seq)
+        and not _commits_finished(ack)
+    )
+
+
+def _report_early_ack(case: ConsumerCheck, ack: Operation, op: Operation) -> None:
+    in_background = _skips_background_work(case, ack, op)
+    labels = _label_handover(op) if in_background else (Label(op.at, _describe_work(op)),)
+    remedy = "wait for the work before the ack, or ack where the work is done"
+    case.report(
+        "EO201",
+        ack.at,
+        f"{case.who} acks its message before the work is done, so a crash loses it",
+        labels=labels,
+        trail=case.calls_leading_to(op),
+        help=remedy if in_background else "move the ack behind the work",
+    )
+
+
 def _check_background_work(case: ConsumerCheck) -> None:
-    """Work that a consumer leaves behind when it returns, where to return is to ack."""
-    if case.consumer.family not in _ANSWERS or any(op.kind == "ack" for op in case.ops):
+    """Report background work that is still running when the consumer returns, in families where returning acks."""
+    if case.consumer.family not in _RESPONSE_FAMILIES or any(op.kind == "ack" for op in case.ops):
         return
     for op in case.work:
         if op.handed and not op.handlers and is_work(op) and _is_unawaited(case, op):
@@ -226,18 +252,18 @@ def _check_background_work(case: ConsumerCheck) -> None:
 
 
 def _commits_finished(ack: Operation) -> bool:
-    """`consumer.commit(finished)`: of messages whose work is done, as somebody keeps count of them."""
+    """Whether the code passes the offsets to commit, and so counts the messages whose work is done."""
     return ack.key is not None and not receives_message(ack) and ack.key.literal is UNKNOWN
 
 
 def _is_unawaited(case: ConsumerCheck, op: Operation, until: float = inf) -> bool:
-    """Whether the code neither waits for the work that it handed over nor stored the message before."""
-    between = [each for each in case.ops if not each.handed and each.seq < until]
-    return not any((each.kind == "wait" and each.seq > op.seq) or _persists_message(each) for each in between)
+    """Whether the code neither waits for background work nor has stored the message before it."""
+    foreground = [other for other in case.ops if not other.handed and other.seq < until]
+    return not any((other.kind == "wait" and other.seq > op.seq) or _persists_message(other) for other in foreground)
 
 
 def _persists_message(op: Operation) -> bool:
-    """Whether a message is kept by what comes first: as a row, a document, a message of another queue."""
+    """Whether an operation stores the message durably: as a row, a document, a message of another queue."""
     if op.kind in ("claim", "mark"):
         return op.store not in ("redis", "cache", "memory", *TOOL_STORES)
     return op.effect is not None and op.effect.category in ("insert", "publish", "enqueue", "append")
@@ -245,29 +271,21 @@ def _persists_message(op: Operation) -> bool:
 
 def _label_handover(op: Operation) -> tuple[Label, ...]:
     assert op.handed is not None
-    here = Label(op.handed, "handed over here")
-    return (here,) if op.at == op.handed else (here, Label(op.at, _describe_work(op)))
+    label = Label(op.handed, "handed over here")
+    return (label,) if op.at == op.handed else (label, Label(op.at, _describe_work(op)))
 
 
 def _describe_work(op: Operation) -> str:
     return op.effect.what if op.effect is not None else "the work comes after it"
 
 
-def _check_swallowed(case: ConsumerCheck, early: bool) -> None:
-    if early:
-        return
-    received = {number for op in case.ops if op.kind == "receive" for number in op.tries}
+def _check_swallowed_errors(case: ConsumerCheck) -> None:
+    """Report ``except`` blocks that only log an error of the work, after which the message is acked."""
+    receiving_tries = {number for op in case.ops if op.kind == "receive" for number in op.tries}
     for handler in case.trace.handlers:
-        if handler.body in received:
+        if handler.body in receiving_tries:
             continue  # an error ends the loop, or the round before the ack
-        if (
-            not handler.broad
-            or not handler.trivial
-            or handler.raises
-            or handler.returns_failure
-            or handler.how == "raise"
-            or (handler.says_false and not (handler.depth == 2 and case.consumer.family in _HEEDLESS))
-        ):
+        if not _swallows(case, handler):
             continue
         tried = [op for op in case.work if handler.body in op.tries]
         if not tried or any(op.retrying for op in tried):
@@ -280,8 +298,19 @@ def _check_swallowed(case: ConsumerCheck, early: bool) -> None:
                 handler.at,
                 f"an error of {case.who} is caught here and only logged, and then its message is acked",
                 labels=(Label(tried[0].at, "this may not have been done"),),
-                help="re-raise it, or nack, or park the message where somebody looks",
+                help="re-raise it, or nack, or park the message where an operator looks",
             )
+
+
+def _swallows(case: ConsumerCheck, handler: ExceptBlock) -> bool:
+    """Whether an ``except`` block catches any error, does nothing about it, and does not report the failure."""
+    if not handler.broad or not handler.trivial:
+        return False
+    if handler.raises or handler.returns_failure or handler.how == "raise":
+        return False
+    # the consumer's own False is ignored by some families; a function's tells its caller about the failure
+    is_ignored = handler.depth == _CONSUMER_DEPTH and case.consumer.family in _IGNORED_RESULT_FAMILIES
+    return is_ignored or not handler.says_false
 
 
 def _is_acked_after(case: ConsumerCheck, handler: ExceptBlock) -> bool:
@@ -303,5 +332,6 @@ def _is_acked_after(case: ConsumerCheck, handler: ExceptBlock) -> bool:
 
 
 def _follows_handler(case: ConsumerCheck, handler: ExceptBlock, ack: Operation) -> bool:
+    """Whether ``ack`` comes after everything that the try of ``handler`` does."""
     tried = [op.seq for op in case.ops if handler.body in op.tries]
     return bool(tried) and ack.seq > max(tried)

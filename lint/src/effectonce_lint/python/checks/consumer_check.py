@@ -1,4 +1,4 @@
-"""The state of checking one consumer: its trace, its findings, and questions that several rules ask."""
+"""One consumer under check: its trace, its findings, and the questions that several rules ask."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from effectonce_lint.findings import Finding, Fix, Label, Place
+from effectonce_lint.python.libraries.message_parts import MESSAGE
 from effectonce_lint.python.values import Consumer, Effect, Operation, Trace, Value
 from effectonce_lint.rules import RULES
 
 TOOL_STORES = ("tool", "opaque")
 DATABASE_STORES = ("sql", "orm", "entity")
-HOLES = frozenset({"EO101", "EO102", "EO103", "EO104", "EO105", "EO106", "EO301", "EO302"})
-"""Rules about a guard that is there."""
-
-
-_OWN_ID = re.compile(
+GUARD_RULES = frozenset({"EO101", "EO102", "EO103", "EO104", "EO105", "EO106", "EO301", "EO302"})
+"""Rules about the faults of a guard."""
+_IS_REQUEST_ID = re.compile(
     r"field:(?:(?:event|message|msg|delivery|notification|webhook|request|idempotency)_?)?(?:id|key|uuid)$",
     re.IGNORECASE,
 ).match
@@ -33,7 +32,7 @@ class ConsumerCheck:
 
     @cached_property
     def ops(self) -> list[Operation]:
-        """What happens for a message: of a loop, what comes after it was received."""
+        """The operations for one message. In a loop, they begin where it is received."""
         start = self.consumer.receive
         if start is None:
             return self.trace.ops
@@ -44,22 +43,25 @@ class ConsumerCheck:
 
     @cached_property
     def effects(self) -> list[Operation]:
-        """Effects that are not themselves the answer to "is this the first?" (a counter that is compared)."""
+        """The effects, without those that are a check themselves, like a counter that the code compares."""
         compared = {id(guard) for op in self.ops for guard in op.guards if guard.kind == "effect"}
         return [op for op in self.ops if op.kind == "effect" and id(op) not in compared]
 
     @cached_property
     def only(self) -> frozenset[str]:
-        """The rules that apply; empty: all. An endpoint that looks for duplicates expects them, and may miss them."""
+        """The rules that apply; empty if all do.
+
+        An HTTP endpoint that checks for duplicates expects them, so the rules about guards apply to it as well.
+        """
         only = self.consumer.only
-        dedups = self.consumer.family == "webhook" and any(
+        checks_duplicates = self.consumer.family == "webhook" and any(
             _expects_duplicates(guard) for op in self.effects for guard in op.guards
         )
-        return only | HOLES if only and dedups else only
+        return only | GUARD_RULES if only and checks_duplicates else only
 
     @cached_property
     def work(self) -> list[Operation]:
-        """All that a lost message would leave undone."""
+        """The operations that a lost message would leave undone."""
         return [
             op
             for op in self.ops
@@ -69,7 +71,7 @@ class ConsumerCheck:
 
     @cached_property
     def records(self) -> list[Operation]:
-        """What may be a record of having done something."""
+        """The operations that may record that the message was handled."""
         return [op for op in self.ops if op.kind in ("mark", "claim", "write", "effect")]
 
     def report(
@@ -86,7 +88,7 @@ class ConsumerCheck:
         fix: Fix | None = None,
         sure: bool = True,
     ) -> None:
-        """Report, unless this rule does not apply to what this is."""
+        """Add a finding, if the rule applies to this consumer. A finding that is not ``sure`` is a warning."""
         if self.only and rule not in self.only:
             return
         self.findings.append(
@@ -107,44 +109,48 @@ class ConsumerCheck:
 
     @property
     def who(self) -> str:
-        """The consumer, for a person."""
+        """How messages name the consumer."""
         if self.consumer.receive is not None:
             where = "the module" if self.consumer.function is None else f"`{self.consumer.name}`"
             return f"the {self.consumer.kind} in {where}"
         return f"the {self.consumer.kind} `{self.consumer.name}`"
 
     def calls_leading_to(self, op: Operation) -> tuple[str, ...]:
-        """The calls that lead from the consumer to ``op``, where there are any."""
+        """The calls that lead from the consumer to ``op``; empty if it is in the consumer itself."""
         return (*op.trail, op.text) if len(op.trail) > 1 else ()
 
 
 def _expects_duplicates(guard: Operation) -> bool:
-    """Whether a guard says that the same request is expected again: by its name, or since it is claimed by its id."""
+    """Whether a guard shows that requests are repeated: by its name, or because it claims the id of the request."""
     taint = guard.key.taint if guard.key is not None else frozenset()
-    claimed = guard.kind == "mark" and guard.atomic and guard.store in ("redis", "cache") and any(map(_OWN_ID, taint))
-    return (guard.dedup or claimed) and guard.store not in TOOL_STORES and "message" in taint
+    is_atomic_mark = guard.kind == "mark" and guard.atomic and guard.store in ("redis", "cache")
+    claims_request = is_atomic_mark and any(map(_IS_REQUEST_ID, taint))
+    return (guard.dedup or claims_request) and guard.store not in TOOL_STORES and MESSAGE in taint
 
 
 def receives_message(op: Operation) -> bool:
-    """Whether something unseen was given the message, or a part of it."""
-    return op.key is not None and "message" in op.key.taint
+    """Whether an operation gets the message, or a part of it."""
+    return op.key is not None and MESSAGE in op.key.taint
 
 
 def effect_of(op: Operation) -> Effect:
+    """The effect of an operation that has one."""
     assert op.effect is not None
     return op.effect
 
 
 def in_same_transaction(first: Operation, second: Operation) -> bool:
+    """Whether two operations are committed together."""
     return bool(first.tx) and first.tx == second.tx
 
 
 def is_in_database(op: Operation) -> bool:
+    """Whether an operation takes part in the transactions of a database."""
     return op.store in DATABASE_STORES
 
 
-def advice_for(effect: Effect, op: Operation) -> tuple[str, str]:
-    """The mode that fits an effect, and what to write."""
+def advice_for(effect: Effect) -> tuple[str, str]:
+    """The mode that fits an effect, and how to use it."""
     if effect.category == "payment" and effect.provider:
         return "K", f"pass {effect.takes_key} made from the message's own id, best through eo.Intents"
     if effect.category in ("payment", "mail", "message", "http"):

@@ -1,4 +1,4 @@
-"""P11 and the holes in a guard: EO101 to EO104. Each effect is asked what stands between it and a duplicate."""
+"""P11 and EO101 to EO104: effects that a duplicate repeats, because they have no guard or a guard with a hole."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import re
 from dataclasses import dataclass, replace
 
 from effectonce_lint.findings import Label
-from effectonce_lint.python.values import Operation, Value
+from effectonce_lint.python.libraries.message_parts import is_unstable
+from effectonce_lint.python.values import Operation
 
 from .consumer_check import TOOL_STORES, ConsumerCheck, advice_for, effect_of, in_same_transaction, is_in_database
 
-#: Effects of a handler that tells somebody that things went wrong; nobody minds those twice.
-_ALERTS = ("mail", "message", "publish", "http", "append", "insert", "counter", "enqueue")
-_UNDOES = ("payment", "increment")
-_TAKES_BACK = re.compile(
+#: Effects of an ``except`` block that may be repeated: it reports the failure, and a second report is harmless.
+_ALERT_CATEGORIES = ("mail", "message", "publish", "http", "append", "insert", "counter", "enqueue")
+_UNDOING_CATEGORIES = ("payment", "increment")
+_MAX_LABELS = 6
+_COMPENSATION_NAME = re.compile(
     r"(?:^|\.)_*(?:on_|do_|run_|handle_)?(?:compensat\w*|undo|unwind|roll_?back|revert)(?=$|[._A-Z])(?!_on)|\w*Compensat"
 ).search
-#: family: settings that have a failed message delivered again. (Celery's max_retries alone does not.)
-_RETRIES = {
+#: By family: settings that make the framework redeliver a failed message. (Celery's max_retries alone does not.)
+_REDELIVERY_SETTINGS = {
     "celery": ("autoretry_for",),
     "dramatiq": ("max_retries", "retry_when", "min_backoff"),
     "huey": ("retries",),
@@ -29,7 +31,7 @@ _RETRIES = {
 
 @dataclass(slots=True)
 class EffectVerdict:
-    """The verdict on one effect: the rule that it breaks. Empty: none."""
+    """The verdict on one effect: the rule that it breaks, or "" if it breaks none."""
 
     rule: str = ""
     effect: Operation | None = None
@@ -39,20 +41,20 @@ class EffectVerdict:
     covered: bool = True
     """Whether some guard holds even if the worker dies between the effect and its record."""
     late: bool = False
-    """Whether, beside that, a crash between the effect and its record lets a duplicate through (EO103)."""
+    """Whether a crash between the effect and its record also lets a duplicate through (EO103)."""
     note: str = ""
 
 
 def check_dedup(case: ConsumerCheck) -> list[EffectVerdict]:
-    """Report what is wrong with the effects of a consumer, and give all verdicts for the rules about keys."""
+    """Report the effects of a consumer that a duplicate repeats. Returns all verdicts, for the rules about keys."""
     verdicts = []
     for op in case.effects:
-        if op.handlers and effect_of(op).category in _ALERTS:
+        if op.handlers and effect_of(op).category in _ALERT_CATEGORIES:
             continue
         verdict = verdict_of(case, op)
         verdict.effect = op
         verdicts.append(verdict)
-    _report_unguarded(case, [each for each in verdicts if each.rule == "P11"])
+    _report_unguarded(case, [verdict for verdict in verdicts if verdict.rule == "P11"])
     for verdict in verdicts:
         if verdict.rule and verdict.rule != "P11":
             _report_hole(case, verdict)
@@ -65,10 +67,11 @@ def check_dedup(case: ConsumerCheck) -> list[EffectVerdict]:
 
 
 def verdict_of(case: ConsumerCheck, op: Operation) -> EffectVerdict:
+    """Decide which rule an effect breaks. The first guard that settles the question wins: a tool, a claim, a check."""
     effect = effect_of(op)
     if effect.category == "enqueue":
         return EffectVerdict()
-    if effect.key_given and not (effect.category == "publish" and effect.key is not None and is_generated(effect.key)):
+    if effect.key_given and not (effect.category == "publish" and effect.key is not None and is_unstable(effect.key)):
         return EffectVerdict()
     guards = list(dict.fromkeys(op.guards))
     if any(guard.store in TOOL_STORES for guard in guards):
@@ -81,7 +84,7 @@ def verdict_of(case: ConsumerCheck, op: Operation) -> EffectVerdict:
     if claims:
         return _verdict_for_claim(case, op, claims)
     loose = [guard for guard in guards if guard.kind == "mark" and not guard.atomic]
-    if loose:  # the answer of a SET without NX is looked at: it is always yes
+    if loose:  # the code tests the answer of a SET without NX, which is always yes
         return EffectVerdict("EO105" if loose[0].store in ("redis", "cache") else "P11", guard=loose[0], covered=False)
     for check in (guard for guard in guards if guard.kind == "read"):
         verdict = _verdict_for_check(case, op, check)
@@ -91,28 +94,30 @@ def verdict_of(case: ConsumerCheck, op: Operation) -> EffectVerdict:
 
 
 def _verdict_for_claim(case: ConsumerCheck, op: Operation, claims: list[Operation]) -> EffectVerdict:
-    """An atomic claim stands before the effect: what if the worker dies, or the work fails, after it?"""
+    """The verdict on an effect behind atomic claims: does a failure after the claim lose the work?"""
     effect = effect_of(op)
     outcomes = []
     for claim in claims:
         if not is_in_database(claim):
-            again = _requests_redelivery(case) or (effect.in_database and _errors_redeliver(case))
-            lost = again and not _is_claim_released(case, claim, op) and not _is_claim_completed(case, claim, op)
-            outcomes.append(EffectVerdict("EO104", guard=claim) if lost else EffectVerdict())
+            redelivers = _requests_redelivery(case) or (effect.in_database and _errors_redeliver(case))
+            loses_work = (
+                redelivers and not _is_claim_released(case, claim, op) and not _is_claim_completed(case, claim, op)
+            )
+            outcomes.append(EffectVerdict("EO104", guard=claim) if loses_work else EffectVerdict())
         elif in_same_transaction(claim, op):
             outcomes.append(EffectVerdict(covered=effect.in_database))
         elif _is_claim_completed(case, claim, op) or _is_claim_released(case, claim, op):
             outcomes.append(EffectVerdict())
-        elif not claim.dedup and claim.kind != "claim":  # a state of the business that was compared and set
-            lost = _requests_redelivery(case) and not effect.in_database and effect.category != "publish"
-            outcomes.append(EffectVerdict("EO104", guard=claim) if lost else EffectVerdict())
+        elif not claim.dedup and claim.kind != "claim":  # a compare-and-set of a state of the business
+            loses_work = _requests_redelivery(case) and not effect.in_database and effect.category != "publish"
+            outcomes.append(EffectVerdict("EO104", guard=claim) if loses_work else EffectVerdict())
         elif effect.in_database and is_in_database(op):
             outcomes.append(EffectVerdict("EO102", guard=claim, record=claim))
         elif effect.category == "publish":
-            outcomes.append(EffectVerdict())  # that is EO401
+            outcomes.append(EffectVerdict())  # EO401 reports it
         else:
             outcomes.append(EffectVerdict("EO104", guard=claim))
-    return next((each for each in outcomes if not each.rule), outcomes[0])
+    return next((verdict for verdict in outcomes if not verdict.rule), outcomes[0])
 
 
 def _requests_redelivery(case: ConsumerCheck) -> bool:
@@ -120,39 +125,40 @@ def _requests_redelivery(case: ConsumerCheck) -> bool:
     if any(op.kind in ("retry", "nack") for op in case.ops):
         return True
     settings = case.consumer.settings
-    words = _RETRIES.get(case.consumer.family, ())
-    return any(word in settings and settings[word].literal not in (0, None, False) for word in words)
+    names = _REDELIVERY_SETTINGS.get(case.consumer.family, ())
+    return any(name in settings and settings[name].literal not in (0, None, False) for name in names)
 
 
 def _errors_redeliver(case: ConsumerCheck) -> bool:
-    """Whether an error of the work, by itself, has the message delivered again."""
+    """Whether an error of the work makes the broker redeliver the message, without any setting."""
     return case.consumer.acks == "explicit" or case.consumer.family in ("webhook", "lambda")
 
 
 def _is_claim_released(case: ConsumerCheck, claim: Operation, op: Operation) -> bool:
-    """Whether the mark is taken away again when the work fails."""
+    """Whether the mark is removed again when the work fails."""
     return any(
-        each.kind == "unmark"
-        and each.seq > op.seq
-        and (each.handlers or each.final or each.guards)
-        and _in_same_location(each, claim)
-        for each in case.ops
+        later.kind == "unmark"
+        and later.seq > op.seq
+        and (later.handlers or later.final or later.guards)
+        and _in_same_location(later, claim)
+        for later in case.ops
     )
 
 
 def _is_claim_completed(case: ConsumerCheck, claim: Operation, op: Operation) -> bool:
-    """Whether the claim is a state that goes on: pending, then done (an intent)."""
+    """Whether the claim has a second state that is set after the effect: pending, then done (an intent)."""
     return any(
-        each is not claim
-        and each.kind in ("mark", "write")
-        and each.seq > op.seq
-        and _in_same_location(each, claim)
-        and not each.handlers
-        for each in case.ops
+        later is not claim
+        and later.kind in ("mark", "write")
+        and later.seq > op.seq
+        and _in_same_location(later, claim)
+        and not later.handlers
+        for later in case.ops
     )
 
 
 def _in_same_location(first: Operation, second: Operation) -> bool:
+    """Whether both are about the same table or key. Of an ORM, the model counts, without the column."""
     if first.location == second.location:
         return True
     if {first.store, second.store} <= {"orm", "entity"}:
@@ -161,14 +167,14 @@ def _in_same_location(first: Operation, second: Operation) -> bool:
 
 
 def _verdict_for_check(case: ConsumerCheck, op: Operation, check: Operation) -> EffectVerdict | None:
-    """A look-up that skips duplicates stands before the effect. None: it is a condition of the business."""
-    records = [each for each in case.records if each is not op and _records_check(each, check)]
-    own = _records_check(op, check)
-    if not records and not own:
+    """The verdict on an effect behind a look-up; None if the look-up is a condition of the business."""
+    records = [record for record in case.records if record is not op and _records_check(record, check)]
+    is_own_record = _records_check(op, check)  # the effect inserts the row that the check looks for
+    if not records and not is_own_record:
         return EffectVerdict() if check.dedup else None
     effect = effect_of(op)
     locked = check.locked or op.locks > 0
-    before = [each for each in records if case.trace.precedes(each, op) and case.trace.precedes(check, each)]
+    before = [record for record in records if case.trace.precedes(record, op) and case.trace.precedes(check, record)]
     if before:
         return _verdict_for_early_mark(case, op, check, before[0], locked)
     if check.store == "memory":
@@ -178,8 +184,8 @@ def _verdict_for_check(case: ConsumerCheck, op: Operation, check: Operation) -> 
             covered=False,
             note=f"only `{check.location}`, in this process's memory, remembers; a restart forgets it",
         )
-    after = [each for each in records if case.trace.precedes(op, each)]
-    if not after and not own:
+    after = [record for record in records if case.trace.precedes(op, record)]
+    if not after and not is_own_record:
         return EffectVerdict() if check.dedup else None
     if locked:
         return EffectVerdict(covered=effect.in_database)
@@ -200,6 +206,7 @@ def _verdict_for_check(case: ConsumerCheck, op: Operation, check: Operation) -> 
 def _verdict_for_early_mark(
     case: ConsumerCheck, op: Operation, check: Operation, record: Operation, locked: bool
 ) -> EffectVerdict:
+    """The verdict on an effect whose record is written before it, after a look-up."""
     effect = effect_of(op)
     if is_in_database(record):
         if locked:
@@ -250,7 +257,7 @@ def _records_check(record: Operation, check: Operation) -> bool:
 
 
 def _verdict_without_guard(case: ConsumerCheck, op: Operation) -> EffectVerdict:
-    """Nothing stands before the effect; perhaps a record comes after it."""
+    """The verdict on an effect without a guard before it; a record may follow."""
     effect = effect_of(op)
     for record in case.ops:
         if record.kind != "claim" or not case.trace.precedes(op, record) or not (record.dedup or record.tries):
@@ -265,35 +272,31 @@ def _verdict_without_guard(case: ConsumerCheck, op: Operation) -> EffectVerdict:
     return EffectVerdict("P11", covered=False)
 
 
-def is_generated(key: Value) -> bool:
-    return any(each.startswith("unstable:") for each in key.taint)
-
-
-# -- the words
+# -- the reports
 
 
 def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> None:
     consumer = case.consumer
-    undoing = [each for each in verdicts if each.effect is not None and is_compensation(case, each.effect)]
+    undoing = [verdict for verdict in verdicts if verdict.effect is not None and is_compensation(case, verdict.effect)]
     for verdict in undoing:
         assert verdict.effect is not None
         _report_compensation(case, verdict.effect)
-    ops = [each.effect for each in verdicts if each.effect is not None and each not in undoing]
+    ops = [verdict.effect for verdict in verdicts if verdict.effect is not None and verdict not in undoing]
     if not ops or (consumer.family == "saga"):
         return
     first = next((op for op in ops if effect_of(op).sure), ops[0])
-    mode, help_ = advice_for(effect_of(first), first)
-    labels = tuple(Label(op.at, f"{effect_of(op).what}") for op in ops[:6])
-    more = f", and {len(ops) - 1} more effect{'s' if len(ops) > 2 else ''}" if len(ops) > 1 else ""
-    note = next((each.note for each in verdicts if each.note), "") or _near_guard_hint(case, first)
+    mode, remedy = advice_for(effect_of(first))
+    labels = tuple(Label(op.at, effect_of(op).what) for op in ops[:_MAX_LABELS])
+    others = f", and {len(ops) - 1} more effect{'s' if len(ops) > 2 else ''}" if len(ops) > 1 else ""
+    note = next((verdict.note for verdict in verdicts if verdict.note), "") or _near_guard_hint(case, first)
     case.report(
         "P11",
         consumer.at,
-        f"{case.who} {effect_of(first).what} again whenever its message is delivered again{more}",
+        f"{case.who} {effect_of(first).what} again whenever its message is delivered again{others}",
         labels=labels,
         trail=case.calls_leading_to(first),
         note=note,
-        help=help_,
+        help=remedy,
         mode=mode,
         sure=any(effect_of(op).sure for op in ops),
     )
@@ -310,58 +313,61 @@ def _near_guard_hint(case: ConsumerCheck, op: Operation) -> str:
 
 
 def is_compensation(case: ConsumerCheck, op: Operation) -> bool:
-    """Whether an effect takes back what a step did: after it failed, or in code that says it is there for that."""
-    if case.consumer.family == "saga" or any(map(_TAKES_BACK, op.trail)):
-        return effect_of(op).category in (*_UNDOES, "insert", "http", "counter")
-    return bool(op.handlers) and effect_of(op).category in _UNDOES
+    """Whether an effect undoes a step: in an ``except`` block, or in a function that is named after compensation."""
+    if case.consumer.family == "saga" or any(map(_COMPENSATION_NAME, op.trail)):
+        return effect_of(op).category in (*_UNDOING_CATEGORIES, "insert", "http", "counter")
+    return bool(op.handlers) and effect_of(op).category in _UNDOING_CATEGORIES
 
 
 def _report_compensation(case: ConsumerCheck, op: Operation) -> None:
     effect = effect_of(op)
-    mode, help_ = advice_for(effect, op)
+    mode, remedy = advice_for(effect)
     case.report(
         "EO402",
         op.at,
         f"undoing a step {effect.what} again each time that it is run again",
         trail=case.calls_leading_to(op),
-        help=help_,
+        help=remedy,
         mode=mode,
         sure=effect.sure,
     )
 
 
-_WORDS = {
+_MESSAGES = {
     "EO101": "two deliveries can both pass this look-up before either has recorded the message",
     "EO102": "the dedup record is committed apart from the rows that it protects",
     "EO103": "it {what} before the record that would have refused a duplicate",
     "EO104": "the message is marked as done before the work has succeeded; if it fails, the redelivery is dropped",
-    "EO105": "this SET has no NX, so it does not tell the first delivery from the second",
 }
 
 
 def _report_hole(case: ConsumerCheck, verdict: EffectVerdict) -> None:
+    """Report EO101 to EO104, once for each place. EO105 is left to the rule about retention."""
     op = verdict.effect
     assert op is not None
     effect = effect_of(op)
-    at = verdict.guard if verdict.rule in ("EO101",) else verdict.record or verdict.guard
-    if verdict.rule == "EO103":
-        at = op
-    if at is None or verdict.rule == "EO105":
-        return  # the rule about Redis looks at all keys by itself
-    mode, help_ = advice_for(effect, op)
-    labels = [Label(op.at, f"{effect.what}")] if at is not op else []
-    if verdict.record is not None and verdict.record is not at and verdict.record is not op:
+    if verdict.rule == "EO101":
+        faulty = verdict.guard
+    elif verdict.rule == "EO103":
+        faulty = op
+    else:
+        faulty = verdict.record or verdict.guard
+    if faulty is None or verdict.rule == "EO105":
+        return
+    if any(finding.rule == verdict.rule and finding.place == faulty.at for finding in case.findings):
+        return
+    mode, remedy = advice_for(effect)
+    if verdict.rule == "EO104":
+        mode, remedy = "L", "release the mark when the work raises, or use @eo.once, whose claim is a lease"
+    labels = [Label(op.at, effect.what)] if faulty is not op else []
+    if verdict.record is not None and verdict.record is not faulty and verdict.record is not op:
         labels.append(Label(verdict.record.at, "recorded only here"))
-    already = any(each.rule == verdict.rule and each.place == at.at for each in case.findings)
-    if not already:
-        case.report(
-            verdict.rule,
-            at.at,
-            _WORDS[verdict.rule].format(what=effect.what),
-            labels=tuple(labels),
-            trail=case.calls_leading_to(op),
-            help=help_
-            if verdict.rule != "EO104"
-            else "release the mark when the work raises, or use @eo.once, whose claim is a lease",
-            mode=mode if verdict.rule != "EO104" else "L",
-        )
+    case.report(
+        verdict.rule,
+        faulty.at,
+        _MESSAGES[verdict.rule].format(what=effect.what),
+        labels=tuple(labels),
+        trail=case.calls_leading_to(op),
+        help=remedy,
+        mode=mode,
+    )

@@ -8,16 +8,16 @@ from effectonce_lint.findings import Edit, Fix, Place
 from effectonce_lint.python.values import Operation
 
 
-def add_argument(op: Operation, argument: str, words: str) -> Fix | None:
-    """Make the fix that adds an argument to the call that ``op`` is."""
+def add_argument(op: Operation, argument: str, description: str) -> Fix | None:
+    """Make the fix that adds an argument to the call of ``op``; None if there is no argument to put it behind."""
     node, module = op.node, op.module
     if not isinstance(node, ast.Call) or module is None:
         return None
-    given = [*node.args, *(each.value for each in node.keywords)]
-    if not given:
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if not arguments:
         return None
-    last = module.place(max(given, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0)))
-    return Fix(words, (Edit(end_of(last), f", {argument}"),))
+    last = max(arguments, key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+    return Fix(description, (Edit(end_of(module.place(last)), f", {argument}"),))
 
 
 def end_of(place: Place) -> Place:

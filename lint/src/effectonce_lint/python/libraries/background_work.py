@@ -1,4 +1,4 @@
-"""Background work: tasks and threads that are not waited for, and queues inside the process."""
+"""Background work: tasks and threads that the code does not wait for, and queues inside the process."""
 
 from __future__ import annotations
 
@@ -20,61 +20,64 @@ if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
     from effectonce_lint.python.walk_state import WalkState
 
-_STARTS = word_set("create_task ensure_future run_coroutine_threadsafe")
-"""Given what a call gives."""
-#: Given a function: where that stands among the arguments.
-_SUBMITS = {"submit": 0, "start_soon": 0, "spawn": 0, "add_task": 0, "apply_async": 0, "run_in_executor": 1}
-_THREADS = word_set("threading.Thread multiprocessing.Process")
-_PUTS = word_set("put put_nowait append appendleft")
-_WAITS = word_set(
+_COROUTINE_STARTERS = word_set("create_task ensure_future run_coroutine_threadsafe")
+"""Functions that start the coroutine that they are passed."""
+#: Methods that start the function that they are passed: the position of that argument.
+_FUNCTION_STARTERS = {"submit": 0, "start_soon": 0, "spawn": 0, "add_task": 0, "apply_async": 0, "run_in_executor": 1}
+_THREAD_CLASSES = word_set("threading.Thread multiprocessing.Process")
+_PUT_METHODS = word_set("put put_nowait append appendleft")
+_WAIT_FUNCTIONS = word_set(
     "asyncio.gather asyncio.wait asyncio.wait_for asyncio.as_completed concurrent.futures.wait"
     " concurrent.futures.as_completed gevent.joinall"
 )
 _WAIT_METHODS = word_set("join result wait shutdown")
-_HOLDS = word_set("add append discard remove")
-_NO_WAIT = word_set("add_done_callback set_name start daemon name setDaemon setName")
-_WORKS = re.compile(
+_COLLECTION_METHODS = word_set("add append discard remove")
+_HARMLESS_MEMBERS = word_set("add_done_callback set_name start daemon name setDaemon setName")
+_WORK_NAME = re.compile(
     r"(?:^|\.)_*(?:process|handle|fulfil|charge|save|store|persist|ship|perform|insert|upsert|settle|ingest|book|pay)"
     r"[a-z_]*$"
 ).search
 
 
 def is_work(op: Operation) -> bool:
-    """Whether something that was handed over is work: of what is out of sight, only what says so by its name. To show
-    a message in a browser is none."""
-    return op.kind != "call" or bool(_WORKS(op.text))
+    """Whether an operation in the background is work that must not get lost.
+
+    A call whose code is not in the project is work only by its name: it may as well show the message in a browser.
+    """
+    return op.kind != "call" or bool(_WORK_NAME(op.text))
 
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
+    """Interpret a call that puts into or takes from a queue inside the process, or waits for background work."""
     name, function = call.name, call.node.func
-    if name in _PUTS:
+    if name in _PUT_METHODS:
         _run_queue_readers(walk, call)
     elif name in TAKE_METHODS and isinstance(function, ast.Attribute):
         return _take_message(walk, call, last_name(function.value))
     elif name == "iter" and len(call.args) == 2 and isinstance(call.node.args[0], ast.Attribute):
-        found = walk.handed.get(last_name(call.node.args[0].value))
-        return Value(text="iter()", tag="list", items=(found,), taint=found.taint) if found is not None else None
-    elif call.ref in _WAITS or (name in _WAIT_METHODS and _is_wait(call)):
+        message = walk.handed.get(last_name(call.node.args[0].value))
+        return Value(text="iter()", tag="list", items=(message,), taint=message.taint) if message is not None else None
+    elif call.ref in _WAIT_FUNCTIONS or (name in _WAIT_METHODS and _is_wait(call)):
         walk.emit("wait", call.node)
     return None
 
 
 def _is_wait(call: Call) -> bool:
-    """`jobs.join()`, `thread.join(5)`, `future.result()`; not `", ".join(names)`."""
-    waited = call.target.function is None and not call.ref
+    """Whether a method waits: `jobs.join()`, `thread.join(5)`, `future.result()`, but not `", ".join(names)`."""
+    is_unknown = call.target.function is None and not call.ref
     joins_text = call.name == "join" and bool(call.args) and not isinstance(call.args[0].literal, int | float)
-    return waited and not joins_text
+    return is_unknown and not joins_text
 
 
-# -- started and not waited for
+# -- work that is started and not waited for
 
 
 def mark_handed_over(walk: CallWalker, start: int, node: ast.AST) -> None:
-    """All that happened since ``start`` happens beside what follows."""
-    at = walk.place(node)
+    """Mark the operations since ``start`` as background work: they run at the same time as the code that follows."""
+    started_at = walk.place(node)
     walk.beside = True
     for op in walk.trace.ops[start:]:
-        op.handed = at
+        op.handed = started_at
 
 
 def is_spawn(walk: CallWalker, node: ast.expr) -> bool:
@@ -84,94 +87,97 @@ def is_spawn(walk: CallWalker, node: ast.expr) -> bool:
     name = node.func.attr
     if name == "start":  # Thread(target=work).start()
         return isinstance(node.func.value, ast.Call) and _is_thread(walk, node.func.value)
-    if name not in _STARTS and name not in _SUBMITS:
+    if name not in _COROUTINE_STARTERS and name not in _FUNCTION_STARTERS:
         return False
     with walk.quietly():
         target = walk.value(node.func)
         if target.function is not None:
-            return False  # the project's own: what it starts was seen there
+            return False  # a function of the project: the walk through it has seen what it starts
         tag = target.base.tag if target.base is not None else ""
-        if name in _STARTS or tag in ("executor", "task.group", "background"):
+        if name in _COROUTINE_STARTERS or tag in ("executor", "task.group", "background"):
             return True
-        position = _SUBMITS[name]
+        position = _FUNCTION_STARTERS[name]
         if name == "apply_async" or len(node.args) <= position:
-            return False  # of Celery, and durable
-        given = node.args[position]
-        plain = isinstance(given, ast.Name | ast.Attribute | ast.Lambda)
-        return plain and MESSAGE not in walk.value(given).taint
+            return False  # Celery's: the task is durable
+        function = node.args[position]
+        is_name = isinstance(function, ast.Name | ast.Attribute | ast.Lambda)
+        return is_name and MESSAGE not in walk.value(function).taint
 
 
 def _is_thread(walk: CallWalker, node: ast.Call) -> bool:
+    """Whether a call creates a thread or a process."""
     if last_name(node.func) not in ("Thread", "Process"):
         return False
     with walk.quietly():
-        return walk.value(node.func).ref in _THREADS
+        return walk.value(node.func).ref in _THREAD_CLASSES
 
 
 def is_forgotten(walk: CallWalker, node: ast.Assign) -> bool:
-    """Whether what an assignment starts is only kept, and never waited for where it was started."""
-    target, made = node.targets[0], node.value
-    if not isinstance(target, ast.Name) or not isinstance(made, ast.Call):
+    """Whether an assignment starts work that its function then only stores, and never waits for."""
+    target, started = node.targets[0], node.value
+    if not isinstance(target, ast.Name) or not isinstance(started, ast.Call):
         return False
-    if not is_spawn(walk, made) and not _is_thread(walk, made):
+    if not is_spawn(walk, started) and not _is_thread(walk, started):
         return False
-    inside = list(ast.walk(walk.active[-1] if walk.active else walk.module.tree))
-    kept = _storage_of(inside, target.id, _NO_WAIT)
-    return kept is not None and all(_storage_of(inside, each, _HOLDS) is not None for each in kept)
+    nodes = list(ast.walk(walk.active[-1] if walk.active else walk.module.tree))
+    holders = _holders_of(nodes, target.id, _HARMLESS_MEMBERS)
+    return holders is not None and all(
+        _holders_of(nodes, holder, _COLLECTION_METHODS) is not None for holder in holders
+    )
 
 
-def _storage_of(inside: list[ast.AST], text: str, harmless: frozenset[str]) -> list[str] | None:
-    """Where ``text`` is put; None if anything is done with it but that, and what is harmless."""
-    uses = sum(isinstance(each, ast.Name | ast.Attribute) and _is_read(each, text) for each in inside)
-    kept = []
-    for each in inside:
-        match each:
+def _holders_of(nodes: list[ast.AST], text: str, harmless: frozenset[str]) -> list[str] | None:
+    """The collections that ``text`` is added to; None if the code uses it in any way that is not ``harmless``."""
+    other_uses = sum(isinstance(node, ast.Name | ast.Attribute) and _is_read(node, text) for node in nodes)
+    holders = []
+    for node in nodes:
+        match node:
             case ast.Attribute(value=value, attr=attr) if attr in harmless and ast.unparse(value) == text:
-                uses -= 1
+                other_uses -= 1
             case ast.Call(func=ast.Attribute(value=holder, attr="add" | "append"), args=[ast.Name(id=name)]):
                 if name == text:
-                    uses -= 1
-                    kept.append(ast.unparse(holder))
-    return kept if not uses else None
+                    other_uses -= 1
+                    holders.append(ast.unparse(holder))
+    return holders if not other_uses else None
 
 
 def _is_read(node: ast.Name | ast.Attribute, text: str) -> bool:
     return isinstance(node.ctx, ast.Load) and ast.unparse(node) == text
 
 
-# -- put into a queue
+# -- queues inside the process
 
 
 def _run_queue_readers(walk: CallWalker, call: Call) -> None:
-    """The message goes into a queue inside the process: walk through its readers, as running beside what follows."""
-    function = call.node.func
-    if walk.muted or not isinstance(function, ast.Attribute) or MESSAGE not in taints_of(*call.args):
+    """Walk through the readers of a queue that the message is put into, as background work."""
+    method = call.node.func
+    if walk.muted or not isinstance(method, ast.Attribute) or MESSAGE not in taints_of(*call.args):
         return
-    name = last_name(function.value)
+    name = last_name(method.value)
     for module in _modules_of_queue(walk, call, name):
-        for taker in _readers_of(walk, module, name, function.value):
-            if taker.node in walk.active or (taker.node, name) in walk.emptied:
+        for reader in _readers_of(walk, module, name, method.value):
+            if reader.node in walk.active or (reader.node, name) in walk.emptied:
                 continue
-            walk.emptied.add((taker.node, name))
+            walk.emptied.add((reader.node, name))
             start = len(walk.trace.ops)
             with _on_another_thread(walk):
                 before, walk.handed = walk.handed, {**walk.handed, name: call.args[0]}
-                _run_reader(walk, module, taker, call.node)
+                _run_reader(walk, module, reader, call.node)
                 walk.handed = before
             mark_handed_over(walk, start, call.node)
             walk.trace.ops[start:] = filter(is_work, walk.trace.ops[start:])
 
 
 def _readers_of(walk: CallWalker, module: Module, name: str, queue: ast.expr) -> list[QueueReader]:
-    """Who takes from a queue; of an object's own, where there are any, its own methods only."""
-    found = module.buffers.get(name, [])
+    """The functions that take from a queue. If it is an attribute of ``self`` that its own methods read, only those."""
+    readers = module.buffers.get(name, [])
     if isinstance(queue, ast.Attribute) and isinstance(queue.value, ast.Name) and queue.value.id == "self":
-        return [each for each in found if _receiver_of(walk, each) is not None] or found
-    return found
+        return [reader for reader in readers if _receiver_of(walk, reader) is not None] or readers
+    return readers
 
 
 def _modules_of_queue(walk: CallWalker, call: Call, name: str) -> Iterator[Module]:
-    """The file that we are in, and the one that the queue comes from."""
+    """The current file, and the one that the queue comes from."""
     yield walk.module
     holder = call.receiver.base
     if holder is not None and holder.module is not None:
@@ -183,40 +189,46 @@ def _modules_of_queue(walk: CallWalker, call: Call, name: str) -> Iterator[Modul
                     yield source
 
 
-def _run_reader(walk: CallWalker, module: Module, taker: QueueReader, node: ast.AST) -> None:
-    known = walk.scope.find(taker.node.name)
-    if known is not None and known.function is not None and known.function.node is taker.node:
-        function = known.function
+def _run_reader(walk: CallWalker, module: Module, reader: QueueReader, node: ast.AST) -> None:
+    """Walk through a reader, as if it were called at ``node``."""
+    local = walk.scope.find(reader.node.name)
+    if local is not None and local.function is not None and local.function.node is reader.node:
+        function = local.function
     else:
         function = Function(
-            taker.node, module, owner=_class_of_reader(module, taker), receiver=_receiver_of(walk, taker)
+            reader.node, module, owner=_class_of_reader(module, reader), receiver=_receiver_of(walk, reader)
         )
-    parameters = [each.arg for each in (*taker.node.args.posonlyargs, *taker.node.args.args)]
-    if taker.owner is not None:
+    parameters = [parameter.arg for parameter in (*reader.node.args.posonlyargs, *reader.node.args.args)]
+    if reader.owner is not None:
         parameters = parameters[1:]
-    walk.invoke(function, tuple(Value(text=each) for each in parameters), {}, node)
+    walk.invoke(function, tuple(Value(text=parameter) for parameter in parameters), {}, node)
 
 
-def _class_of_reader(module: Module, taker: QueueReader) -> ClassDefinition | None:
-    if taker.owner is None:
+def _class_of_reader(module: Module, reader: QueueReader) -> ClassDefinition | None:
+    if reader.owner is None:
         return None
-    known = module.classes.get(taker.owner.name)
-    return known if known is not None and known.node is taker.owner else ClassDefinition(taker.owner, module)
+    cls = module.classes.get(reader.owner.name)
+    return cls if cls is not None and cls.node is reader.owner else ClassDefinition(reader.owner, module)
 
 
-def _receiver_of(walk: CallWalker, taker: QueueReader) -> Value | None:
-    """The object that we are in, where the taker is a method of its own."""
-    here = walk.scope.find("self")
-    same = here is not None and here.instance is not None and here.instance.cls.node is taker.owner
-    return here if same else None
+def _receiver_of(walk: CallWalker, reader: QueueReader) -> Value | None:
+    """The current object, if the reader is one of its methods."""
+    receiver = walk.scope.find("self")
+    is_own_method = (
+        receiver is not None and receiver.instance is not None and receiver.instance.cls.node is reader.owner
+    )
+    return receiver if is_own_method else None
 
 
 @contextmanager
 def _on_another_thread(walk: WalkState) -> Iterator[None]:
-    """On another thread: nothing that is open here is open there, and what is caught there is not ours."""
+    """Walk on another thread: it does not share the open transactions, tries and loops of this one.
+
+    Errors that are caught there are not the consumer's, so they are not recorded.
+    """
     before = walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions
     counts = walk.locks, walk.retrying, walk.deferred
-    caught = len(walk.trace.handlers)
+    handlers_before = len(walk.trace.handlers)
     walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions = (), (), False, (), []
     walk.locks = walk.retrying = walk.deferred = 0
     try:
@@ -224,12 +236,13 @@ def _on_another_thread(walk: WalkState) -> Iterator[None]:
     finally:
         walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions = before
         walk.locks, walk.retrying, walk.deferred = counts
-        del walk.trace.handlers[caught:]
+        del walk.trace.handlers[handlers_before:]
 
 
 def _take_message(walk: CallWalker, call: Call, name: str) -> Value | None:
-    if (found := walk.handed.get(name)) is not None:
-        return found
+    """The message that a reader takes from a queue, if it was put there during this walk."""
+    if (message := walk.handed.get(name)) is not None:
+        return message
     if walk.beside and name in walk.module.buffers:
-        walk.emit("wait", call.node)  # for an answer
+        walk.emit("wait", call.node)  # for the answer of the background work
     return None

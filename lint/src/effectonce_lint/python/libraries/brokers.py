@@ -1,4 +1,4 @@
-"""Brokers: how messages are received, acked and given back."""
+"""Clients of brokers: calls that receive, ack and nack messages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .registrations import callback_of
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
 
-_WHOLE = frozenset({MESSAGE, PAYLOAD})
+_WHOLE_MESSAGE = frozenset({MESSAGE, PAYLOAD})
 
-#: (tag, method): (family, the tag of what it gives). Calling it receives.
-_RECEIVES = {
+#: (tag, method): (family, tag of the result), of methods that receive when they are called.
+_RECEIVE_METHODS = {
     ("kafka.consumer", "poll"): ("kafka", "kafka.message"),
     ("kafka.consumer", "consume"): ("kafka", "stream:kafka.message"),
     ("kafka.consumer", "getone"): ("kafka", "kafka.message"),
@@ -35,8 +35,8 @@ _RECEIVES = {
     ("pubsub.subscriber", "pull"): ("pubsub", "pubsub.response"),
     ("redis.pubsub", "get_message"): ("redis", "redis.message"),
 }
-#: Methods whose name alone says that they receive, and from what.
-_RECEIVES_BY_NAME = {
+#: The same for methods that no other library has.
+_RECEIVE_METHODS_BY_NAME = {
     "xreadgroup": ("redis", "redis.entries"),
     "xread": ("redis", "redis.entries"),
     "xautoclaim": ("redis", "redis.entries"),
@@ -45,8 +45,8 @@ _RECEIVES_BY_NAME = {
     "brpoplpush": ("redis", "redis.message"),
     "blmove": ("redis", "redis.message"),
 }
-#: (tag, method): the tag of the source of messages that it makes.
-_SOURCES = {
+#: (tag, method): the tag of the source of messages that the method returns.
+_SOURCE_METHODS = {
     ("redis", "pubsub"): "redis.pubsub",
     ("pika.channel", "consume"): "stream:pika.tuple",
     ("aiopika.queue", "iterator"): "stream:aiopika.message",
@@ -55,11 +55,11 @@ _SOURCES = {
     ("nats.client", "pull_subscribe"): "nats.psub",
     ("nats.js", "pull_subscribe"): "nats.psub",
 }
-_TAKE_CALLBACKS = word_set("consume subscribe pull_subscribe")
-#: Methods of boto3 and of its sessions that make a client: the tag's prefix, before the service's name.
+_CALLBACK_METHODS = word_set("consume subscribe pull_subscribe")
+#: Methods of boto3 and of its sessions that return a client: how its tag begins, before the name of the service.
 _AWS_FACTORIES = {"client": "aws.", "create_client": "aws.", "resource": "aws.resource."}
-#: Looping over it receives: tag to (family, tag of one).
-_ITERATED = {
+#: Objects that receive when they are iterated: (family, tag of one message), by their tag.
+_ITERATED_SOURCES = {
     "kafka.consumer": ("kafka", "kafka.message"),
     "asb.receiver": ("servicebus", "asb.message"),
     "redis.pubsub": ("redis", "redis.message"),
@@ -70,7 +70,7 @@ _ITERATED = {
     "pulsar.consumer": ("pulsar", "pulsar.message"),
     "mqtt.messages": ("mqtt", "mqtt.message"),
 }
-_UNPACKED = {
+_TUPLE_PARTS = {
     ("pika.tuple", 0): "pika.method",
     ("pika.tuple", 1): "pika.properties",
 }
@@ -87,8 +87,8 @@ KINDS = {
     "mqtt": "MQTT loop",
 }
 
-_ACKS = word_set("ack acknowledge complete accept delete ack_sync")
-_NACKS = word_set(
+_ACK_METHODS = word_set("ack acknowledge complete accept delete ack_sync")
+_NACK_METHODS = word_set(
     "nack nak reject abandon term requeue release dead_letter negative_acknowledge reject_log_error defer"
 )
 _ACKS_BY_NAME = word_set(
@@ -99,11 +99,11 @@ _NACKS_BY_NAME = word_set(
     "basic_nack basic_reject abandon_message dead_letter_message defer_message negative_acknowledge"
     " change_message_visibility seek pause send_to_dlq"
 )
-_MESSAGES = word_set(
+_MESSAGE_TAGS = word_set(
     "aiopika.message nats.message asb.message pubsub.message kombu.message sqs.message faststream.message"
     " pulsar.message"
 )
-_AGAIN = word_set("Retry Reject Requeue NackMessage RejectMessage RetryTask JobRetry RetryException")
+_REDELIVERY_ERRORS = word_set("Retry Reject Requeue NackMessage RejectMessage RetryTask JobRetry RetryException")
 
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
@@ -116,25 +116,27 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
 
 
 def _interpret_receive(walk: CallWalker, call: Call) -> Value | None:
+    """`consumer.poll()`, `queue.receive_messages()`: the call receives messages."""
     name, tag = call.name, call.tag
-    source = _RECEIVES.get((tag, name))
+    source = _RECEIVE_METHODS.get((tag, name))
     if source is None and not call.ref and (not tag or tag.startswith("redis")):
-        source = _RECEIVES_BY_NAME.get(name)
+        source = _RECEIVE_METHODS_BY_NAME.get(name)
     if source is None and name == "receive_message" and (tag == "aws.sqs" or "QueueUrl" in call.keywords):
         source = ("sqs", "sqs.response")
     return _emit_receive(walk, call, *source) if source is not None else None
 
 
 def _make_source(walk: CallWalker, call: Call) -> Value | None:
-    """Make what messages are received from: a subscription, an iterator. Given a callback, such a method registers."""
-    tag = _SOURCES.get((call.tag, call.name))
-    if tag is None or (call.name in _TAKE_CALLBACKS and callback_of(walk, call) is not None):
+    """Make a subscription or an iterator. With a callback, such a method registers a consumer instead."""
+    tag = _SOURCE_METHODS.get((call.tag, call.name))
+    if tag is None or (call.name in _CALLBACK_METHODS and callback_of(walk, call) is not None):
         return None
-    taint = _WHOLE if tag.startswith("stream:") else NOTHING
+    taint = _WHOLE_MESSAGE if tag.startswith("stream:") else NOTHING
     return Value(text=f"{call.name}()", tag=tag, taint=taint, fields=dict(call.keywords))
 
 
 def _make_sqs_queue(walk: CallWalker, call: Call) -> Value | None:
+    """`sqs.create_queue(…)`, with the attributes of the queue: its retention is a part of the redelivery window."""
     if call.name != "create_queue" or call.tag not in ("aws.sqs", "aws.resource.sqs"):
         return None
     tag = "sqs.queue" if call.tag == "aws.resource.sqs" else ""
@@ -142,6 +144,7 @@ def _make_sqs_queue(walk: CallWalker, call: Call) -> Value | None:
 
 
 def _make_aws_client(walk: CallWalker, call: Call) -> Value | None:
+    """`boto3.client("sqs")`, with the name of the service in its tag."""
     prefix = _AWS_FACTORIES.get(call.name)
     if prefix is None or not (call.tag == "boto.session" or call.ref in ("boto3.client", "boto3.resource")):
         return None
@@ -151,45 +154,45 @@ def _make_aws_client(walk: CallWalker, call: Call) -> Value | None:
 
 
 def _emit_receive(walk: CallWalker, call: Call, family: str, tag: str) -> Value:
-    if call.node is walk.discarded:  # `consumer.poll(0)`, to keep the connection alive
+    if call.node is walk.discarded:  # `consumer.poll(0)` as a statement only keeps the connection alive
         return Value()
     source = Value(fields=dict(call.keywords), base=call.receiver)
     walk.emit("receive", call.node, text=call.source_text, store=family, key=source)
-    return Value(text=f"{call.source_text}()", tag=tag, taint=_WHOLE)
+    return Value(text=f"{call.source_text}()", tag=tag, taint=_WHOLE_MESSAGE)
 
 
 def receive_by_iteration(walk: CallWalker, iterable: Value, node: ast.AST) -> Value | None:
-    """One message of a source of messages."""
+    """Emit the receive of a loop over ``iterable``, and give one of its messages; None if it has none."""
     tag = iterable.tag
-    if tag in _ITERATED:
-        family, one = _ITERATED[tag]
+    if tag in _ITERATED_SOURCES:
+        family, message_tag = _ITERATED_SOURCES[tag]
         walk.emit("receive", node, text=iterable.text, store=family, key=iterable)
-        return Value(text=f"{iterable.text}[]", tag=one, taint=_WHOLE)
+        return Value(text=f"{iterable.text}[]", tag=message_tag, taint=_WHOLE_MESSAGE)
     if tag.startswith("stream:"):
-        return Value(text=f"{iterable.text}[]", tag=tag[7:], taint=_WHOLE)
+        return Value(text=f"{iterable.text}[]", tag=tag.removeprefix("stream:"), taint=_WHOLE_MESSAGE)
     if tag in ("kafka.message", "redis.entries", "redis.message", "pika.tuple"):
         return replace(iterable, text=f"{iterable.text}[]")
     return None
 
 
 def tag_of_unpacked(value: Value, index: int) -> str:
-    """The tag of a part of a tuple that a broker gives."""
+    """The tag of one part of a tuple that a client returns."""
     if value.tag in ("kafka.message", "redis.entries"):
         return value.tag
-    return _UNPACKED.get((value.tag, index), "")
+    return _TUPLE_PARTS.get((value.tag, index), "")
 
 
 def _interpret_settlement(walk: CallWalker, call: Call) -> Value | None:
-    """An ack, a nack, a retry."""
+    """Emit an ack, a nack or a retry."""
     name, tag = call.name, call.tag
     if call.target.function is not None or call.ref.startswith(("builtins.", "os.")):
         return None
-    delivered = MESSAGE in call.receiver.taint or "message" in call.receiver.text
-    settles = tag in _MESSAGES or (delivered and name in ("ack", "nack", "nak", "reject"))
-    commits = tag == "kafka.consumer" and name in ("commit", "commit_async")
-    if commits or (settles and name in _ACKS) or name in _ACKS_BY_NAME:
-        walk.emit("ack", call.node, text=call.source_text, key=call.argument(0, "offsets") if commits else None)
-    elif (settles and name in _NACKS) or name in _NACKS_BY_NAME:
+    looks_like_message = MESSAGE in call.receiver.taint or "message" in call.receiver.text
+    is_message = tag in _MESSAGE_TAGS or (looks_like_message and name in ("ack", "nack", "nak", "reject"))
+    is_commit = tag == "kafka.consumer" and name in ("commit", "commit_async")
+    if is_commit or (is_message and name in _ACK_METHODS) or name in _ACKS_BY_NAME:
+        walk.emit("ack", call.node, text=call.source_text, key=call.argument(0, "offsets") if is_commit else None)
+    elif (is_message and name in _NACK_METHODS) or name in _NACKS_BY_NAME:
         walk.emit("nack", call.node, text=call.source_text)
     elif name == "retry" and tag in ("celery.self", "celery.app"):
         walk.emit("retry", call.node, text=call.source_text, key=Value(fields=dict(call.keywords)))
@@ -200,7 +203,7 @@ def _interpret_settlement(walk: CallWalker, call: Call) -> Value | None:
 
 def requests_redelivery(name: str) -> bool:
     """Whether raising ``name`` asks the broker to deliver again."""
-    return name.partition("(")[0].rpartition(".")[2] in _AGAIN
+    return name.partition("(")[0].rpartition(".")[2] in _REDELIVERY_ERRORS
 
 
 _INTERPRETERS = (_interpret_receive, _make_sqs_queue, _make_source, _make_aws_client, _interpret_settlement)

@@ -1,4 +1,4 @@
-"""Calls that run a function they are given: now, later or on another thread."""
+"""Calls that run the function that they are passed: now, later or on another thread."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from . import background_work
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
 
-_WAITS = word_set(
+_WAIT_FUNCTIONS = word_set(
     "asyncio.create_task asyncio.ensure_future asyncio.gather asyncio.wait_for asyncio.shield asyncio.run"
     " asyncio.wait uvloop.run"
 )
-"""Given what a call gives: the call itself was walked through when it was made."""
+"""Functions that wait for coroutines. The walk has been through those already, where they were created."""
 _WAIT_METHODS = word_set("run_until_complete run_coroutine_threadsafe")
-_ADAPTS = word_set("asgiref.sync.sync_to_async asgiref.sync.async_to_sync")
-#: Where the function stands among the arguments; what follows it are its own. By dotted name, and by method.
-_RUNS = {
+_ADAPTERS = word_set("asgiref.sync.sync_to_async asgiref.sync.async_to_sync")
+#: The position of the function among the arguments, by dotted name; the arguments behind it are the function's own.
+_FUNCTION_POSITIONS = {
     "asyncio.to_thread": 0,
     "anyio.to_thread.run_sync": 0,
     "anyio.run": 0,
@@ -35,9 +35,10 @@ _RUNS = {
     "threading.Timer": 1,
     "starlette.background.BackgroundTask": 0,
 }
-_AFTER = word_set("starlette.background.BackgroundTask")
-"""Of those: what runs when the consumer has answered."""
-_RUN_METHODS = {
+_AFTER_RESPONSE = word_set("starlette.background.BackgroundTask")
+"""Those that run the function after the consumer has answered."""
+#: The same by the name of a method.
+_METHOD_POSITIONS = {
     **dict.fromkeys(
         word_set(
             "submit apply_async apply map starmap imap imap_unordered spawn start_soon run_sync call_soon add_task"
@@ -48,14 +49,14 @@ _RUN_METHODS = {
     "run_in_executor": 1,
     "call_later": 1,
 }
-_MAPS = word_set("map starmap imap imap_unordered")
-"""What calls the function for each of what it is given."""
-_THREADS = word_set("run_in_executor run_in_threadpool submit start_soon run_sync add_task")
-_RETRYING = word_set("Retrying AsyncRetrying retry_context RetryingCaller")
+_MAP_METHODS = word_set("map starmap imap imap_unordered")
+"""Methods that call the function for each item of their argument."""
+_THREAD_METHODS = word_set("run_in_executor run_in_threadpool submit start_soon run_sync add_task")
+_RETRY_CLASSES = word_set("Retrying AsyncRetrying retry_context RetryingCaller")
 
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
-    """Walk through the function that ``call`` is given to run."""
+    """Walk through the function that ``call`` runs; None if it runs none."""
     for interpret in _INTERPRETERS:
         value = interpret(walk, call)
         if value is not None:
@@ -64,50 +65,55 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
 
 
 def _await_argument(walk: CallWalker, call: Call) -> Value | None:
-    """`asyncio.gather(work(message))`: the argument was walked through when it was evaluated."""
-    waits = call.ref in _WAITS or call.ref in _ADAPTS or call.name in _WAIT_METHODS
-    return call.args[0] if waits and call.args else None
+    """`asyncio.gather(work(message))`: the walk was through the argument when it was evaluated."""
+    is_wait = call.ref in _WAIT_FUNCTIONS or call.ref in _ADAPTERS or call.name in _WAIT_METHODS
+    return call.args[0] if is_wait and call.args else None
 
 
 def _make_retrying(walk: CallWalker, call: Call) -> Value | None:
+    """`tenacity.Retrying(…)`, an object that retries the function that it is called with."""
     package = call.ref.partition(".")[0]
-    known = package in ("tenacity", "stamina") and call.name in _RETRYING
-    return Value(text=f"{call.name}()", tag="retrying") if known else None
+    is_retrying = package in ("tenacity", "stamina") and call.name in _RETRY_CLASSES
+    return Value(text=f"{call.name}()", tag="retrying") if is_retrying else None
 
 
 def _run_argument(walk: CallWalker, call: Call) -> Value | None:
-    """`pool.submit(work, message)`: run the argument that is a function, with those behind it."""
-    own = call.target.function is not None or call.receiver.function is not None
-    position = _RUNS.get(call.ref, -1 if own else _RUN_METHODS.get(call.name, -1))
+    """`pool.submit(work, message)`: run the argument that is a function, with the arguments behind it."""
+    is_in_project = call.target.function is not None or call.receiver.function is not None
+    position = _FUNCTION_POSITIONS.get(call.ref)
+    if position is None and not is_in_project:
+        position = _METHOD_POSITIONS.get(call.name)
+    if position is None:
+        return None
     function = _function_argument(call, position)
     if function is None:
         return _run_library_function(walk, call, position)
-    given = call.args[position + 1 :]
-    if call.name in _MAPS:
-        given = tuple(walk.element(each, call.node) for each in given)
+    arguments = call.args[position + 1 :]
+    if call.name in _MAP_METHODS:
+        arguments = tuple(walk.element(argument, call.node) for argument in arguments)
     elif call.tag == "executor" and call.name in ("apply", "apply_async"):  # a pool of processes takes them in a tuple
-        given = (call.argument(1, "args") or Value()).items
+        arguments = (call.argument(1, "args") or Value()).items
     start = len(walk.trace.ops)
-    result = walk.invoke(function, given, {}, call.node)
-    if call.ref in _AFTER:
+    result = walk.invoke(function, arguments, {}, call.node)
+    if call.ref in _AFTER_RESPONSE:
         background_work.mark_handed_over(walk, start, call.node)
     return result
 
 
 def _run_library_function(walk: CallWalker, call: Call, position: int) -> Value | None:
     """`to_thread(requests.post, url)`: interpret it as if it were called here."""
-    if not (call.ref in _RUNS or call.name in _THREADS) or not 0 <= position < len(call.args):
+    if not (call.ref in _FUNCTION_POSITIONS or call.name in _THREAD_METHODS) or position >= len(call.args):
         return None
     function = call.args[position]
     if not function.ref and function.base is None:
         return None
-    function_node, *given_nodes = call.node.args[position:]
-    node = ast.copy_location(ast.Call(func=function_node, args=given_nodes, keywords=[]), call.node)
+    function_node, *argument_nodes = call.node.args[position:]
+    node = ast.copy_location(ast.Call(func=function_node, args=argument_nodes, keywords=[]), call.node)
     return walk.interpret_call(replace(call, node=node, target=function, args=call.args[position + 1 :]))
 
 
 def _function_argument(call: Call, position: int) -> Function | None:
-    return call.args[position].function if 0 <= position < len(call.args) else None
+    return call.args[position].function if position < len(call.args) else None
 
 
 def _run_thread(walk: CallWalker, call: Call) -> Value | None:
@@ -119,7 +125,7 @@ def _run_thread(walk: CallWalker, call: Call) -> Value | None:
 
 
 def _run_started(walk: CallWalker, call: Call) -> Value | None:
-    """An object that is a thread or a process of its own: starting it runs it."""
+    """`.start()` of an object whose class inherits from a thread or a process: run its ``run``."""
     instance = call.receiver.instance
     if call.name != "start" or instance is None or call.target.function is not None:
         return None

@@ -1,10 +1,10 @@
-"""Decorators: the guard, transaction, retry or wrapper that each adds to a function."""
+"""Decorators that add a guard, a transaction, a retry or a wrapper to a function."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from effectonce_lint.python.values import Function, Operation, Value
 from effectonce_lint.word_lists import word_set
@@ -24,15 +24,20 @@ _TRANSACTIONS = word_set("atomic transactional in_transaction db_transaction wit
 
 @dataclass(slots=True)
 class DecoratorEffect:
-    """One decorator: a guard, a transaction, a retry, a wrapper of the project's own, or nothing that matters."""
+    """What a decorator does to its function.
 
-    kind: str = ""
+    ``kind``: guard (``guard`` says which), retry, tx (runs it in a transaction), dispatch (by the type of the first
+    argument), wrap (``value`` is the wrapper function), object (``value`` is an object that is called instead), or ""
+    where it does not matter.
+    """
+
+    kind: Literal["", "guard", "retry", "tx", "dispatch", "wrap", "object"] = ""
     guard: Operation | None = None
     value: Value | None = None
 
 
 def effect_of_decorator(walk: CallWalker, decorator: ast.expr) -> DecoratorEffect:
-    """Interpret ``decorator``."""
+    """Say what ``decorator`` does to its function."""
     target = walk.value(decorator.func if isinstance(decorator, ast.Call) else decorator)
     if guard := guards.guard_of_decorator(walk, decorator, target):
         return DecoratorEffect("guard", guard)
@@ -55,16 +60,17 @@ def effect_of_decorator(walk: CallWalker, decorator: ast.expr) -> DecoratorEffec
 
 
 def registered_variants(function: Function) -> list[Function]:
-    """What `@apply.register` adds to a function that dispatches on the type of its argument."""
+    """The functions that `@apply.register` adds to a `singledispatch` function."""
     body = function.owner.node.body if function.owner is not None else function.module.tree.body
     return [
         replace(function, node=node, layer=len(node.decorator_list))
         for node in body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and any(_is_registration(each, function.name) for each in node.decorator_list)
+        and any(_is_registration(decorator, function.name) for decorator in node.decorator_list)
     ]
 
 
 def _is_registration(decorator: ast.expr, name: str) -> bool:
+    """Whether ``decorator`` is `@name.register`."""
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     return isinstance(target, ast.Attribute) and target.attr == "register" and ast.unparse(target.value) == name

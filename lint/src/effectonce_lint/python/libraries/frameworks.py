@@ -1,4 +1,4 @@
-"""Frameworks: which decorators, base classes and routes make a function a consumer."""
+"""Frameworks: the decorators, base classes and routes that make a function a consumer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from effectonce_lint.python.values import Value
 from effectonce_lint.word_lists import word_set
 
-#: family: what a person calls one of its consumers, and the decorators that make one, by their dotted names.
+#: family: the name of one of its consumers, for messages, and the dotted names of the decorators that make one.
 _DECORATORS = {
     "celery": ("Celery task", word_set("celery.shared_task celery.task celery.decorators.task celery.app.shared_task")),
     "dramatiq": ("Dramatiq actor", word_set("dramatiq.actor")),
@@ -24,7 +24,7 @@ _DECORATORS = {
 }
 BY_REF = {ref: (family, kind) for family, (kind, refs) in _DECORATORS.items() for ref in refs}
 
-#: (what it is called on, its name): the same for decorators that are methods.
+#: The same for decorators that are methods: by the tag of the object, and the name of the method.
 _BY_METHOD = {
     ("celery.app", "task"): ("celery", "Celery task"),
     ("faststream.broker", "subscriber"): ("faststream", "FastStream subscriber"),
@@ -39,12 +39,18 @@ _BY_METHOD = {
     ("azure.app", "queue_trigger"): ("servicebus", "Storage Queue function"),
     ("azure.app", "event_hub_message_trigger"): ("servicebus", "Event Hub function"),
 }
-_CELERY_ONLY = word_set("bind acks_late autoretry_for max_retries default_retry_delay")
-_ROUTES = word_set("post put patch route api_route")
+#: Classes that are consumers: family, kind, the method that handles a message, and how the names of their bases end.
+_CONSUMER_CLASSES = (
+    ("celery", "Celery task", "run", ("celery.Task", "task.Task", "app.Task")),
+    ("dramatiq", "Dramatiq actor", "perform", ("GenericActor",)),
+    ("stomp", "STOMP listener", "on_message", ("ConnectionListener",)),
+)
+_CELERY_ARGUMENTS = word_set("bind acks_late autoretry_for max_retries default_retry_delay")
+_ROUTE_DECORATORS = word_set("post put patch route api_route")
 _ROUTE_REFS = word_set(
     "litestar.post litestar.put litestar.patch bottle.post bottle.put rest_framework.decorators.api_view"
 )
-_APPS = word_set("app router api bp blueprint webhooks")
+_APP_NAMES = word_set("app router api bp blueprint webhooks")
 _VIEWS = word_set(
     "APIView View GenericAPIView MethodView ViewSet HTTPEndpoint GenericViewSet Resource RequestHandler HTTPMethodView"
 )
@@ -54,7 +60,7 @@ WEBHOOK = re.compile(
     r"|notif(?:y|ications?)/?$|(?<!auth)(?<!login)(?<!sso)_callback(?:$|_view)",
     re.IGNORECASE,
 )
-"""Paths and names of what a provider calls."""
+"""Paths and names of the endpoints that a provider calls."""
 SIGNED = re.compile(
     rb"construct_event|svix|X-Hub-Signature|Stripe-Signature|HTTP_STRIPE_SIGNATURE|X-Shopify-Hmac|X-GitHub-Event"
     rb"|verify_webhook|webhook_signature|compare_digest|[\"']\w[\w-]*[-_]signature\b|\b(?:verif|check|valid)\w*_signature",
@@ -63,66 +69,73 @@ SIGNED = re.compile(
 """Code that checks a sender's signature."""
 
 
-def consumer_of_decorator(target: Value, given: set[str]) -> tuple[str, str]:
-    """The family and kind of consumer that a decorator makes, given the names of its arguments; empty if it is none."""
-    if found := BY_REF.get(target.ref):
-        return found
+def consumer_of_decorator(target: Value, arguments: set[str]) -> tuple[str, str]:
+    """The family and kind of consumer that a decorator makes; empty if it makes none.
+
+    ``arguments``: the names of the decorator's arguments.
+    """
+    if consumer := BY_REF.get(target.ref):
+        return consumer
     base = target.base
     if base is None:
         return "", ""
-    if found := _BY_METHOD.get((base.tag, target.attr)):
-        return found
+    if consumer := _BY_METHOD.get((base.tag, target.attr)):
+        return consumer
     if base.tag or target.function is not None:
         return "", ""
-    # the application object comes from a file that is out of sight
-    where = f"{base.ref}.{base.text}".lower()
-    if target.attr == "task" and ("celery" in where or given & _CELERY_ONLY):
+    # the application object comes from a file that is not in the project, so its name decides
+    origin = f"{base.ref}.{base.text}".lower()
+    if target.attr == "task" and ("celery" in origin or arguments & _CELERY_ARGUMENTS):
         return "celery", "Celery task"
-    if target.attr == "task" and "procrastinate" in where:
+    if target.attr == "task" and "procrastinate" in origin:
         return "procrastinate", "Procrastinate task"
-    if target.attr == "task" and "broker" in where:
+    if target.attr == "task" and "broker" in origin:
         return "taskiq", "taskiq task"
-    if target.attr == "subscriber" and ("broker" in where or "router" in where):
+    if target.attr == "subscriber" and ("broker" in origin or "router" in origin):
         return "faststream", "FastStream subscriber"
     return "", ""
 
 
 def consumer_of_class(ancestors: list[str], methods: set[str]) -> tuple[str, str, str]:
-    """The same for a class: family, kind, and the method that is called. A view is one only if it is a webhook."""
-    if "run" in methods and any(each.endswith(("celery.Task", "task.Task", "app.Task")) for each in ancestors):
-        return "celery", "Celery task", "run"
-    if "perform" in methods and any(each.endswith("GenericActor") for each in ancestors):
-        return "dramatiq", "Dramatiq actor", "perform"
-    if "on_message" in methods and any(each.endswith("ConnectionListener") for each in ancestors):
-        return "stomp", "STOMP listener", "on_message"
-    if "post" in methods and {each.rpartition(".")[2] for each in ancestors} & _VIEWS:
+    """The family and kind of consumer that a class is, and its method that handles messages; empty if it is none.
+
+    A view counts only if its route is a webhook, which the caller checks.
+    """
+    for family, kind, method, base_names in _CONSUMER_CLASSES:
+        if method in methods and any(name.endswith(base_names) for name in ancestors):
+            return family, kind, method
+    if "post" in methods and {name.rpartition(".")[2] for name in ancestors} & _VIEWS:
         return "webhook", "webhook", "post"
-    if "create" in methods and any(each.endswith("ViewSet") for each in ancestors):
+    if "create" in methods and any(name.endswith("ViewSet") for name in ancestors):
         return "webhook", "webhook", "create"
     return "", "", ""
 
 
 def is_route(target: Value) -> bool:
-    """Whether a decorator makes a function answer requests that change something."""
+    """Whether a decorator makes a function the handler of requests that change something."""
     base = target.base
     if target.ref in _ROUTE_REFS:
         return True
-    if target.attr not in _ROUTES or base is None:
+    if target.attr not in _ROUTE_DECORATORS or base is None:
         return False
-    unseen = not base.tag and base.function is None and base.text.rpartition(".")[2] in _APPS
-    return base.tag == "web.app" or unseen
+    is_named_app = not base.tag and base.function is None and base.text.rpartition(".")[2] in _APP_NAMES
+    return base.tag == "web.app" or is_named_app
 
 
-def is_lambda(names: list[str], segment: bytes) -> bool:
-    """A Lambda handler has no decorator: it takes an event and a context, and looks at the event's records."""
-    if len(names) != 2 or names[0] not in ("event", "_event") or names[1] not in ("context", "_context", "ctx", "_"):
+def is_lambda(parameters: list[str], segment: bytes) -> bool:
+    """Whether a function without a decorator is a Lambda handler: it takes event and context, and reads the records.
+
+    ``segment`` is the source of the function.
+    """
+    match parameters:
+        case ["event" | "_event", "context" | "_context" | "ctx" | "_"]:
+            return bool(re.search(rb"Records|\.records\b|[\"']detail[\"']|process_partial_response", segment))
+    return False
+
+
+def is_django_webhook(name: str, parameters: list[str], segment: bytes) -> bool:
+    """Whether a function is a view of Django that a provider calls. ``segment`` is its source, with its decorators."""
+    if parameters[:1] != ["request"]:
         return False
-    return bool(re.search(rb"Records|\.records\b|[\"']detail[\"']|process_partial_response", segment))
-
-
-def is_django_webhook(name: str, names: list[str], segment: bytes) -> bool:
-    """A view of Django that a provider calls; its decorators are part of ``segment``."""
-    if names[:1] != ["request"]:
-        return False
-    posted = b"csrf_exempt" in segment or b"POST" in segment
-    return bool(SIGNED.search(segment)) or (posted and bool(WEBHOOK.search(name)))
+    handles_post = b"csrf_exempt" in segment or b"POST" in segment
+    return bool(SIGNED.search(segment)) or (handles_post and bool(WEBHOOK.search(name)))

@@ -1,20 +1,23 @@
-"""What the parts of a delivered message are: its body, its fields, and what the broker made up for this delivery."""
+"""The parts of a delivered message: its body, its fields, and what the broker generates for each delivery."""
 
 from __future__ import annotations
 
 from effectonce_lint.python.values import Value
 from effectonce_lint.word_lists import word_set
 
+# taints of values; those of `_UNSTABLE` become "unstable:…", those of `_ATTEMPTS` "attempt:…"
 MESSAGE = "message"
 PAYLOAD = "payload"
+OFFSET = "the offset"
+STREAM_SEQUENCE = "the stream sequence"
 
-#: Parts that are the whole body again, and methods that only give it another form.
+#: Parts that are the whole body, and methods that convert it.
 _WHOLE = word_set(
     "body data payload value json content text detail Body Message decode strip model_dump dict read get_data"
     " get_json to_dict as_dict form get_body body_as_str copy raw Sns Data kinesis json_body"
 )
 
-#: (tag, part): what is wrong with it as a key.
+#: Parts, by the tag of their message, that change with a redelivery or a resend, so that they cannot be a key.
 _UNSTABLE = {
     ("pika.method", "delivery_tag"): "the delivery tag",
     ("aiopika.message", "delivery_tag"): "the delivery tag",
@@ -28,29 +31,33 @@ _UNSTABLE = {
     ("sqs.record", "receipt_handle"): "the receipt handle",
     ("sqs.record", "messageId"): "the broker's MessageId",
     ("sqs.record", "message_id"): "the broker's MessageId",
-    ("kafka.message", "offset"): "the offset",
+    ("kafka.message", "offset"): OFFSET,
     ("asb.message", "lock_token"): "the lock token",
     ("asb.message", "sequence_number"): "the broker's sequence number",
     ("asb.message", "enqueued_sequence_number"): "the broker's sequence number",
     ("nats.message", "reply"): "the reply subject",
-    ("nats.metadata", "sequence"): "the stream sequence",
+    ("nats.metadata", "sequence"): STREAM_SEQUENCE,
     ("pubsub.message", "ack_id"): "the ack id",
     ("pubsub.message", "message_id"): "the broker's message id",
     ("pulsar.message", "message_id"): "the broker's message id",
 }
-_ANYWHERE = {
+#: The same for names that mean this in a message of any kind.
+_UNSTABLE_NAMES = {
     "delivery_tag": "the delivery tag",
     "ReceiptHandle": "the receipt handle",
     "receiptHandle": "the receipt handle",
     "receipt_handle": "the receipt handle",
 }
+#: Parts that count the attempts, so that each attempt would have a key of its own.
 _ATTEMPTS = {
+    ("sqs.attributes", "ApproximateReceiveCount"): "the receive count",
     ("celery.request", "retries"): "the retry count",
     ("asb.message", "delivery_count"): "the delivery count",
     ("aiopika.message", "redelivered"): "the redelivered flag",
     ("pika.method", "redelivered"): "the redelivered flag",
     ("nats.metadata", "num_delivered"): "the delivery count",
 }
+#: Parts that are objects with a tag of their own.
 _TAGS = {
     ("sqs.response", "Messages"): "stream:sqs.message",
     ("lambda.event", "Records"): "stream:sqs.record",
@@ -65,37 +72,40 @@ _TAGS = {
 def mark_message_part(value: Value, base: Value, part: str) -> None:
     """Set taint and tag of ``value``, which is ``base.part`` or ``base["part"]`` of a message."""
     tag = base.tag
-    if found := _TAGS.get((tag, part)):
-        value.tag = found
+    if part_tag := _TAGS.get((tag, part)):
+        value.tag = part_tag
         value.taint = base.taint
         return
     if MESSAGE not in base.taint:
         return
-    rest = frozenset(
-        each for each in base.taint if each.startswith(("unstable:", "attempt:")) or each in (MESSAGE, "digest")
+    inherited = frozenset(
+        taint for taint in base.taint if taint.startswith(("unstable:", "attempt:")) or taint in (MESSAGE, "digest")
     )
-    if what := _UNSTABLE.get((tag, part)) or _ANYWHERE.get(part):
-        value.taint = rest | {f"unstable:{what}"}
-    elif what := _ATTEMPTS.get((tag, part)):
-        value.taint = rest | {f"attempt:{what}"}
-    elif tag == "sqs.attributes" and part == "ApproximateReceiveCount":
-        value.taint = rest | {"attempt:the receive count"}
+    if name := _UNSTABLE.get((tag, part)) or _UNSTABLE_NAMES.get(part):
+        value.taint = inherited | {f"unstable:{name}"}
+    elif name := _ATTEMPTS.get((tag, part)):
+        value.taint = inherited | {f"attempt:{name}"}
     elif part in _WHOLE or not part:
-        value.taint = (
-            base.taint | {PAYLOAD} if not any(each.startswith("field:") for each in base.taint) else base.taint
-        )
+        is_field = any(taint.startswith("field:") for taint in base.taint)
+        value.taint = base.taint if is_field else base.taint | {PAYLOAD}
     else:
-        value.taint = rest | {f"field:{part}"}
+        value.taint = inherited | {f"field:{part}"}
+
+
+def is_stable(value: Value) -> bool:
+    """Whether a value comes with the message, and is the same for each delivery of it."""
+    return bool(value.taint) and not is_unstable(value)
+
+
+def is_unstable(value: Value) -> bool:
+    """Whether a value differs between deliveries of the same message."""
+    return any(taint.startswith("unstable:") for taint in value.taint)
 
 
 def message_parameter(name: str, tag: str = "", *, whole: bool = False) -> Value:
-    """A parameter that a message, or a part of it, is delivered by."""
-    taint = {MESSAGE}
-    if whole:
-        taint.add(PAYLOAD)
-    else:
-        taint.add(f"field:{name}")
-    return Value(text=name, tag=tag, taint=frozenset(taint))
+    """A parameter that is a field of the message, or the ``whole`` of it."""
+    part = PAYLOAD if whole else f"field:{name}"
+    return Value(text=name, tag=tag, taint=frozenset({MESSAGE, part}))
 
 
 BODIES = word_set(

@@ -1,14 +1,15 @@
-"""Object types: the tag of what a library's constructor, factory or annotation gives.
+"""Object types: the tags of the objects that the constructors, factories and annotations of libraries stand for.
 
 A tag names the kind of object, whatever library it comes from: "redis" is any client of Redis, "sql.conn" any
-connection. The other tables of this package are keyed by tags, so a library is taught here once.
+connection. The other tables of this package are keyed by tags, so a new library needs an entry only here.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-#: tag: for each package (by its first name) the callables and classes that give one.
+#: tag: for each package (by its first name) the callables that return such an object, and its classes.
 _TYPES = """
 redis               redis:Redis,StrictRedis,RedisCluster,from_url
                     aioredis:Redis,StrictRedis,from_url,create_redis_pool,create_redis
@@ -145,15 +146,25 @@ web.socket          fastapi:WebSocket starlette:WebSocket websockets:connect,Web
 web.request         fastapi:Request starlette:Request django:HttpRequest flask:request quart:request
 """
 
-TYPES: dict[tuple[str, str], str] = {}
-for _line in _TYPES.strip().splitlines():
-    _parts = _line.split()
-    if not _line.startswith(" "):
-        _tag = _parts.pop(0)
-    for _package in _parts:
-        _top, _, _names = _package.partition(":")
-        for _name in _names.split(","):
-            TYPES[_top, _name] = _tag
+
+def _entries_by_tag(table: str) -> Iterator[tuple[str, str]]:
+    """The entries of a table, each with its tag. A line that begins with a space continues the tag above it."""
+    tag = ""
+    for line in table.strip().splitlines():
+        entries = line.split()
+        if not line.startswith(" "):
+            tag = entries.pop(0)
+        for entry in entries:
+            yield tag, entry
+
+
+#: (package, callable or class): the tag.
+TYPES: dict[tuple[str, str], str] = {
+    (package, name): tag
+    for tag, entry in _entries_by_tag(_TYPES)
+    for package, _, names in [entry.partition(":")]
+    for name in names.split(",")
+}
 
 LIBRARIES = frozenset(top for top, _ in TYPES) | {
     "aws_lambda_powertools",
@@ -209,7 +220,7 @@ _AWS_TYPES = {"Table": "dynamo.table", "Queue": "sqs.queue", "Topic": "sns.topic
 
 
 def tag_of(ref: str) -> str:
-    """The tag of what calling ``ref`` gives, or what an annotation ``ref`` means; "" where nobody knows."""
+    """The tag of the object that calling ``ref`` returns, or that an annotation ``ref`` stands for; "" if unknown."""
     parts = ref.split(".")
     top, last = parts[0], parts[-1]
     if tag := TYPES.get((top, last), ""):
@@ -226,9 +237,8 @@ def tag_of(ref: str) -> str:
     return ""
 
 
-#: (tag, attribute): the tag of that attribute, or of what calling it gives.
-ATTRIBUTES: dict[tuple[str, str], str] = {}
-for _line in """
+#: tag: attribute=tag of that attribute, or of its result if it is called.
+_ATTRIBUTES = """
 redis.sentinel      master_for=redis slave_for=redis
 redis               pipeline=redis lock=lock client=redis register_script=redis.script
 sql.conn            cursor=sql.cursor transaction=tx begin=tx begin_nested=savepoint execution_options=sql.conn
@@ -261,18 +271,17 @@ pika.message        process=message.process
 redis.pubsub        listen=redis.pubsub
 eo.inbox            on_table=eo.inbox
 celery.self         request=celery.request
-""".strip().splitlines():
-    _parts = _line.split()
-    if not _line.startswith(" "):
-        _tag = _parts.pop(0)
-    for _pair in _parts:
-        _name, _, _to = _pair.partition("=")
-        ATTRIBUTES[_tag, _name] = _to
+"""
 
-#: Attributes that give the same kind of object again: `broker.with_result_backend(…)`, `await x.connect()`.
+#: (tag, attribute): the tag of that attribute, or of its result if it is called.
+ATTRIBUTES: dict[tuple[str, str], str] = {
+    (tag, name): result for tag, entry in _entries_by_tag(_ATTRIBUTES) for name, _, result in [entry.partition("=")]
+}
+
+#: Methods that return an object of the same kind: `broker.with_result_backend(…)`, `await x.connect()`.
 FLUENT = re.compile(r"with_\w+|__aenter__|__enter__|include_router")
 
-DEDUP_NAME = re.compile(
+_DEDUP_NAME = re.compile(
     r"(?:^|[^a-z])(?:"
     r"processed|handled|seen|dedup\w*|de_?dup\w*|idempot\w*|inbox|consumed|already|once|applied|duplicate\w*"
     r"|(?:message|event|msg|webhook|delivery|request|job|task)s?_?(?:ids?|log|seen|receipts?|keys?|dedup\w*)"
@@ -280,16 +289,16 @@ DEDUP_NAME = re.compile(
     r")(?:$|[^a-z])",
     re.IGNORECASE,
 )
-"""Names of tables, keys and models that are there to dedup. It only ever makes the checker more lenient, or says which
-of two rules fits; never that something is wrong."""
+"""Names of tables, keys and models that are there to dedup. A match only makes the checker more lenient, or decides
+which of two rules fits; it is never the reason for a finding."""
 
-ASKS_WHETHER_DONE = re.compile(
+_GUARD_NAME = re.compile(
     r"(?:^|_)(?:seen|dup\w*|is_dup\w*|dedup\w*|already\w*|processed|handled|first|is_new|first_time|claim\w*|idempot\w*"
     r"|once|exactly_once|replay\w*|acquire\w*|check_and_\w+|try_(?:begin|start|lock|claim|acquire)|begin_once|reserve_key"
     r"|was_\w+|has_been_\w+|mark_\w+|record_if_new|start_processing|should_process)(?:$|_)",
     re.IGNORECASE,
 )
-"""Names of functions, decorators and context managers out of sight that are taken for a guard."""
+"""Names of guards among the functions, decorators and context managers whose code is not in the project."""
 
 
 def to_snake_case(name: str) -> str:
@@ -298,10 +307,10 @@ def to_snake_case(name: str) -> str:
 
 
 def is_dedup_name(name: str) -> bool:
-    """Whether a table, key or model says that it is there to dedup."""
-    return bool(DEDUP_NAME.search(to_snake_case(name).replace("-", "_")) or DEDUP_NAME.search(name))
+    """Whether a table, key or model is there to dedup, by its name."""
+    return bool(_DEDUP_NAME.search(to_snake_case(name).replace("-", "_")) or _DEDUP_NAME.search(name))
 
 
 def is_guard_name(name: str) -> bool:
-    """Whether something out of sight says by its name that it dedups."""
-    return bool(ASKS_WHETHER_DONE.search(to_snake_case(name)))
+    """Whether a function or class whose code is not in the project is a guard, by its name."""
+    return bool(_GUARD_NAME.search(to_snake_case(name)))

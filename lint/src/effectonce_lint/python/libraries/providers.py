@@ -1,4 +1,4 @@
-"""Providers: APIs that move money, send mail and messages, and how they take an idempotency key."""
+"""Providers: APIs that move money or send mail and messages, and how they take an idempotency key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .message_parts import MESSAGE, PAYLOAD
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
 
-#: By tag: the provider whose API keeps idempotency keys, and how its client is given one. Empty: it keeps none.
-_MONEY = {
+#: By tag: the provider whose API takes idempotency keys, and how its client passes one. Empty: it takes none.
+_PAYMENT_CLIENTS = {
     "stripe.client": ("Stripe", "idempotency_key"),
     "square": ("Square", "idempotency_key"),
     "adyen": ("Adyen", "idempotency_key"),
@@ -30,13 +30,13 @@ _MONEY = {
     "braintree": ("", ""),
     "payment": ("", ""),
 }
-_MOVES = word_set(
+_PAYMENT_METHODS = word_set(
     "create charge capture_payment payments transfer transfer_create sale refund credit payout refund_payment"
     " authorize capture transfer_intent_create execute submit pay request_payment transfer_authorization_create"
     " authorize_payment"
 )
-_STRIPE_HARMLESS = re.compile(r"billing_portal|Webhook|Token|EphemeralKey|AccountLink|Search|preview|checkout")
-_STRIPE_WORDS = {
+_STRIPE_WITHOUT_CHARGE = re.compile(r"billing_portal|Webhook|Token|EphemeralKey|AccountLink|Search|preview|checkout")
+_STRIPE_ACTIONS = {
     "refund": "refunds a payment",
     "transfer": "transfers money",
     "payout": "pays out",
@@ -47,7 +47,7 @@ _STRIPE_WORDS = {
     "subscription": "starts a subscription",
     "customer": "creates a Stripe customer",
 }
-_HOSTS = {
+_PAYMENT_HOSTS = {
     "api.stripe.com": ("Stripe", "the header Idempotency-Key"),
     "paypal.com": ("PayPal", "the header PayPal-Request-Id"),
     "squareup": ("Square", "idempotency_key in the body"),
@@ -59,8 +59,8 @@ _HOSTS = {
     "api.checkout.com": ("Checkout.com", "the header Cko-Idempotency-Key"),
     "wise.com": ("Wise", "the header X-idempotence-uuid"),
 }
-#: By tag: what sends, and by which methods.
-_SENDERS = {
+#: By tag of the client: the category of its effects, and the methods that send.
+_MESSAGE_CLIENTS = {
     "smtp": ("mail", word_set("send_message sendmail send")),
     "sendgrid": ("mail", word_set("send post create")),
     "mailer": ("mail", word_set("send send_message send_bulk send_email send_transac_email send_mail begin_send")),
@@ -77,19 +77,19 @@ _SENDERS = {
         ),
     ),
 }
-_MAILS = word_set(
+_MAIL_FUNCTIONS = word_set(
     "django.core.mail.send_mail django.core.mail.send_mass_mail django.core.mail.mail_admins aiosmtplib.send"
     " django.core.mail.mail_managers resend.Emails.send anymail.send flask_mailman.send_mail post_office.mail.send"
     " templated_email.send_templated_mail"
 )
-_PUSHES = word_set(
+_PUSH_FUNCTIONS = word_set(
     "firebase_admin.messaging.send firebase_admin.messaging.send_multicast firebase_admin.messaging.send_each"
     " pywebpush.webpush apprise.notify"
 )
-_WORDS = {"payment": "moves money", "mail": "sends mail", "message": "sends a message"}
+_ACTIONS = {"payment": "moves money", "mail": "sends mail", "message": "sends a message"}
 
-#: Functions out of sight whose name leaves no doubt. A local name that could be anything never counts.
-_VERBS = {
+#: By category: names that leave no doubt, of functions whose code is not in the project. Local variables never count.
+_EFFECT_NAMES = {
     "payment": re.compile(
         r"^(?:charge|charge_\w+|(?:capture|take|make|process)_payment|debit\w*|refund\w*|payout\w*|pay|withdraw\w*|bill_\w+"
         r"|transfer_(?:funds|money)|create_(?:charge|payment|payout|refund|transfer|payment_intent))$"
@@ -110,10 +110,11 @@ _KEY_HEADERS = word_set(
     "idempotency-key x-idempotency-key paypal-request-id idempotence-key x-request-id x-idempotence-key"
     " x-idempotence-uuid cko-idempotency-key idempotency_key"
 )
-_HOLDERS = ("headers", "options", "params", "json", "body", "data", "request_options", "properties")
+_KEY_CONTAINERS = ("headers", "options", "params", "json", "body", "data", "request_options", "properties")
 
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
+    """Interpret a call to a provider; None for other calls."""
     if call.ref.startswith("stripe."):
         return _interpret_stripe(walk, call)
     effect = _payment_effect(call) or _message_effect(call)
@@ -121,7 +122,7 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
 
 
 def emit_effect(walk: CallWalker, call: Call, effect: Effect) -> Value:
-    """Note an effect on the outside, with the idempotency key that it carries."""
+    """Emit an effect, with the idempotency key that ``call`` passes."""
     effect.key, effect.key_given = _key_of(call)
     effect.names_at_hand = tuple(name for name, value in walk.scope.names.items() if MESSAGE in value.taint)
     walk.emit("effect", call.node, text=call.source_text, effect=effect)
@@ -132,112 +133,121 @@ def emit_effect(walk: CallWalker, call: Call, effect: Effect) -> Value:
 
 
 def _interpret_stripe(walk: CallWalker, call: Call) -> Value | None:
-    last = call.name
-    creates = last.startswith("create") or (last == "pay" and "Invoice" in call.ref)
-    if creates and not _STRIPE_HARMLESS.search(call.ref):
-        what = _describe_stripe(call.ref)
-        return emit_effect(walk, call, Effect("payment", what, provider="Stripe", takes_key="idempotency_key"))
-    if not last.islower():
+    """Interpret a function of the ``stripe`` module: it creates something, or verifies a webhook."""
+    name = call.name
+    creates = name.startswith("create") or (name == "pay" and "Invoice" in call.ref)
+    if creates and not _STRIPE_WITHOUT_CHARGE.search(call.ref):
+        action = _describe_stripe(call.ref)
+        return emit_effect(walk, call, Effect("payment", action, provider="Stripe", takes_key="idempotency_key"))
+    if not name.islower():
         return None
-    event = last.startswith("construct")  # a verified webhook event is the message
-    return Value(text=f"{call.ref}()", taint=frozenset({MESSAGE, PAYLOAD}) if event else NOTHING)
+    is_webhook_event = name.startswith("construct")  # a verified webhook event is the message
+    return Value(text=f"{call.ref}()", taint=frozenset({MESSAGE, PAYLOAD}) if is_webhook_event else NOTHING)
 
 
 def _describe_stripe(name: str) -> str:
-    low = name.lower()
-    return next((what for word, what in _STRIPE_WORDS.items() if word in low), "creates a Stripe object")
+    """What creating a Stripe object does, for the message of a finding."""
+    lower_name = name.lower()
+    return next((action for word, action in _STRIPE_ACTIONS.items() if word in lower_name), "creates a Stripe object")
 
 
 def _payment_effect(call: Call) -> Effect | None:
+    """The effect of a call to a payment provider's client."""
     client = root_of(call.receiver)
-    provider = _MONEY.get(client.tag)
-    if provider is None:
-        top = call.ref.partition(".")[0]
-        if top in ("braintree", "paypalrestsdk", "razorpay") and call.name in ("sale", "create", "refund", "credit"):
+    if client.tag not in _PAYMENT_CLIENTS:
+        library = call.ref.partition(".")[0]
+        if library in ("braintree", "paypalrestsdk", "razorpay") and call.name in (
+            "sale",
+            "create",
+            "refund",
+            "credit",
+        ):
             return Effect("payment", "moves money")
         return None
-    posts = call.name == "post" and client.tag == "dwolla"
-    if not (posts or call.name in _MOVES or call.name.startswith("create")):
+    is_post = call.name == "post" and client.tag == "dwolla"
+    if not (is_post or call.name in _PAYMENT_METHODS or call.name.startswith("create")):
         return None
+    provider, takes_key = _PAYMENT_CLIENTS[client.tag]
+    action = f"moves money through {provider}" if provider else "moves money"
     if client.tag == "stripe.client":
-        if _STRIPE_HARMLESS.search(call.target.text):
+        if _STRIPE_WITHOUT_CHARGE.search(call.target.text):
             return None
-        what = _describe_stripe(call.target.text)
-    else:
-        what = f"moves money through {provider[0]}" if provider[0] else "moves money"
-    return Effect("payment", what, provider=provider[0], takes_key=provider[1])
+        action = _describe_stripe(call.target.text)
+    return Effect("payment", action, provider=provider, takes_key=takes_key)
 
 
 def root_of(value: Value) -> Value:
-    """`client.v1.charges` leads back to `client`."""
+    """The client that ``value`` is a part of: `client` for `client.v1.charges`."""
     while not value.tag and value.base is not None:
         value = value.base
     return value
 
 
 def set_provider_by_address(effect: Effect, address: str) -> None:
-    """Say of an HTTP call which provider it goes to, where its address tells."""
-    for host, (provider, how) in _HOSTS.items():
+    """Turn the effect of an HTTP call into a payment if its address is a payment provider's."""
+    for host, (provider, takes_key) in _PAYMENT_HOSTS.items():
         if host in address:
-            effect.category, effect.provider, effect.takes_key = "payment", provider, how
+            effect.category, effect.provider, effect.takes_key = "payment", provider, takes_key
 
 
 # -- mail and messages
 
 
 def _message_effect(call: Call) -> Effect | None:
-    if call.ref in _MAILS:
+    """The effect of a call that sends mail or a message."""
+    if call.ref in _MAIL_FUNCTIONS:
         effect = Effect("mail", "sends mail")
         if call.ref.startswith("resend."):
             effect.provider, effect.takes_key = "Resend", "idempotency_key in its options"
         return effect
-    if call.ref in _PUSHES:
+    if call.ref in _PUSH_FUNCTIONS:
         return Effect("message", "sends a push message")
     client = root_of(call.receiver)
-    category, methods = _SENDERS.get(client.tag, ("", NOTHING))
+    category, methods = _MESSAGE_CLIENTS.get(client.tag, ("", NOTHING))
     if call.name in methods or (category and call.name.startswith("send_")):
-        return Effect(category, _WORDS[category])
-    given = call.keywords.keys()
-    if client.tag == "aws.sns" and call.name == "publish" and "PhoneNumber" in given:
+        return Effect(category, _ACTIONS[category])
+    keywords = call.keywords.keys()
+    if client.tag == "aws.sns" and call.name == "publish" and "PhoneNumber" in keywords:
         return Effect("message", "sends an SMS")
-    # clients out of sight, called as only theirs are
-    if call.name == "create" and call.receiver.attr in ("messages", "calls") and {"to", "from_"} <= given:
+    # clients of an unknown type, by arguments that only theirs have
+    if call.name == "create" and call.receiver.attr in ("messages", "calls") and {"to", "from_"} <= keywords:
         return Effect("message", "sends a message")
-    if call.name == "send_email" and {"Source", "Destination"} & given:
+    if call.name == "send_email" and {"Source", "Destination"} & keywords:
         return Effect("mail", "sends mail")
     return None
 
 
 def effect_by_verb(call: Call) -> Effect | None:
-    """What a function out of sight does, where its name leaves no doubt."""
-    category = next((category for category, pattern in _VERBS.items() if pattern.match(call.name)), "")
-    return Effect(category, _WORDS[category], sure=False) if category else None
+    """The effect of a function whose code is not in the project, by its name."""
+    category = next((category for category, pattern in _EFFECT_NAMES.items() if pattern.match(call.name)), "")
+    return Effect(category, _ACTIONS[category], sure=False) if category else None
 
 
 # -- keys
 
 
 def _key_of(call: Call) -> tuple[Value | None, bool]:
-    """The idempotency key that a call carries, wherever its API wants it; and whether there is one at all."""
+    """The idempotency key that a call passes, and whether it passes one: also if the code computes the arguments."""
     for name in _KEY_ARGUMENTS & call.keywords.keys():
         if call.keywords[name].literal is not None:
             return call.keywords[name], True
     if "**" in call.keywords:
-        return None, True  # out of sight
-    holders = [call.keywords[name] for name in _HOLDERS if name in call.keywords]
-    for holder in (*holders, *call.args):
-        key = _key_in(holder)
+        return None, True  # one of them may be the key
+    containers = [call.keywords[name] for name in _KEY_CONTAINERS if name in call.keywords]
+    for container in (*containers, *call.args):
+        key = _key_in(container)
         if key is not None:
             return key, True
     headers = call.keywords.get("headers")
-    unseen = headers is not None and headers.literal is UNKNOWN and headers.fields is None
-    return None, unseen and headers is not None and "idempot" in headers.text.lower()
+    is_computed = headers is not None and headers.literal is UNKNOWN and headers.fields is None
+    return None, is_computed and headers is not None and "idempot" in headers.text.lower()
 
 
-def _key_in(holder: Value) -> Value | None:
-    for name, value in (holder.fields or {}).items():
+def _key_in(container: Value) -> Value | None:
+    """The key in headers, options or a body, at any depth."""
+    for name, value in (container.fields or {}).items():
         if name.lower() in _KEY_HEADERS or name in _KEY_ARGUMENTS:
             return value
-        if (inner := _key_in(value)) is not None:
-            return inner
+        if (nested_key := _key_in(value)) is not None:
+            return nested_key
     return None

@@ -1,4 +1,4 @@
-"""Services that keep a new record for each call: document stores, warehouses, sheets, trackers."""
+"""Services that add a record with each call: document stores, warehouses, sheets, trackers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from effectonce_lint.python.values import Effect, Value
 from effectonce_lint.word_lists import word_set
 
-from .orm_rows import is_stable, is_unstable
+from .message_parts import is_stable, is_unstable
 from .sql_drivers import hold_claim
 
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
 
-#: How the dotted name of a client begins, and which of its methods add a record.
-_ADDS = {
+#: By the beginning of the client's dotted name: its methods that add a record.
+_ADD_METHODS = {
     "azure.cosmos.": word_set("create_item"),
     "google.cloud.firestore": word_set("add"),
     "firebase_admin.firestore": word_set("add"),
@@ -38,28 +38,28 @@ _ADDS = {
     "asana.": word_set("create create_task"),
     "pipedrive.": word_set("create add"),
 }
-_CYPHER = word_set("run execute_query")
-_PUTS = word_set("index")
-"""Of those: what, with an id of its own, only puts a record in its place."""
-SERVICES = tuple(_ADDS)
-_NAMES = frozenset[str]().union(*_ADDS.values())
+_CYPHER_METHODS = word_set("run execute_query")
+_PUT_METHODS = word_set("index")
+"""Methods that replace the record if they are passed an id."""
+SERVICES = tuple(_ADD_METHODS)
+_ALL_ADD_METHODS = frozenset[str]().union(*_ADD_METHODS.values())
 
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
-    """A record is added: a claim where it carries an id that comes with the message, else an effect."""
-    if call.name not in _NAMES and call.name not in _CYPHER:
+    """Interpret a call that adds a record: a claim if the record's id comes with the message, else an effect."""
+    if call.name not in _ALL_ADD_METHODS and call.name not in _CYPHER_METHODS:
         return None
     client = _origin_of(call.receiver)
-    if client.startswith("neo4j.") and call.name in _CYPHER:
+    if client.startswith("neo4j.") and call.name in _CYPHER_METHODS:
         query = (call.argument(0, "query", "query_") or Value()).string or ""
         if re.search(r"\bCREATE\s*\(", query, re.IGNORECASE):
             walk.emit("effect", call.node, text=call.source_text, effect=Effect("counter", "adds to a graph"))
         return Value(text=f"{call.source_text}()", base=call.receiver)
-    if not any(client.startswith(prefix) and call.name in methods for prefix, methods in _ADDS.items()):
+    if not any(client.startswith(prefix) and call.name in methods for prefix, methods in _ADD_METHODS.items()):
         return None
-    given = {**((call.args[0].fields if call.args else None) or {}), **call.keywords}
-    key = next((given[name] for name in ("id", "document_id", "row_ids") if name in given), None)
-    if call.name in _PUTS and key is not None and not is_unstable(key):
+    arguments = {**((call.args[0].fields if call.args else None) or {}), **call.keywords}
+    key = next((arguments[name] for name in ("id", "document_id", "row_ids") if name in arguments), None)
+    if call.name in _PUT_METHODS and key is not None and not is_unstable(key):
         op = walk.emit("write", call.node, text=call.source_text, store="service", location=client, key=key)
     elif key is not None and is_stable(key):
         op = walk.emit(
@@ -74,7 +74,7 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
 
 
 def _origin_of(value: Value | None) -> str:
-    """The dotted name of what an object was made by, through all that was called on it since."""
+    """The dotted name of the client that an object comes from, through a chain of calls."""
     while value is not None:
         if value.ref and not value.ref.startswith("builtins."):
             return value.ref

@@ -1,4 +1,4 @@
-"""Calls that make a function a consumer: a callback handed to a broker, a job that is enqueued, a route."""
+"""Calls that make a function a consumer: a callback passed to a broker, a job that is enqueued, a route."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class _CallbackMethod:
-    """A method that takes a callback: on what, and what the callback then is and gets."""
+    """A method that makes its argument a consumer. ``tags``: the types of the callback's parameters, by position.
+
+    ``on``: the tags of the objects that have this method; empty if the name of the method alone is enough.
+    """
 
     on: frozenset[str]
     family: str
@@ -26,9 +29,9 @@ class _CallbackMethod:
     acks: str = "return"
 
 
-_PIKA = ((0, "pika.channel"), (1, "pika.method"), (2, "pika.properties"), (3, "body"))
+_PIKA_PARAMETERS = ((0, "pika.channel"), (1, "pika.method"), (2, "pika.properties"), (3, "body"))
 _CALLBACK_METHODS = {
-    "basic_consume": [_CallbackMethod(word_set(""), "pika", "pika callback", _PIKA, "explicit")],
+    "basic_consume": [_CallbackMethod(word_set(""), "pika", "pika callback", _PIKA_PARAMETERS, "explicit")],
     "consume": [
         _CallbackMethod(
             word_set("aiopika.queue"), "aio-pika", "aio-pika callback", ((0, "aiopika.message"),), "explicit"
@@ -51,27 +54,30 @@ _CALLBACK_METHODS = {
         _CallbackMethod(word_set("procrastinate.app"), "procrastinate", "Procrastinate task"),
     ],
 }
-"""By name; an empty ``on`` means that the name alone is enough."""
+"""By the name of the method."""
 _CALLBACK_ARGUMENTS = word_set(
     "on_message_callback callback cb consumer_callback on_message func handler message_listener"
 )
-_COMPENSATIONS = word_set("compensate compensation compensating_action on_compensate compensate_with undo compensator")
-_ROUTES = word_set("add_url_rule add_api_route add_route add_post add_resource")
+_COMPENSATION_ARGUMENTS = word_set(
+    "compensate compensation compensating_action on_compensate compensate_with undo compensator"
+)
+_ROUTE_METHODS = word_set("add_url_rule add_api_route add_route add_post add_resource")
 _ROUTE_REFS = word_set("starlette.routing.Route aiohttp.web.post aiohttp.web.put sanic.Sanic.add_route")
-_POSTED = word_set("post on_post")
-"""Methods of a view, or of a resource, that answer to a POST."""
-_ENQUEUES = {"enqueue": 0, "enqueue_call": 0, "enqueue_in": 1, "enqueue_at": 1}
+_POST_METHODS = word_set("post on_post")
+"""Methods of a view, or of a resource, that handle a POST."""
+#: Methods of rq's queues: the position of the job among the arguments.
+_JOB_POSITIONS = {"enqueue": 0, "enqueue_call": 0, "enqueue_in": 1, "enqueue_at": 1}
 
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
-    """Register the function that ``call`` makes a consumer, a route or a compensation."""
+    """Register the function that ``call`` makes a consumer, a route or a compensation; None for other calls."""
     for interpret in (_update_config, _register_decorated):
         value = interpret(walk, call)
         if value is not None:
             return value
-    for name in _COMPENSATIONS & call.keywords.keys():
+    for name in _COMPENSATION_ARGUMENTS & call.keywords.keys():
         walk.register("saga", "compensation", call.keywords[name], call)
-    callback = callback_of(walk, call)  # once: to find it may take a walk through a class
+    callback = callback_of(walk, call)  # only once, since finding it may take a walk through a class
     for register in _REGISTRATIONS:
         value = register(walk, call, callback)
         if value is not None:
@@ -80,7 +86,7 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
 
 
 def _register_decorated(walk: CallWalker, call: Call) -> Value | None:
-    """A decorator that is called by hand: `broker.subscriber("orders")(handler)`."""
+    """Register the argument of a decorator that is called like a function: `broker.subscriber("orders")(handler)`."""
     if call.target.tag != "makes.consumer":
         return None
     callback = callback_of(walk, call)
@@ -97,9 +103,9 @@ def _register_callback(walk: CallWalker, call: Call, callback: Value | None) -> 
     if callback is None:
         return None
     name = call.name
-    unseen = name == "consume" and not call.tag and not call.ref and b"aio_pika" in walk.module.content
+    is_unknown_queue = name == "consume" and not call.tag and not call.ref and b"aio_pika" in walk.module.content
     for method in _CALLBACK_METHODS.get(name, ()):
-        if not method.on or call.tag in method.on or unseen:
+        if not method.on or call.tag in method.on or is_unknown_queue:
             walk.register(method.family, method.kind, callback, call, acks=method.acks, tags=method.tags)
             return callback if name == "task" else Value(text=f"{name}()")
     if call.ref in BY_REF:
@@ -109,16 +115,16 @@ def _register_callback(walk: CallWalker, call: Call, callback: Value | None) -> 
 
 
 def _make_decorator(walk: CallWalker, call: Call, callback: Value | None) -> Value | None:
-    """`subscriber = broker.subscriber("orders")`: a decorator that is kept, and called later."""
+    """`subscriber = broker.subscriber("orders")` gives a decorator, which may be called later."""
     if callback is not None or not consumer_of_decorator(call.target, set(call.keywords))[0]:
         return None
-    if any(each.literal is None for each in call.args):
+    if any(argument.literal is None for argument in call.args):
         return None
     return Value(text=f"{call.source_text}()", tag="makes.consumer", base=call.target, fields=dict(call.keywords))
 
 
 def _class_of_view(walk: CallWalker, call: Call, callback: Value | None) -> Value | None:
-    """`OrderView.as_view()` stands for its class."""
+    """`OrderView.as_view()` gives the class itself: the routes look for its methods."""
     return call.receiver if call.name == "as_view" and call.receiver.cls is not None else None
 
 
@@ -133,30 +139,33 @@ def _register_router(walk: CallWalker, call: Call, callback: Value | None) -> Va
 
 def _register_route(walk: CallWalker, call: Call, callback: Value | None) -> Value | None:
     """`path("webhooks/stripe", view)`, `app.add_url_rule(…)`."""
-    django = call.name in ("path", "re_path", "url") and call.ref.startswith("django.")
-    if not (django or call.name in _ROUTES or call.ref in _ROUTE_REFS):
+    is_django_path = call.name in ("path", "re_path", "url") and call.ref.startswith("django.")
+    if not (is_django_path or call.name in _ROUTE_METHODS or call.ref in _ROUTE_REFS):
         return None
-    view = next((found for each in call.all_arguments() if (found := _view_of(walk, each)) is not None), None)
-    if view is None:
-        return None
-    walk.register_route(call, view)
-    return Value()
+    for argument in call.all_arguments():
+        if (view := _view_of(walk, argument)) is not None:
+            walk.register_route(call, view)
+            return Value()
+    return None
 
 
 def _register_job(walk: CallWalker, call: Call, callback: Value | None) -> Value | None:
-    """`queue.enqueue(job, order_id)`: the job is a consumer. Answers None, since the call is a publish as well."""
-    unseen = call.name == "enqueue" and not call.tag and "queue" in call.receiver.text and callback is not None
-    known = unseen or call.tag == "rq.queue" or call.ref.startswith(("django_rq.", "rq."))
-    if call.name in _ENQUEUES and known:
-        job = call.argument(_ENQUEUES[call.name], "func", "f") or Value()
+    """`queue.enqueue(job, order_id)`: the job is a consumer. Returns None, since the call is a publish as well."""
+    looks_like_queue = call.name == "enqueue" and not call.tag and "queue" in call.receiver.text
+    is_queue = (looks_like_queue and callback is not None) or call.tag == "rq.queue"
+    if call.name in _JOB_POSITIONS and (is_queue or call.ref.startswith(("django_rq.", "rq."))):
+        job = call.argument(_JOB_POSITIONS[call.name], "func", "f") or Value()
         walk.register("rq", "rq job", walk.value_of_dotted_name(job.string) if job.string is not None else job, call)
     return None
 
 
 def callback_of(walk: CallWalker, call: Call) -> Value | None:
-    """The function that is handed over, by one of the usual names or as the first that is one."""
+    """The function that ``call`` is passed: by one of the usual keywords, or as the first argument that is one."""
     named = [call.keywords[name] for name in (*_CALLBACK_ARGUMENTS, "view_func", "endpoint") if name in call.keywords]
-    return next((found for each in (*named, *call.args) if (found := _as_callable(walk, each)) is not None), None)
+    for argument in (*named, *call.args):
+        if (callback := _as_callable(walk, argument)) is not None:
+            return callback
+    return None
 
 
 def _as_callable(walk: CallWalker, value: Value) -> Value | None:
@@ -170,12 +179,12 @@ def _as_callable(walk: CallWalker, value: Value) -> Value | None:
 
 
 def _view_of(walk: CallWalker, value: Value) -> Value | None:
-    """What answers requests: a function, or the method for a POST of a class of views or of a resource."""
+    """The function that handles a request: a view, or the method of a view class or a resource that handles a POST."""
     if value.function is not None:
         return value
     if value.cls is not None:
         value = walk.instance_of(value.cls, (), {}, value.text)
-    for name in _POSTED if value.instance is not None and not value.tag else ():
+    for name in _POST_METHODS if value.instance is not None and not value.tag else ():
         assert value.instance is not None
         method = walk.member(value, value.instance.cls, name)
         if method is not None and method.function is not None:
@@ -188,14 +197,14 @@ def _register_kombu(walk: CallWalker, call: Call, callback: Value | None) -> Val
     if call.name != "Consumer" or not ("callbacks" in call.keywords or call.ref.startswith("kombu.")):
         return None
     callbacks = call.keywords.get("callbacks", Value()).items
-    for each in (*callbacks, call.keywords.get("on_message", Value())):
-        tags = ((0, "body"), (1, "kombu.message"))
-        walk.register("kombu", "kombu callback", each, call, acks="explicit", tags=tags)
+    tags = ((0, "body"), (1, "kombu.message"))
+    for on_message in (*callbacks, call.keywords.get("on_message", Value())):
+        walk.register("kombu", "kombu callback", on_message, call, acks="explicit", tags=tags)
     return Value(text="Consumer()", tag="kombu.consumer")
 
 
 def _register_batch_helper(walk: CallWalker, call: Call, callback: Value | None) -> Value | None:
-    """Helpers that call a function for each record of a Lambda event."""
+    """Register the function that a helper calls for each record of a Lambda event."""
     if call.name in ("process_partial_response", "async_process_partial_response"):
         handler = call.keywords.get("record_handler", Value())
         walk.register("lambda", "Lambda record handler", handler, call, tags=((0, "sqs.record"),))
@@ -207,7 +216,7 @@ def _register_batch_helper(walk: CallWalker, call: Call, callback: Value | None)
 
 
 def set_attribute(walk: CallWalker, target: ast.Attribute, base: Value, value: Value) -> None:
-    """`client.on_message = handler`, as MQTT clients have it; Celery's `app.conf.task_acks_late = False`."""
+    """`client.on_message = handler` of an MQTT client; Celery's `app.conf.task_acks_late = False`."""
     if target.attr == "on_message" and base.tag == "mqtt.client":
         walk.register("mqtt", "MQTT callback", value, None)
     elif base.text.endswith("conf") and target.attr.startswith(("task_", "broker_", "worker_", "visibility")):

@@ -1,4 +1,4 @@
-"""SQLAlchemy and SQLModel: statements that are built, and sessions that carry them out."""
+"""SQLAlchemy and SQLModel: the statements that code builds, and the sessions that execute them."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
 
 _VERBS = ("insert", "update", "delete", "select")
-_SENDS = ("execute", "scalar", "scalars", "exec", "stream")
-_SESSION = re.compile(
+_EXECUTE_METHODS = ("execute", "scalar", "scalars", "exec", "stream")
+_SESSION_FACTORY_NAME = re.compile(
     r"^(?:\w*Session(?:Local|Maker|Factory)?|async_session(?:_?maker)?|session_scope|get_(?:db_)?session"
     r"|(?:db_)?session(?:_factory|maker)?)$"
 )
-"""What makers of sessions are called where they cannot be looked into."""
+"""Names of session factories whose code is not in the project."""
 
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
-    if (found := _make_statement(call)) is not None:
-        return found
+    """Interpret a call that builds or executes a statement, or uses a session; None for other calls."""
+    if (statement := _make_statement(call)) is not None:
+        return statement
     if call.receiver.tag == "sa.statement":
         return _refine_statement(call)
-    if (call.tag == "sql.session" or _is_session(call)) and (found := _interpret_session(walk, call)) is not None:
-        return found
+    if (call.tag == "sql.session" or _is_session(call)) and (result := _interpret_session(walk, call)) is not None:
+        return result
     if call.name == "query" and not call.tag and not call.ref and call.args and _is_class(call.args[0]):
         return orm_rows.make_query(call.args[0])
     return _make_sessionmaker(call)
 
 
 def _make_sessionmaker(call: Call) -> Value | None:
-    known = call.target.function is not None or call.target.cls is not None
-    if known or not call.ref or call.args or not _SESSION.search(call.name):
+    is_in_project = call.target.function is not None or call.target.cls is not None
+    if is_in_project or not call.ref or call.args or not _SESSION_FACTORY_NAME.search(call.name):
         return None
     if call.ref.partition(".")[0] in LIBRARIES:
         return None
@@ -75,13 +76,13 @@ def _table_of(value: Value) -> str:
 
 
 def _refine_statement(call: Call) -> Value:
-    """`.values(…)`, `.where(…)`, `.on_conflict_do_nothing()` on a statement."""
+    """The statement with `.values(…)`, `.where(…)` or `.on_conflict_do_nothing()` applied."""
     assert isinstance(call.receiver.literal, sql.SqlStatement)
     statement = copy(call.receiver.literal)
     name = call.name
     if name == "values":
-        given = [*call.keywords, *(each for arg in call.args for each in (arg.fields or {}))]
-        statement.columns = (*statement.columns, *given)
+        argument_columns = [column for argument in call.args for column in argument.fields or {}]
+        statement.columns = (*statement.columns, *call.keywords, *argument_columns)
         statement.accumulates = statement.accumulates or _growing_column(call.node)
     elif name in ("where", "filter", "filter_by"):
         statement.where = (*statement.where, *compared_columns(call.args), *call.keywords)
@@ -95,8 +96,8 @@ def _refine_statement(call: Call) -> Value:
     elif name == "select_from" and call.args:
         statement.table = _table_of(call.args[0])
     if statement.verb == "update":
-        set_ = set(statement.columns) - {statement.accumulates}
-        statement.conditional = bool(set_ & set(statement.where))
+        set_columns = set(statement.columns) - {statement.accumulates}
+        statement.conditional = bool(set_columns & set(statement.where))
     fields = {**(call.receiver.fields or {}), **call.keywords}
     for arg in call.args:
         fields.update(arg.fields or {})
@@ -108,8 +109,8 @@ def _first_literal(call: Call) -> object:
 
 
 def compared_columns(tests: tuple[Value, ...]) -> set[str]:
-    """Columns that `filter(Order.status == "new")` compares."""
-    return {each.text.partition("~")[0].rpartition(".")[2] for each in tests if "~" in each.text}
+    """The columns that `filter(Order.status == "new")` compares."""
+    return {test.text.partition("~")[0].rpartition(".")[2] for test in tests if "~" in test.text}
 
 
 def _growing_column(node: ast.Call) -> str:
@@ -127,10 +128,10 @@ def _growing_column(node: ast.Call) -> str:
 
 
 def _growing_upsert_column(call: Call) -> str:
-    given = call.keywords.get("set_")
-    for column, value in ((given.fields or {}) if given is not None else call.keywords).items():
-        own = f".{column}" in value.text.replace("excluded.", "") and not value.text.startswith("excluded")
-        if "Add" in value.text and own:
+    set_argument = call.keywords.get("set_")
+    for column, value in ((set_argument.fields or {}) if set_argument is not None else call.keywords).items():
+        names_itself = f".{column}" in value.text.replace("excluded.", "") and not value.text.startswith("excluded")
+        if "Add" in value.text and names_itself:
             return column
     return ""
 
@@ -139,15 +140,15 @@ def _growing_upsert_column(call: Call) -> str:
 
 
 def _is_session(call: Call) -> bool:
-    """A session out of sight, used as only a session is: given a new object."""
+    """Whether an object of an unknown type is a session: by its name, and since an object is added to it."""
     if call.tag or call.ref.partition(".")[0] in LIBRARIES or call.target.function is not None or not call.args:
         return False
     if call.name not in ("add", "add_all", "merge"):
         return False
-    given = call.args[0]
-    made = given.instance is not None or given.cls is not None or given.text[:1].isupper()
-    last = call.receiver.text.rpartition(".")[2].lower()
-    return made and ("session" in last or last in ("db", "s", "uow", "sess"))
+    argument = call.args[0]
+    is_object = argument.instance is not None or argument.cls is not None or argument.text[:1].isupper()
+    receiver_name = call.receiver.text.rpartition(".")[2].lower()
+    return is_object and ("session" in receiver_name or receiver_name in ("db", "s", "uow", "sess"))
 
 
 def _interpret_session(walk: CallWalker, call: Call) -> Value | None:
@@ -157,8 +158,8 @@ def _interpret_session(walk: CallWalker, call: Call) -> Value | None:
     if first is None:
         return None
     if name in ("add", "add_all"):
-        for each in first.items or (first,):
-            _add_object(walk, call, each)
+        for row in first.items or (first,):
+            _add_object(walk, call, row)
         return Value(literal=None)
     if name == "merge":
         walk.emit("write", call.node, text=call.source_text, store="orm", location=first.text)
@@ -166,10 +167,10 @@ def _interpret_session(walk: CallWalker, call: Call) -> Value | None:
     if name == "query":
         return orm_rows.make_query(first)
     if name == "get":
-        wanted = orm_rows.make_query(first)
-        wanted.fields = {"<lock>": Value()} if "with_for_update" in call.keywords else None
-        return orm_rows.read_row(walk, call, wanted)
-    if name in _SENDS and isinstance(first.literal, sql.SqlStatement):
+        query = orm_rows.make_query(first)
+        query.fields = {orm_rows.LOCK: Value()} if "with_for_update" in call.keywords else None
+        return orm_rows.read_row(walk, call, query)
+    if name in _EXECUTE_METHODS and isinstance(first.literal, sql.SqlStatement):
         return _execute_statement(walk, call, first.literal)
     return None
 
@@ -183,10 +184,10 @@ def _execute_statement(walk: CallWalker, call: Call, statement: sql.SqlStatement
     return result
 
 
-def _add_object(walk: CallWalker, call: Call, given: Value) -> None:
-    if given.instance is not None:
-        cls = given.instance.cls
-        orm_rows.add_row(walk, call, cls.name, given.instance.keywords, cls, "adds a")
-    elif given.tag != "orm.entity":
-        model = given.text.partition("(")[0].rpartition(".")[2]
-        orm_rows.add_row(walk, call, model, given.fields or {}, None, "adds a")
+def _add_object(walk: CallWalker, call: Call, row: Value) -> None:
+    if row.instance is not None:
+        cls = row.instance.cls
+        orm_rows.add_row(walk, call, cls.name, row.instance.keywords, cls, "adds a")
+    elif row.tag != "orm.entity":
+        model = row.text.partition("(")[0].rpartition(".")[2]
+        orm_rows.add_row(walk, call, model, row.fields or {}, None, "adds a")
