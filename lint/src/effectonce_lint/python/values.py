@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 NOTHING: Final = frozenset[str]()
 UNKNOWN: Final = object()
 """The literal of a value that is none."""
+ATTEMPT_NUMBER: Final = "attempt:the attempt's number"
+"""The taint of the variable of a retry loop."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 

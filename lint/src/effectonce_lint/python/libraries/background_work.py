@@ -52,7 +52,7 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     elif name in TAKE_METHODS and isinstance(function, ast.Attribute):
         return _take_message(walk, call, last_name(function.value))
     elif name == "iter" and len(call.args) == 2 and isinstance(call.node.args[0], ast.Attribute):
-        found = walk.handed.get(last_name(call.node.args[0].value))
+        found = walk.queued_values.get(last_name(call.node.args[0].value))
         return Value(text="iter()", tag="list", items=(found,), taint=found.taint) if found is not None else None
     elif call.ref in _WAITS or (name in _WAIT_METHODS and _is_wait(call)):
         walk.emit("wait", call.node)
@@ -72,7 +72,7 @@ def _is_wait(call: Call) -> bool:
 def mark_handed_over(walk: CallWalker, start: int, node: ast.AST) -> None:
     """All that happened since ``start`` happens beside what follows."""
     at = walk.place(node)
-    walk.beside = True
+    walk.started_background_work = True
     for op in walk.trace.ops[start:]:
         op.handed = at
 
@@ -115,7 +115,7 @@ def is_forgotten(walk: CallWalker, node: ast.Assign) -> bool:
         return False
     if not is_spawn(walk, made) and not _is_thread(walk, made):
         return False
-    inside = list(ast.walk(walk.active[-1] if walk.active else walk.module.tree))
+    inside = list(ast.walk(walk.active_functions[-1] if walk.active_functions else walk.module.tree))
     kept = _storage_of(inside, target.id, _NO_WAIT)
     return kept is not None and all(_storage_of(inside, each, _HOLDS) is not None for each in kept)
 
@@ -150,14 +150,14 @@ def _run_queue_readers(walk: CallWalker, call: Call) -> None:
     name = last_name(function.value)
     for module in _modules_of_queue(walk, call, name):
         for taker in _readers_of(walk, module, name, function.value):
-            if taker.node in walk.active or (taker.node, name) in walk.emptied:
+            if taker.node in walk.active_functions or (taker.node, name) in walk.walked_readers:
                 continue
-            walk.emptied.add((taker.node, name))
+            walk.walked_readers.add((taker.node, name))
             start = len(walk.trace.ops)
             with _on_another_thread(walk):
-                before, walk.handed = walk.handed, {**walk.handed, name: call.args[0]}
+                before, walk.queued_values = walk.queued_values, {**walk.queued_values, name: call.args[0]}
                 _run_reader(walk, module, taker, call.node)
-                walk.handed = before
+                walk.queued_values = before
             mark_handed_over(walk, start, call.node)
             walk.trace.ops[start:] = filter(is_work, walk.trace.ops[start:])
 
@@ -214,22 +214,15 @@ def _receiver_of(walk: CallWalker, taker: QueueReader) -> Value | None:
 @contextmanager
 def _on_another_thread(walk: WalkState) -> Iterator[None]:
     """On another thread: nothing that is open here is open there, and what is caught there is not ours."""
-    before = walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions
-    counts = walk.locks, walk.retrying, walk.deferred
     caught = len(walk.trace.handlers)
-    walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions = (), (), False, (), []
-    walk.locks = walk.retrying = walk.deferred = 0
-    try:
+    with walk.at(walk.position.on_another_thread()):
         yield
-    finally:
-        walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions = before
-        walk.locks, walk.retrying, walk.deferred = counts
-        del walk.trace.handlers[caught:]
+    del walk.trace.handlers[caught:]
 
 
 def _take_message(walk: CallWalker, call: Call, name: str) -> Value | None:
-    if (found := walk.handed.get(name)) is not None:
+    if (found := walk.queued_values.get(name)) is not None:
         return found
-    if walk.beside and name in walk.module.buffers:
+    if walk.started_background_work and name in walk.module.buffers:
         walk.emit("wait", call.node)  # for an answer
     return None

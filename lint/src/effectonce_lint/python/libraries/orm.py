@@ -70,7 +70,7 @@ def _interpret_query(walk: CallWalker, call: Call, wanted: Value) -> Value | Non
         fields = {**(wanted.fields or {}), **call.keywords, **({"<lock>": Value()} if name in _LOCKS else {})}
         return replace(wanted, fields=fields, items=(*wanted.items, *call.args))
     common = orm_rows.describe(call, wanted)
-    if wanted.attr == "objects" and not walk.transactions:  # Django commits each statement by itself
+    if wanted.attr == "objects" and not walk.position.transactions:  # Django commits each statement by itself
         common["tx"] = f"auto{walk.number()}"
     if name in _ONE:
         return orm_rows.read_row(walk, call, wanted)
@@ -172,7 +172,7 @@ def _interpret_row_method(walk: CallWalker, call: Call) -> Value | None:
         walk.emit("unmark", call.node, text=call.source_text, store="orm", location=model)
     elif receiver.tag != "orm.entity":
         fields = receiver.instance.keywords if receiver.instance is not None else (receiver.fields or {})
-        auto = "" if any(each.kind == "block" for each in walk.transactions) else f"auto{walk.number()}"
+        auto = "" if any(each.kind == "block" for each in walk.position.transactions) else f"auto{walk.number()}"
         orm_rows.add_row(walk, call, model, fields, cls, "saves a new", tx=auto)
     if name in ("save", "asave"):
         known = receiver.base.base if receiver.tag == "orm.entity" and receiver.base is not None else None
@@ -193,7 +193,7 @@ def _interpret_operator_update(walk: CallWalker, call: Call) -> Value | None:
 
 def _interpret_save_after_growth(walk: CallWalker, call: Call) -> Value | None:
     """`wallet.balance += amount` and `wallet.save()`, whatever kind of object that is: it is kept somewhere."""
-    grown = walk.grown.pop(call.receiver.text, None)
+    grown = walk.incremented_objects.pop(call.receiver.text, None)
     if grown is None or call.target.function is not None:
         return None
     effect = Effect("increment", f"adds to {ast.unparse(grown.target)}")
@@ -251,4 +251,4 @@ def augment_attribute(walk: CallWalker, node: ast.AugAssign, base: Value) -> Non
     if (base.tag == "orm.entity" or related) and row is not None:
         orm_rows.emit_increment(walk, node, row, node.target.attr)
     elif not base.is_known():
-        walk.grown[base.text] = node
+        walk.incremented_objects[base.text] = node
