@@ -246,7 +246,7 @@ def _check_python(project: Project, path: str, content: bytes) -> FileResult:
 
 
 def _import_lookups(project: Project) -> list[tuple[str, str, str]]:
-    return [(folder, dotted, found) for (folder, dotted), found in project.asked.items()]
+    return [(folder, dotted, found) for (folder, dotted), found in project.lookups.items()]
 
 
 def _paths_of(finding: Finding) -> set[str]:
