@@ -343,7 +343,7 @@ class ConsumerScanner(StatementWalker):
                 job = self.value(named)
                 job = self.value_of_dotted_name(job.string) if job.string is not None else job
             if job.function is not None:
-                self._add("arq job", job.function, family="arq", given=(context,))
+                self._add("arq job", job.function, family="arq", first_arguments=(context,))
 
     def _arq_context(self, cls: ClassDefinition) -> Value:
         """The ``ctx`` that arq passes to each job, as the function ``on_startup`` has filled it."""
