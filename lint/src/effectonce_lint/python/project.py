@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OUTSIDE = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
 """First names of imports that are never the project's own."""
 _MAX_INDEXED_FILES = 4000
-"""How many files of a project are searched for derived classes. More would take seconds."""
+"""How many files of a project are searched for derived classes."""
 _BASE_CLASSES = re.compile(rb"^\s*class \w+\(([^)]+)\)", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 RECEIVES = re.compile(

@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _MAX_SQL_LENGTH = 20_000
-"""How many characters of a text are read: longer ones are dumps."""
+"""How many characters of a text are read."""
 _MAX_TOKENS = 4_000
 _MAX_START_LENGTH = 400
 """How many characters are searched for the first word of a statement, which comments may precede."""
