@@ -1,6 +1,6 @@
-"""The command `effectonce-lint`. `effectonce lint` calls it, too, under that name.
+"""The command `effectonce-lint`. `effectonce lint` forwards to it.
 
-Exit codes: 0 clean, 1 something was found, 2 wrong usage or a file that could not be looked at.
+Exit codes: 0 clean, 1 there are findings, 2 wrong usage or a file that could not be checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run the checker and return its exit code. ``program`` is the command that the user typed."""
     parser = command_line(program)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # code is shown in a terminal that lacks its letters, too
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack letters of the code that is shown
     try:
         options = parser.parse_args(arguments)
         code = _run(options)
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     except LintError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `effectonce-lint | head`: the reader has enough
+    except BrokenPipeError:  # `effectonce-lint | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -91,7 +91,7 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
 
 
 def _split_rules(text: str) -> list[str]:
-    return [each.strip().upper() for each in text.split(",") if each.strip()]
+    return [rule.strip().upper() for rule in text.split(",") if rule.strip()]
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -106,29 +106,29 @@ def _run(options: argparse.Namespace) -> int:
     config.exclude = [*config.exclude, *options.exclude]
     config.cache_dir = options.cache_dir or config.cache_dir
     config.check("--select and --ignore")
-    how = {"jobs": options.jobs, "cache": not options.no_cache, "as_found": options.as_found}
-    report = engine.run(paths, config, **how)
+    run_options = {"jobs": options.jobs, "cache": not options.no_cache, "as_found": options.as_found}
+    report = engine.run(paths, config, **run_options)
     if options.fix or options.diff:
-        done = _apply_fixes(report.findings, write=not options.diff)
+        fixed = _apply_fixes(report.findings, write=not options.diff)
         if options.diff:
-            return 2 if report.unreadable else 1 if done else 0
-        if done:
-            report = engine.run(paths, config, **how)
+            return 2 if report.unreadable else 1 if fixed else 0
+        if fixed:
+            report = engine.run(paths, config, **run_options)
     return _report_findings(report, options, config)
 
 
 def _report_findings(report: engine.Report, options: argparse.Namespace, config: Config) -> int:
-    pairs = [(display_path(each.place.path), each) for each in report.findings]
-    known = [pair for pair in pairs if pair[1].rule != "EO900"]
+    """Print the findings, or write them into a baseline. Returns the exit code."""
+    unreadable = [finding for finding in report.findings if finding.rule == "EO900"]
+    findings = [(display_path(finding.place.path), finding) for finding in report.findings if finding.rule != "EO900"]
     if options.write_baseline:
-        suppressions.write_baseline(options.write_baseline, known)
-        print(f"{len(known)} finding{'s' if len(known) != 1 else ''} written to {options.write_baseline}")
-        return 2 if report.unreadable else 0
+        suppressions.write_baseline(options.write_baseline, findings)
+        print(f"{len(findings)} finding{'s' if len(findings) != 1 else ''} written to {options.write_baseline}")
+        return 2 if unreadable else 0
     baseline = options.baseline or config.baseline
     if baseline:
-        unread = [each for each in report.findings if each.rule == "EO900"]
-        report.findings = [*unread, *suppressions.new_findings(suppressions.read_baseline(baseline), known)]
-        report.findings.sort(key=lambda each: (*each.place.at, each.rule))
+        report.findings = unreadable + suppressions.new_findings(suppressions.read_baseline(baseline), findings)
+        report.findings.sort(key=lambda finding: (*finding.place.at, finding.rule))
     _print_report(report, options)
     if report.unreadable:
         return 2
@@ -160,10 +160,11 @@ def _print_report(report: engine.Report, options: argparse.Namespace) -> None:
 
 
 def _apply_fixes(findings: list[Finding], *, write: bool) -> int:
+    """Apply the fixes, or print them as a diff. Returns how many findings they fix."""
     changed = fixes.plan_fixes(findings)
     count = 0
-    for path, (before, after, mended) in sorted(changed.items()):
-        count += mended
+    for path, (before, after, fixed) in sorted(changed.items()):
+        count += fixed
         if write:
             fixes.replace_file(path, after)
         else:
@@ -180,14 +181,11 @@ def _print_explanation(rule: str) -> int:
         print(explain.list_rules())
         return 0
     name = rule.upper()
-    found = (
-        RULES.get(name)
-        or RULES.get(name.replace("-", ""))
-        or next((each for each in RULES.values() if each.name == rule.lower()), None)
-    )
-    if found is None:
+    by_name = {known.name: known for known in RULES.values()}
+    explained = RULES.get(name) or RULES.get(name.replace("-", "")) or by_name.get(rule.lower())
+    if explained is None:
         raise LintError(f"there is no rule {rule!r}; `{PROGRAM} --explain` lists them")
-    print(explain.explain_rule(found))
+    print(explain.explain_rule(explained))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Settings: the command line over ``[tool.effectonce.lint]`` of the next pyproject.toml."""
+"""Reads the settings in ``[tool.effectonce.lint]`` of the nearest pyproject.toml."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ SKIPPED = (
 
 
 class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """What `[tool.effectonce.lint]` may hold."""
+    """The settings of `[tool.effectonce.lint]`."""
 
     select: list[str] = msgspec.field(default_factory=lambda: ["ALL"])
     ignore: list[str] = []
     per_file_ignores: dict[str, list[str]] = {}
     exclude: list[str] = []
-    """Patterns of paths, beside the folders that are never entered."""
+    """Patterns of paths that are not checked, beside the folders `SKIPPED`."""
     baseline: str = ""
     cache_dir: str = ".effectonce_cache"
     designs: bool = True
-    """Whether YAML, JSON, Markdown, Mermaid, Terraform and SQL files are looked at as well."""
+    """Whether YAML, JSON, Markdown, Mermaid, Terraform and SQL files are checked as well."""
 
     def check(self, where: str) -> None:
-        """Refuse names of rules that do not exist."""
-        named = [*self.select, *self.ignore, *(rule for rules in self.per_file_ignores.values() for rule in rules)]
-        for name in named:
+        """Raise `LintError` for the name of a rule that does not exist. ``where`` is where the user wrote it."""
+        names = [*self.select, *self.ignore, *(rule for rules in self.per_file_ignores.values() for rule in rules)]
+        for name in names:
             if name != "ALL" and not any(rule.startswith(name) for rule in RULES):
                 raise LintError(f"{where}: there is no rule {name!r}; `effectonce-lint --explain` lists them")
 
     def ignored_in(self, path: str) -> tuple[str, ...]:
-        """Rules that are off for a file."""
+        """The rules that `per-file-ignores` turns off for a file."""
         relative = os.path.relpath(path).replace(os.sep, "/")
         return tuple(
             rule
@@ -71,6 +71,7 @@ class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
         )
 
     def excludes(self, path: str) -> bool:
+        """Whether ``exclude`` means a path."""
         if not self.exclude:
             return False
         relative = os.path.relpath(path).replace(os.sep, "/")
@@ -78,7 +79,7 @@ class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
 
 
 def matches_pattern(path: str, pattern: str) -> bool:
-    """Whether a path is meant by a pattern: `tests/*`, `*.generated.py`, a folder's name."""
+    """Whether a pattern means a path: `tests/*`, `*.generated.py`, a folder's name."""
     pattern = pattern.rstrip("/").removeprefix("./")
     return (
         fnmatch(path, pattern)
@@ -90,35 +91,35 @@ def matches_pattern(path: str, pattern: str) -> bool:
 
 
 def load_config(paths: Sequence[str], explicit: str = "") -> Config:
-    """The settings that hold for ``paths``: of the pyproject.toml that is named, else of the next one upward."""
-    found = explicit or _nearest_pyproject(paths[0] if paths else ".")
-    if not found:
+    """The settings for ``paths``: of the pyproject.toml ``explicit``, else of the nearest one upward."""
+    pyproject = explicit or _nearest_pyproject(paths[0] if paths else ".")
+    if not pyproject:
         return Config()
     try:
-        with open(found, "rb") as file:
+        with open(pyproject, "rb") as file:
             document: dict[str, Any] = tomllib.load(file)
     except OSError as error:
-        raise LintError(f"cannot read {found}: {error.strerror}") from None
+        raise LintError(f"cannot read {pyproject}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LintError(f"{found} is not valid TOML: {error}") from None
+        raise LintError(f"{pyproject} is not valid TOML: {error}") from None
     tool = document.get("tool", {})
     section = tool.get("effectonce", {}) if isinstance(tool, dict) else {}
     section = section.get("lint", {}) if isinstance(section, dict) else {}
     try:
         config = msgspec.convert(section, Config)
     except msgspec.ValidationError as error:
-        raise LintError(f"{found}: [tool.effectonce.lint]: {error}") from None
-    config.check(found)
+        raise LintError(f"{pyproject}: [tool.effectonce.lint]: {error}") from None
+    config.check(pyproject)
     return config
 
 
 def _nearest_pyproject(start: str) -> str:
-    at = os.path.abspath(start)
+    folder = os.path.abspath(start)
     while True:
-        candidate = os.path.join(at, "pyproject.toml")
+        candidate = os.path.join(folder, "pyproject.toml")
         if os.path.isfile(candidate):
             return candidate
-        above = os.path.dirname(at)
-        if above == at:
+        parent = os.path.dirname(folder)
+        if parent == folder:
             return ""
-        at = above
+        folder = parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {
+_UNIT_SECONDS = {
     "ms": 0.001,
     "s": 1,
     "sec": 1,
@@ -24,25 +24,27 @@ _UNITS = {
     "year": 31536000,
 }
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)?", re.IGNORECASE)
-_ISO = re.compile(r"^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?$")
+_ISO_DURATION = re.compile(r"^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?$")
+_ISO_UNIT_SECONDS = (604800, 86400, 3600, 60, 1)
 
 
 def parse_duration(text: str) -> float | None:
-    """A duration as people write it: `30d`, `7 days`, `PT1H`, `86400`."""
+    """The seconds of a duration such as `30d`, `7 days`, `PT1H`, `86400`; None if it is none."""
     text = text.strip()
-    if (found := _ISO.match(text)) and any(found.groups()):
-        sizes = (604800, 86400, 3600, 60, 1)
-        return float(sum(int(part) * size for part, size in zip(found.groups(), sizes, strict=True) if part))
-    found = _DURATION.match(text)
-    if not found:
+    if (match := _ISO_DURATION.match(text)) and any(match.groups()):
+        return float(
+            sum(int(part) * size for part, size in zip(match.groups(), _ISO_UNIT_SECONDS, strict=True) if part)
+        )
+    match = _DURATION.match(text)
+    if not match:
         return None
-    unit = (found.group(2) or "s").lower()
-    size = _UNITS.get(unit) or _UNITS.get(unit.rstrip("s"))
-    return float(found.group(1)) * size if size else None
+    unit = (match.group(2) or "s").lower()
+    size = _UNIT_SECONDS.get(unit) or _UNIT_SECONDS.get(unit.rstrip("s"))
+    return float(match.group(1)) * size if size else None
 
 
 def format_duration(value: float) -> str:
-    """A number of seconds, for a person."""
+    """A number of seconds as people write it: `3 days`, `90 seconds`."""
     for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if value >= size and value % size == 0:
             count = int(value // size)

@@ -1,4 +1,4 @@
-"""Runs the checker: lists the files, takes known results from the cache, and checks the rest in several processes."""
+"""Runs the checker: lists the files, takes results from the cache, and checks the other files in several processes."""
 
 from __future__ import annotations
 
@@ -24,28 +24,33 @@ from .rules import RULES, is_selected
 from .suppressions import apply_ignores, find_ignores
 
 _MIN_BYTES_FOR_PROCESSES = 600_000
-"""Bytes that one process checks in the time that a second one needs to start."""
+"""One process checks as many bytes in the time that a second one needs to start."""
 _BATCH_BYTES = 250_000
+"""How many bytes a process is given at a time."""
 _MAX_KEPT_TREES = 300
+"""How many syntax trees a process keeps: other files may import those modules."""
+_NAMED_SUFFIX = "!"
+"""Ends the cached digest of a file that the user named: it is checked more strictly than as part of a folder."""
 
 
 class FileResult(Struct, kw_only=True):
-    """The findings of one file, and the other files that they depend on."""
+    """The findings of one file, and what they depend on in other files."""
 
     digest: str
+    """Of the content; "" if the result is not to be cached."""
     lines: int = 0
     findings: list[Finding] = []
     ignores: tuple[IgnoreComment, ...] = ()
     used: dict[str, str] = {}
-    """Other files that were followed, by digest."""
-    asked: list[tuple[str, str, str]] = []
-    """Imports that were looked for: from which folder, what, and which file that was."""
-    foreign: dict[str, tuple[IgnoreComment, ...]] = {}
-    """Comments of other files in which something was found."""
+    """The digests of the other files that were followed."""
+    lookups: list[tuple[str, str, str]] = []
+    """What was looked for: the folder, the name, and the file that it means (see `Project.lookups`)."""
+    foreign_ignores: dict[str, tuple[IgnoreComment, ...]] = {}
+    """The comments of the other files in which something was found."""
 
 
 class Report(Struct, kw_only=True):
-    """What a run found."""
+    """The findings of a run."""
 
     findings: list[Finding] = []
     files: int = 0
@@ -55,68 +60,68 @@ class Report(Struct, kw_only=True):
 
     @property
     def unreadable(self) -> bool:
-        return any(each.rule == "EO900" for each in self.findings)
+        """Whether a file could not be checked."""
+        return any(finding.rule == "EO900" for finding in self.findings)
 
 
 def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True, as_found: bool = False) -> Report:
     """Check all files under ``paths``. Raises `LintError` for a path that does not exist.
 
-    A named file is always checked. With ``as_found``, excluded ones are left out, as in a folder.
+    A file that is named is checked even if it is excluded; with ``as_found``, it is not.
     """
     files = list(_list_files(paths, config))
     named = frozenset(os.path.abspath(path) for path in paths if not as_found)
     if as_found:
         files = [path for path in files if _is_wanted(path, config)]
     roots = _import_roots(paths)
-    store = ResultCache(config.cache_dir) if cache else None
-    known = store.load() if store is not None else {}
+    result_cache = ResultCache(config.cache_dir) if cache else None
+    cached = result_cache.load() if result_cache is not None else {}
     project = Project(roots)
-    entries: dict[str, FileResult] = {}
+    results: dict[str, FileResult] = {}
     todo: list[tuple[str, int]] = []
     digests: dict[str, str] = {}
     for path in files:
         content = _read_content(path)
         if isinstance(content, FileResult):
-            entries[path] = content
+            results[path] = content
             continue
-        digests[path] = _cache_digest(content, path in named)
-        entry = known.get(path)
-        if entry is None or entry.digest != digests[path]:
+        digests[path] = _cache_digest(content, is_named=path in named)
+        if path not in cached or cached[path].digest != digests[path]:
             todo.append((path, len(content)))
     for path in files:
-        entry = known.get(path)
-        if entry is not None and path not in entries and entry.digest == digests.get(path):
-            if _is_current(entry, digests, project):
-                entries[path] = entry
+        result = cached.get(path)
+        if result is not None and path not in results and result.digest == digests.get(path):
+            if _is_current(result, digests, project):
+                results[path] = result
             else:
                 todo.append((path, os.path.getsize(path)))
-    entries.update(_check_files(todo, roots, named, jobs or os.cpu_count() or 1))
-    if store is not None and todo:
-        store.save({**known, **{path: entry for path, entry in entries.items() if entry.digest}})
-    return _make_report(files, entries, config, len(todo))
+    results.update(_check_files(todo, roots, named, jobs or os.cpu_count() or 1))
+    if result_cache is not None and todo:
+        result_cache.save({**cached, **{path: result for path, result in results.items() if result.digest}})
+    return _make_report(files, results, config, len(todo))
 
 
-def _make_report(files: list[str], entries: dict[str, FileResult], config: Config, looked_at: int) -> Report:
+def _make_report(files: list[str], results: dict[str, FileResult], config: Config, looked_at: int) -> Report:
     select, ignore = tuple(config.select), tuple(config.ignore)
-    distinct: dict[tuple[object, ...], Finding] = {}
+    distinct: dict[tuple[str, Place], Finding] = {}
     ignores: dict[str, tuple[IgnoreComment, ...]] = {}
     for path in files:
-        entry = entries[path]
-        ignores[path] = entry.ignores
-        for other, comments in entry.foreign.items():
+        result = results[path]
+        ignores[path] = result.ignores
+        for other, comments in result.foreign_ignores.items():
             ignores.setdefault(other, comments)
-        for finding in entry.findings:
+        for finding in result.findings:
             distinct.setdefault((finding.rule, finding.place), finding)
-    inside = set(files)
-    found = apply_ignores(list(distinct.values()), ignores, select, ignore)
-    found = [each for each in found if each.rule != "EO901" or each.place.path in inside]
-    findings = [
-        each
-        for each in found
-        if each.rule == "EO900" or is_selected(each.rule, select, (*ignore, *config.ignored_in(each.place.path)))
-    ]
-    findings.sort(key=lambda each: (*each.place.at, each.rule))
-    lines = sum(entries[path].lines for path in files)
+    checked = set(files)
+    findings = []
+    for finding in apply_ignores(list(distinct.values()), ignores, select, ignore):
+        path = finding.place.path
+        if finding.rule == "EO901" and path not in checked:
+            continue  # the comment may hide what is found when its own file is checked
+        if finding.rule == "EO900" or is_selected(finding.rule, select, (*ignore, *config.ignored_in(path))):
+            findings.append(finding)
+    findings.sort(key=lambda finding: (*finding.place.at, finding.rule))
+    lines = sum(results[path].lines for path in files)
     return Report(findings=findings, files=len(files), lines=lines, looked_at=looked_at)
 
 
@@ -124,28 +129,29 @@ def _make_report(files: list[str], entries: dict[str, FileResult], config: Confi
 
 
 def _list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
+    """The files to check. A file that several paths or links lead to comes once."""
     seen: set[str] = set()
-    for given in paths:
-        start = os.path.abspath(given)
+    for argument in paths:
+        start = os.path.abspath(argument)
         try:
             mode = os.stat(start).st_mode
         except OSError as error:
-            raise LintError(f"cannot check {given}: {error.strerror}") from None
+            raise LintError(f"cannot check {argument}: {error.strerror}") from None
         if stat.S_ISDIR(mode):
-            found: Iterator[str] = _list_folder(start, config)
+            files: Iterator[str] = _list_folder(start, config)
         elif stat.S_ISREG(mode):
-            found = iter((start,))
+            files = iter((start,))
         else:
-            raise LintError(f"cannot check {given}: neither a file nor a folder")
-        for path in found:
-            real = os.path.realpath(path)
-            if real not in seen:
-                seen.add(real)
+            raise LintError(f"cannot check {argument}: neither a file nor a folder")
+        for path in files:
+            real_path = os.path.realpath(path)
+            if real_path not in seen:
+                seen.add(real_path)
                 yield path
 
 
 def _list_folder(start: str, config: Config) -> Iterator[str]:
-    for folder, folders, names in os.walk(start):  # does not follow links, so no circle
+    for folder, folders, names in os.walk(start):  # which follows no links, so it ends
         folders[:] = sorted(
             name
             for name in folders
@@ -161,12 +167,12 @@ def _list_folder(start: str, config: Config) -> Iterator[str]:
 
 
 def _is_wanted(path: str, config: Config) -> bool:
-    kind = path.endswith(".py") or (config.designs and designs.is_design(os.path.basename(path)))
-    return kind and not config.excludes(path) and not _is_dump(path)
+    is_checked_type = path.endswith(".py") or (config.designs and designs.is_design(os.path.basename(path)))
+    return is_checked_type and not config.excludes(path) and not _is_dump(path)
 
 
 def _is_dump(path: str) -> bool:
-    """Whether an SQL file is the data of a database: too large to be written by hand."""
+    """Whether an SQL file is a dump of a database: it is too large to be written by hand."""
     try:
         return path.lower().endswith(".sql") and os.path.getsize(path) > MAX_FILE_BYTES
     except OSError:
@@ -174,12 +180,13 @@ def _is_dump(path: str) -> bool:
 
 
 def _import_roots(paths: Sequence[str]) -> tuple[str, ...]:
-    """Where imports may begin: the folders that were named, and the one we are in."""
+    """Where imports may begin: the folders that were named, and the current one."""
     folders = [os.path.abspath(path) for path in paths if os.path.isdir(path)]
     return tuple(dict.fromkeys([*folders, os.getcwd()]))
 
 
 def _read_content(path: str) -> bytes | FileResult:
+    """The content of a file, or the result that says why it cannot be checked."""
     try:
         if os.path.getsize(path) > MAX_FILE_BYTES:
             return _unreadable_result(path, f"larger than {MAX_FILE_BYTES // 1024 // 1024} MiB, so it was not checked")
@@ -189,21 +196,21 @@ def _read_content(path: str) -> bytes | FileResult:
         return _unreadable_result(path, f"cannot be read: {error.strerror}")
 
 
-def _unreadable_result(path: str, message: str, line: int = 1, column: int = 1, known: str = "") -> FileResult:
+def _unreadable_result(path: str, message: str, line: int = 1, column: int = 1) -> FileResult:
     place = Place(path, line, column, line, column + 1)
     finding = Finding(rule="EO900", severity=RULES["EO900"].severity, place=place, message=message)
-    return FileResult(digest=known, findings=[finding])
+    return FileResult(digest="", findings=[finding])
 
 
 # -- one file
 
 
-def _cache_digest(content: bytes, asked_for: bool) -> str:
-    """The digest that the cache compares. A file that the user named is checked more strictly, so it has its own."""
-    return digest(content) + ("!" if asked_for else "")
+def _cache_digest(content: bytes, *, is_named: bool) -> str:
+    """The digest that the cache compares."""
+    return digest(content) + (_NAMED_SUFFIX if is_named else "")
 
 
-def check_file(project: Project, path: str, asked_for: bool) -> FileResult:
+def check_file(project: Project, path: str, *, is_named: bool) -> FileResult:
     """Check one file. Content that cannot be checked is a finding, never an exception."""
     content = _read_content(path)
     if isinstance(content, FileResult):
@@ -211,64 +218,67 @@ def check_file(project: Project, path: str, asked_for: bool) -> FileResult:
     python = path.endswith((".py", ".pyw", ".pyi")) or not designs.is_design(os.path.basename(path))
     try:
         if python:
-            entry = _check_python(project, path, content)
+            result = _check_python(project, path, content)
         else:
             project.start_tracking()
-            found = designs.check_design(path, content, asked_for=asked_for, others=partial(project.sql_around, path))
-            entry = FileResult(digest="", findings=found, used=project.used, asked=_import_lookups(project))
+            findings = designs.check_design(path, content, asked_for=is_named, others=partial(project.sql_around, path))
+            result = FileResult(digest="", findings=findings, used=project.used, lookups=_lookups_of(project))
     except UnreadableFile as error:
-        entry = _unreadable_result(path, error.message, error.line, error.column)
+        result = _unreadable_result(path, error.message, error.line, error.column)
     except (RecursionError, MemoryError):
-        entry = _unreadable_result(path, "nested too deeply to be checked")
-    except Exception as error:  # a defect of ours must not hide what is in the other files
-        entry = _unreadable_result(
+        result = _unreadable_result(path, "nested too deeply to be checked")
+    except Exception as error:  # a defect of the checker must not hide what is in the other files
+        result = _unreadable_result(
             path, f"the checker failed on it ({type(error).__name__}: {error}); please report this"
         )
-    entry.digest = _cache_digest(content, asked_for)
-    entry.lines = content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
-    entry.ignores = find_ignores(content, path)
-    return entry
+    result.digest = _cache_digest(content, is_named=is_named)
+    result.lines = content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
+    result.ignores = find_ignores(content, path)
+    return result
 
 
 def _check_python(project: Project, path: str, content: bytes) -> FileResult:
     project.start_tracking()
     if not may_consume(content) and not project.receivers(Module(path, content, parse(content))):
-        return FileResult(digest="", used=project.used, asked=_import_lookups(project))
+        return FileResult(digest="", used=project.used, lookups=_lookups_of(project))
     project.forget(_MAX_KEPT_TREES)
     findings = check_module(project, project.add(path, content))
-    used = {other: known for other, known in project.used.items() if other != path}
-    foreign = {}
-    for other in {place for each in findings for place in _paths_of(each)} - {path}:
+    used = {other: other_digest for other, other_digest in project.used.items() if other != path}
+    foreign_ignores = {}
+    for other in {label_path for finding in findings for label_path in _paths_of(finding)} - {path}:
         module = project.load(other)
         if module is not None:
-            foreign[other] = find_ignores(module.content, other)
-    return FileResult(digest="", findings=findings, used=used, asked=_import_lookups(project), foreign=foreign)
+            foreign_ignores[other] = find_ignores(module.content, other)
+    return FileResult(
+        digest="", findings=findings, used=used, lookups=_lookups_of(project), foreign_ignores=foreign_ignores
+    )
 
 
-def _import_lookups(project: Project) -> list[tuple[str, str, str]]:
-    return [(folder, dotted, found) for (folder, dotted), found in project.asked.items()]
+def _lookups_of(project: Project) -> list[tuple[str, str, str]]:
+    return [(folder, name, path) for (folder, name), path in project.lookups.items()]
 
 
 def _paths_of(finding: Finding) -> set[str]:
     return {finding.place.path, *(label.place.path for label in finding.labels)}
 
 
-def _is_current(entry: FileResult, digests: dict[str, str], project: Project) -> bool:
+def _is_current(result: FileResult, digests: dict[str, str], project: Project) -> bool:
     """Whether the files that a result depends on are unchanged."""
-    for path, known in entry.used.items():
+    for path, digest_then in result.used.items():
         if path not in digests:
             content = _read_content(path)
             digests[path] = "" if isinstance(content, FileResult) else digest(content)
-        if digests[path].rstrip("!") != known:
+        if digests[path].removesuffix(_NAMED_SUFFIX) != digest_then:
             return False
-    return all(project.is_still_resolved(folder, dotted, path) for folder, dotted, path in entry.asked)
+    return all(project.is_still_resolved(folder, name, path) for folder, name, path in result.lookups)
 
 
 # -- many files
 
 
 _GC_THRESHOLDS = (100_000, 50, 100)
-"""Syntax trees are many objects without a circle; looking for circles among them took a third of the time."""
+"""Syntax trees are many objects without a reference cycle: with Python's own thresholds, a third of the time went into
+looking for cycles."""
 
 
 def _check_files(
@@ -277,13 +287,13 @@ def _check_files(
     total = sum(size for _, size in todo)
     if jobs < 2 or total < _MIN_BYTES_FOR_PROCESSES:
         project = Project(roots)
-        before = gc.get_threshold()
+        thresholds = gc.get_threshold()
         gc.set_threshold(*_GC_THRESHOLDS)
         try:
             for path, _ in todo:
-                yield path, check_file(project, path, path in named)
+                yield path, check_file(project, path, is_named=path in named)
         finally:
-            gc.set_threshold(*before)
+            gc.set_threshold(*thresholds)
         return
     batches: list[list[str]] = [[]]
     size = 0
@@ -293,7 +303,7 @@ def _check_files(
         if size > _BATCH_BYTES:
             batches.append([])
             size = 0
-    # A forked child has all modules loaded; where that is not to be had, a fresh one loads them.
+    # A forked process has all modules loaded; elsewhere a fresh one loads them.
     method = "fork" if sys.platform == "linux" else None
     with ProcessPoolExecutor(
         jobs, mp_context=get_context(method), initializer=_start_worker, initargs=(roots, named)
@@ -314,14 +324,14 @@ def _start_worker(roots: tuple[str, ...], named: frozenset[str]) -> None:
 
 def _check_batch(paths: list[str]) -> bytes:
     assert _project is not None
-    return msgspec.msgpack.encode([(path, check_file(_project, path, path in _named)) for path in paths])
+    return msgspec.msgpack.encode([(path, check_file(_project, path, is_named=path in _named)) for path in paths])
 
 
 # -- the cache
 
 
 class ResultCache:
-    """Keeps the results of earlier runs in one file. A broken cache, or one of another version, counts as empty."""
+    """Keeps the results of earlier runs in one file. A broken cache, or that of another version, counts as empty."""
 
     def __init__(self, folder: str) -> None:
         self._folder = os.path.abspath(folder)
@@ -331,13 +341,13 @@ class ResultCache:
     def load(self) -> dict[str, FileResult]:
         try:
             with open(self._path, "rb") as file:
-                version, entries = msgspec.msgpack.decode(file.read(), type=tuple[str, dict[str, FileResult]])
+                version, results = msgspec.msgpack.decode(file.read(), type=tuple[str, dict[str, FileResult]])
         except (OSError, msgspec.MsgspecError, ValueError):
             return {}
-        return entries if version == self._version else {}
+        return results if version == self._version else {}
 
-    def save(self, entries: dict[str, FileResult]) -> None:
-        """Write ``entries``. A failure is ignored: the next run is slower, nothing else."""
+    def save(self, results: dict[str, FileResult]) -> None:
+        """Write ``results``, by path. A failure is ignored: it only makes the next run slower."""
         try:
             os.makedirs(self._folder, exist_ok=True)
             marker = os.path.join(self._folder, ".gitignore")
@@ -346,17 +356,16 @@ class ResultCache:
                     file.write("*\n")
             scratch = f"{self._path}.{os.getpid()}"
             with open(scratch, "wb") as file:
-                file.write(msgspec.msgpack.encode((self._version, entries)))
+                file.write(msgspec.msgpack.encode((self._version, results)))
             os.replace(scratch, self._path)
         except OSError:
             pass
 
 
 def _checker_version() -> str:
-    """Identify this version of the checker: another one may find other things."""
-    here = os.path.dirname(__file__)
+    """A digest that is another for each version of the checker, which may find other things, and of Python."""
     parts = [sys.version]
-    for folder, folders, names in os.walk(here):
+    for folder, folders, names in os.walk(os.path.dirname(__file__)):
         folders.sort()
         for name in sorted(names):
             if name.endswith(".py"):

@@ -14,7 +14,7 @@ def list_rules() -> str:
 
 
 def explain_rule(rule: Rule) -> str:
-    """For the terminal."""
+    """The explanation of a rule for the terminal."""
     parts = [f"{rule.id}: {rule.name} ({rule.severity})", rule.summary, rule.why]
     parts.append("Instead of\n\n" + _indent(rule.bad) + "\n\nwrite\n\n" + _indent(rule.good))
     if rule.modes != "None.":
@@ -30,7 +30,7 @@ def _indent(text: str) -> str:
 
 
 def rule_page(rule: Rule) -> str:
-    """For the documentation, in Markdown."""
+    """The page of a rule in the documentation, in Markdown."""
     language = {"terraform": "hcl"}.get(rule.language, rule.language)
     parts = [
         f"# {rule.id}: {rule.name}",
@@ -113,7 +113,7 @@ def index_page() -> str:
 
 
 def all_pages() -> dict[str, str]:
-    """Every page, by the name of its file."""
+    """The text of every page, by the name of its file."""
     return {"index.md": index_page(), **{f"{rule.id}.md": rule_page(rule) for rule in RULES.values()}}
 
 

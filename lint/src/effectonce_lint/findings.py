@@ -20,12 +20,12 @@ class Place(Struct, frozen=True):
 
     @property
     def at(self) -> tuple[str, int, int]:
-        """What findings are sorted by."""
+        """The position without the end: findings are sorted by it."""
         return (self.path, self.line, self.column)
 
 
 class Label(Struct, frozen=True):
-    """A further place that explains the finding."""
+    """A further place of a finding, with what it shows there."""
 
     place: Place
     text: str
@@ -46,33 +46,37 @@ class Fix(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that can go wrong, told to a person.
-
-    ``symbol`` names the consumer (or the queue): it identifies the finding where line numbers move.
-    """
+    """One thing that can go wrong, in words for the person who wrote the code."""
 
     rule: str
     severity: Severity
     place: Place
     message: str
     symbol: str = ""
+    """The consumer's name, or the queue's. It identifies the finding when lines move."""
     note: str = ""
+    """What the reader should know besides."""
     labels: tuple[Label, ...] = ()
     trail: tuple[str, ...] = ()
+    """The calls that lead from the consumer to the place."""
     help: str = ""
+    """What to do about it."""
     mode: str = ""
+    """The letter of the effectonce mode that fits."""
     fix: Fix | None = None
 
 
 class IgnoreComment(Struct, frozen=True):
-    """A comment ``# effectonce: ignore[P11] why``. No rules: it hides all of them. ``alone``: on a line of its own."""
+    """A comment ``# effectonce: ignore[P11] why``."""
 
     line: int
     column: int
     end_column: int
     rules: tuple[str, ...] = ()
+    """The rules that it hides. None named: it hides all."""
     alone: bool = False
+    """It stands on a line of its own, so it hides findings of the next line."""
 
 
 class LintError(Exception):
-    """The run cannot go on as asked; its message says what to change. Ends with exit code 2."""
+    """The run cannot be done as asked. The message says what to change; the exit code is 2."""

@@ -1,4 +1,4 @@
-"""Applying fixes: all edits of a file at once, none that overlap, and a diff of what they do."""
+"""Applies fixes: all edits of a file at once, none that overlap. Also shows them as a diff."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from .output.printable import display_path
 
 def plan_fixes(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:
     """Compute, for each path, the text before and after, and how many findings that fixes. Writes nothing."""
-    by_file: dict[str, list[tuple[Edit, ...]]] = {}
-    for each in findings:
-        if each.fix is not None and each.fix.edits:
-            by_file.setdefault(each.fix.edits[0].place.path, []).append(each.fix.edits)
-    out = {}
-    for path, fixes in by_file.items():
+    fixes_by_path: dict[str, list[tuple[Edit, ...]]] = {}
+    for finding in findings:
+        if finding.fix is not None and finding.fix.edits:
+            fixes_by_path.setdefault(finding.fix.edits[0].place.path, []).append(finding.fix.edits)
+    changes = {}
+    for path, fixes in fixes_by_path.items():
         before = _read_file(path)
         after, count = _apply_fixes(before, fixes)
         if path.endswith(".py") and not _is_python(after):
-            after, count = _apply_fixes(before, [each for each in fixes if _is_python(_apply_fixes(before, [each])[0])])
+            harmless = [edits for edits in fixes if _is_python(_apply_fixes(before, [edits])[0])]
+            after, count = _apply_fixes(before, harmless)
         if after != before:
-            out[path] = (before, after, count)
-    return out
+            changes[path] = (before, after, count)
+    return changes
 
 
 def _is_python(text: str) -> bool:
@@ -49,7 +50,7 @@ def _read_file(path: str) -> str:
 
 
 def replace_file(path: str, text: str) -> None:
-    """Put ``text`` in the place of a file, whole or not at all."""
+    """Replace the content of a file by ``text``, wholly or not at all."""
     try:
         with tokenize.open(path) if path.endswith(".py") else open(path, encoding="utf-8") as file:
             encoding = file.encoding
@@ -63,6 +64,8 @@ def replace_file(path: str, text: str) -> None:
 
 
 def _apply_fixes(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
+    """The text after the fixes, and how many findings that fixes. A fix that overlaps an earlier one is left out; one
+    that is the same as an earlier one counts as well."""
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", text)  # as Python counts them: a form feed ends no line
     starts = [0]
     for line in lines:
@@ -71,24 +74,26 @@ def _apply_fixes(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
     def offset(line: int, column: int) -> int:
         return starts[line - 1] + column - 1 if line - 1 < len(lines) else len(text)
 
-    taken: list[tuple[int, int]] = []
     chosen: list[tuple[int, int, str]] = []
     count = 0
     for edits in fixes:
-        spans = [
-            (offset(each.place.line, each.place.column), offset(each.place.end_line, each.place.end_column), each.text)
-            for each in edits
+        replacements = [
+            (offset(edit.place.line, edit.place.column), offset(edit.place.end_line, edit.place.end_column), edit.text)
+            for edit in edits
         ]
-        if (spans[0][0], spans[0][1], spans[0][2]) in chosen:
+        if replacements[0] in chosen:
             count += 1
             continue
-        if any(start < other_end and other_start < end for start, end, _ in spans for other_start, other_end in taken):
+        if any(
+            start < other_end and other_start < end
+            for start, end, _ in replacements
+            for other_start, other_end, _ in chosen
+        ):
             continue
-        chosen += spans
-        taken += [(start, end) for start, end, _ in spans]
+        chosen += replacements
         count += 1
-    for start, end, new in sorted(chosen, key=lambda each: each[0], reverse=True):
-        if not new:  # a comment that goes takes the blanks before it along
+    for start, end, new in sorted(chosen, key=lambda replacement: replacement[0], reverse=True):
+        if not new:  # with a comment, the blanks before it are removed
             while start > 0 and text[start - 1] in " \t":
                 start -= 1
         text = text[:start] + new + text[end:]
@@ -96,7 +101,7 @@ def _apply_fixes(text: str, fixes: list[tuple[Edit, ...]]) -> tuple[str, int]:
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """A unified diff, as `patch` takes it."""
+    """The change of a file as a unified diff, which `patch` reads."""
     name = display_path(path)
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"

@@ -1,4 +1,4 @@
-"""Comments that hide a finding, and the baseline that hides old ones."""
+"""What hides findings: comments, and the baseline of old findings."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from .designs import is_design
 from .findings import Edit, Finding, Fix, IgnoreComment, LintError, Place
 from .rules import RULES, is_selected
 
+_BASELINE_VERSION = 1
 _IGNORE = r"\s*effectonce:\s*ignore(?:\[([^\]]*)\])?[ \t]*(.*?)\s*(?:-->)?\s*$"
 _COMMENT = re.compile(rf"(?:#|//|%%|--){_IGNORE}")
-_IN_MARKDOWN = re.compile(rf"(?:<!--|^\s*%%){_IGNORE}")
-"""There a `#` begins a headline, or stands in an example; a Mermaid diagram has comments of its own."""
+_MARKDOWN_COMMENT = re.compile(rf"(?:<!--|^\s*%%){_IGNORE}")
+"""In Markdown, `#` begins a headline or stands in an example. `%%` begins a comment of a Mermaid diagram."""
 
 
 def find_ignores(content: bytes, path: str) -> tuple[IgnoreComment, ...]:
     """The comments of a file that hide findings."""
     if b"effectonce:" not in content:
         return ()
-    out = []
-    comment = _IN_MARKDOWN if path.lower().endswith((".md", ".markdown")) else _COMMENT
-    for number, before, text in _comments_of(content, not is_design(path)):
-        found = comment.search(text)
-        if found:
-            rules = tuple(each.strip() for each in (found.group(1) or "").split(",") if each.strip())
-            start = len(before) + found.start() + 1
-            alone = not (before + text[: found.start()]).strip()
-            out.append(IgnoreComment(number, start, len(before) + len(text.rstrip()) + 1, rules, alone))
-    return tuple(out)
+    ignores = []
+    comment = _MARKDOWN_COMMENT if path.lower().endswith((".md", ".markdown")) else _COMMENT
+    for number, before, text in _comments_of(content, is_python=not is_design(path)):
+        match = comment.search(text)
+        if match:
+            rules = tuple(rule.strip() for rule in (match.group(1) or "").split(",") if rule.strip())
+            column = len(before) + match.start() + 1
+            is_alone = not (before + text[: match.start()]).strip()
+            ignores.append(IgnoreComment(number, column, len(before) + len(text.rstrip()) + 1, rules, is_alone))
+    return tuple(ignores)
 
 
-def _comments_of(content: bytes, python: bool) -> Iterable[tuple[int, str, str]]:
-    """Each comment: its line, what stands before it there, and itself."""
-    if python:
+def _comments_of(content: bytes, *, is_python: bool) -> Iterable[tuple[int, str, str]]:
+    """Each comment: its line's number, the text before it on that line, and its own text. In other files than Python,
+    any line that may hold one."""
+    if is_python:
         try:
             for token in tokenize.tokenize(io.BytesIO(content).readline):
                 if token.type == tokenize.COMMENT:
@@ -57,46 +59,51 @@ def apply_ignores(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
 ) -> list[Finding]:
-    """What is left after the comments, with a finding for each comment that hid nothing."""
+    """The findings that no comment hides, and a finding for each comment that hides nothing.
+
+    A comment for a rule that is not selected may hide something in another run, so it is not reported.
+    """
     used: set[tuple[str, IgnoreComment]] = set()
-    left = []
+    remaining = []
     for finding in findings:
-        comment = _ignore_for(finding, ignores)
-        if comment is None:
-            left.append(finding)
+        hidden_by = _ignore_for(finding, ignores)
+        if hidden_by is None:
+            remaining.append(finding)
         else:
-            used.add(comment)
-    idle = [(path, each) for path, comments in ignores.items() for each in comments if (path, each) not in used]
-    for path, each in idle:
-        if all(is_selected(rule, select, ignore) for rule in each.rules if rule in RULES):
-            left.append(_unused_finding(path, each))
-    return left
+            used.add(hidden_by)
+    for path, comments in ignores.items():
+        for comment in comments:
+            is_checked = all(is_selected(rule, select, ignore) for rule in comment.rules if rule in RULES)
+            if is_checked and (path, comment) not in used:
+                remaining.append(_unused_finding(path, comment))
+    return remaining
 
 
 def _ignore_for(finding: Finding, ignores: dict[str, tuple[IgnoreComment, ...]]) -> tuple[str, IgnoreComment] | None:
     """The comment that hides a finding: on the lines that it points to, or on a line of its own above them."""
     for place in (finding.place, *(label.place for label in finding.labels)):
-        for each in ignores.get(place.path, ()):
-            named = not each.rules or finding.rule in each.rules
-            inside = place.line <= each.line <= max(place.end_line, place.line)
-            if named and (inside or (each.alone and each.line == place.line - 1)):
-                return place.path, each
+        for comment in ignores.get(place.path, ()):
+            names_rule = not comment.rules or finding.rule in comment.rules
+            is_inside = place.line <= comment.line <= max(place.end_line, place.line)
+            if names_rule and (is_inside or (comment.alone and comment.line == place.line - 1)):
+                return place.path, comment
     return None
 
 
 def _unused_finding(path: str, comment: IgnoreComment) -> Finding:
     place = Place(path, comment.line, comment.column, comment.line, comment.end_column)
-    named = ", ".join(comment.rules)
+    rules = ", ".join(comment.rules)
     unknown = [rule for rule in comment.rules if rule not in RULES]
-    what = (
-        f"there is no rule {unknown[0]}" if unknown else f"this comment hides nothing{f' ({named})' if named else ''}"
-    )
+    if unknown:
+        message = f"there is no rule {unknown[0]}"
+    else:
+        message = "this comment hides nothing" + (f" ({rules})" if rules else "")
     return Finding(
         rule="EO901",
         severity="warning",
         place=place,
-        message=what,
-        symbol=named,
+        message=message,
+        symbol=rules,
         help="remove it",
         fix=Fix("remove the comment", (Edit(place, ""),)),
     )
@@ -105,21 +112,22 @@ def _unused_finding(path: str, comment: IgnoreComment) -> Finding:
 # -- the baseline
 
 
-def fingerprint(finding: Finding, shown: str) -> str:
-    """What stays of a finding when lines move: file, rule, consumer and the words without their numbers."""
+def fingerprint(finding: Finding, shown_path: str) -> str:
+    """A digest of what stays when lines move: file, rule, consumer, and the message without its numbers."""
     words = re.sub(r"\d+", "#", finding.message)
-    text = "\0".join((shown, finding.rule, finding.symbol, words))
+    text = "\0".join((shown_path, finding.rule, finding.symbol, words))
     return blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
 def read_baseline(path: str) -> Counter[str]:
+    """How often each fingerprint is in a baseline."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
-        known = document["findings"]
-        if not isinstance(known, dict) or document.get("version") != 1:
+        entries = document["findings"]
+        if not isinstance(entries, dict) or document.get("version") != _BASELINE_VERSION:
             raise ValueError
-        return Counter({str(name): int(entry["count"]) for name, entry in known.items()})
+        return Counter({str(name): int(entry["count"]) for name, entry in entries.items()})
     except OSError as error:
         raise LintError(f"cannot read the baseline {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
@@ -129,29 +137,30 @@ def read_baseline(path: str) -> Counter[str]:
 
 
 def write_baseline(path: str, findings: list[tuple[str, Finding]]) -> None:
+    """Write ``findings``, each with its path as it is shown, into a baseline."""
+    counts = Counter(fingerprint(finding, shown_path) for shown_path, finding in findings)
     entries: dict[str, dict[str, object]] = {}
-    for shown, finding in findings:
-        entry = entries.setdefault(
-            fingerprint(finding, shown), {"count": 0, "rule": finding.rule, "path": shown, "symbol": finding.symbol}
-        )
-        entry["count"] = int(str(entry["count"])) + 1
+    for shown_path, finding in findings:
+        name = fingerprint(finding, shown_path)
+        entry = {"count": counts[name], "rule": finding.rule, "path": shown_path, "symbol": finding.symbol}
+        entries.setdefault(name, entry)
     ordered = dict(sorted(entries.items(), key=lambda item: (str(item[1]["path"]), str(item[1]["rule"]), item[0])))
     try:
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"version": 1, "findings": ordered}, file, indent=1)
+            json.dump({"version": _BASELINE_VERSION, "findings": ordered}, file, indent=1)
             file.write("\n")
     except OSError as error:
         raise LintError(f"cannot write the baseline {path}: {error.strerror}") from None
 
 
 def new_findings(baseline: Counter[str], findings: list[tuple[str, Finding]]) -> list[Finding]:
-    """What the baseline does not know yet."""
-    left = Counter(baseline)
+    """The findings that are not in the baseline. One that is there twice hides two of that fingerprint."""
+    unmatched = Counter(baseline)
     new = []
-    for shown, finding in findings:
-        name = fingerprint(finding, shown)
-        if left[name] > 0:
-            left[name] -= 1
+    for shown_path, finding in findings:
+        name = fingerprint(finding, shown_path)
+        if unmatched[name] > 0:
+            unmatched[name] -= 1
         else:
             new.append(finding)
     return new

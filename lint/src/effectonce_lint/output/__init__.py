@@ -1,4 +1,4 @@
-"""How findings are printed: for a person, for an editor, for a server."""
+"""Formats reports: for people, for editors, for servers."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ FORMATS: dict[str, Callable[[Report, bool], str]] = {
     "github": machine_readable.as_github,
     "junit": machine_readable.as_junit,
 }
-"""By name: the report, and whether colours are wanted, to what is printed."""
+"""The functions that format a report, by the name of the format. The second argument asks for colours."""

@@ -1,4 +1,4 @@
-"""For programs: JSON, GitHub's workflow commands, JUnit."""
+"""Formats reports for programs: JSON, GitHub's workflow commands, JUnit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from .printable import display_path, strip_control_characters
 
 
 def as_json(report: Report, colours: bool) -> str:
-    """A list of findings."""
-    return msgspec.json.format(
-        msgspec.json.encode([_finding_object(each) for each in report.findings]), indent=1
-    ).decode()
+    """A list of findings, in JSON."""
+    return msgspec.json.format(msgspec.json.encode(list(map(_finding_object, report.findings))), indent=1).decode()
 
 
 def _finding_object(finding: Finding) -> dict[str, object]:
@@ -53,16 +51,16 @@ def _location_object(place: Place) -> dict[str, object]:
 
 
 def as_github(report: Report, colours: bool) -> str:
-    """Annotations on a pull request."""
-    out = []
-    for each in report.findings:
-        place = each.place
+    """GitHub's workflow commands, which annotate a pull request."""
+    commands = []
+    for finding in report.findings:
+        place = finding.place
         span = f"line={place.line},col={place.column},endLine={place.end_line or place.line}"
         where = f"file={_escape_property(display_path(place.path))},{span}"
-        title = _escape_property(f"effectonce {each.rule} ({RULES[each.rule].name})")
-        message = _escape_data(f"{each.message}" + (f"\nhelp: {each.help}" if each.help else ""))
-        out.append(f"::{each.severity} {where},title={title}::{message}")
-    return "\n".join(out)
+        title = _escape_property(f"effectonce {finding.rule} ({RULES[finding.rule].name})")
+        message = _escape_data(finding.message + (f"\nhelp: {finding.help}" if finding.help else ""))
+        commands.append(f"::{finding.severity} {where},title={title}::{message}")
+    return "\n".join(commands)
 
 
 def _escape_data(text: str) -> str:
@@ -74,28 +72,28 @@ def _escape_property(text: str) -> str:
 
 
 def as_junit(report: Report, colours: bool) -> str:
-    """A test case a finding."""
+    """A JUnit test suite with a failed case for each finding."""
     cases = []
-    for each in report.findings:
-        place = each.place
+    for finding in report.findings:
+        place = finding.place
         name = quoteattr(
-            strip_control_characters(f"{each.rule} {display_path(place.path)}:{place.line}:{place.column}")
+            strip_control_characters(f"{finding.rule} {display_path(place.path)}:{place.line}:{place.column}")
         )
         text = escape(
-            strip_control_characters(f"line {place.line}, column {place.column}: {each.message}")
-            + (f"\nhelp: {strip_control_characters(each.help)}" if each.help else "")
+            strip_control_characters(f"line {place.line}, column {place.column}: {finding.message}")
+            + (f"\nhelp: {strip_control_characters(finding.help)}" if finding.help else "")
         )
         path = quoteattr(strip_control_characters(display_path(place.path)))
-        message = quoteattr(strip_control_characters(each.message))
+        message = quoteattr(strip_control_characters(finding.message))
         cases.append(
             f'  <testcase name={name} classname={path} line="{place.line}">\n'
-            f"    <failure type={quoteattr(each.rule)} message={message}>{text}</failure>\n"
+            f"    <failure type={quoteattr(finding.rule)} message={message}>{text}</failure>\n"
             "  </testcase>"
         )
-    count = len(cases)
-    if not cases:
+    failures = len(cases)
+    if not cases:  # Jenkins fails on a report without any case
         cases = ['  <testcase name="effectonce lint" classname="effectonce"/>']
     body = "\n".join(cases)
     head = '<?xml version="1.0" encoding="UTF-8"?>'
-    suite = f'<testsuite name="effectonce" tests="{len(cases)}" failures="{count}" errors="0">'
+    suite = f'<testsuite name="effectonce" tests="{len(cases)}" failures="{failures}" errors="0">'
     return f"{head}\n<testsuites>{suite}\n{body}\n</testsuite></testsuites>"

@@ -1,4 +1,4 @@
-"""Paths and text as they may be printed."""
+"""Formats paths and text so that they may be printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def display_path(path: str) -> str:
-    """A path as people write it: from here if it is below, with forward slashes."""
+    """A path as people write it: relative to the current folder if it is below, with forward slashes."""
     try:
         relative = os.path.relpath(path)
     except ValueError:  # another drive
@@ -15,5 +15,5 @@ def display_path(path: str) -> str:
 
 
 def strip_control_characters(text: str) -> str:
-    """Without anything that a terminal would obey: names in a source file are not ours."""
-    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+    """Escape what a terminal would obey: the names in a source file may be anything."""
+    return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)

@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, as code scanning servers read it."""
+"""Formats reports as SARIF 2.1.0, which code scanning servers read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_sarif(report: Report, colours: bool) -> str:
-    used = list(RULES.values())
-    index = {rule.id: number for number, rule in enumerate(used)}
+    index = {rule: number for number, rule in enumerate(RULES)}
     document = {
         "$schema": _SCHEMA,
         "version": "2.1.0",
@@ -30,12 +29,12 @@ def as_sarif(report: Report, colours: bool) -> str:
                     "driver": {
                         "name": "effectonce",
                         "semanticVersion": version("effectonce-lint"),
-                        "rules": [_rule_object(rule) for rule in used],
+                        "rules": [_rule_object(rule) for rule in RULES.values()],
                     }
                 },
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"SRCROOT": {"uri": Path.cwd().as_uri() + "/"}},
-                "results": [_result_object(each, index[each.rule]) for each in report.findings],
+                "results": [_result_object(finding, index[finding.rule]) for finding in report.findings],
                 "invocations": [{"executionSuccessful": not report.unreadable}],
             }
         ],

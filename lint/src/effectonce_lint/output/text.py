@@ -1,4 +1,4 @@
-"""For people: code frames with carets, or one line a finding."""
+"""Formats reports for people: code frames with carets, or one line for each finding."""
 
 from __future__ import annotations
 
@@ -11,41 +11,45 @@ from effectonce_lint.rules import MODES, RULES
 
 from .printable import display_path, strip_control_characters
 
-_CODES = {"red": "31;1", "yellow": "33;1", "blue": "34;1", "cyan": "36", "bold": "1", "dim": "2", "green": "32"}
-_COLOURS = {"error": "red", "warning": "yellow"}
-_MAX_WIDTH = 160
+_COLOUR_CODES = {"red": "31;1", "yellow": "33;1", "blue": "34;1", "cyan": "36", "bold": "1", "dim": "2", "green": "32"}
+_SEVERITY_COLOURS = {"error": "red", "warning": "yellow"}
+_TAB_WIDTH = 4
+_MAX_CODE_WIDTH = 160
 
 
 class _Painter:
+    """Colours text, if colours are wanted."""
+
     def __init__(self, colours: bool) -> None:
         self.colours = colours
 
     def __call__(self, text: str, colour: str) -> str:
-        return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if self.colours and text else text
+        return f"\x1b[{_COLOUR_CODES[colour]}m{text}\x1b[0m" if self.colours and text else text
 
 
 def as_concise(report: Report, colours: bool) -> str:
-    """One line a finding, as editors parse it: ``path:line:column: RULE message``."""
+    """One line for each finding, which editors parse: ``path:line:column: RULE message``."""
     paint = _Painter(colours)
-    out = []
-    for each in report.findings:
-        where = f"{paint(display_path(each.place.path), 'bold')}:{each.place.line}:{each.place.column}:"
-        fixable = " [*]" if each.fix is not None else ""
-        out.append(f"{where} {paint(each.rule, _colour_of(each))}{fixable} {strip_control_characters(each.message)}")
-    return "\n".join([*out, *summary_lines(report, paint)])
+    lines = []
+    for finding in report.findings:
+        place = finding.place
+        where = f"{paint(display_path(place.path), 'bold')}:{place.line}:{place.column}:"
+        rule = paint(finding.rule, _colour_of(finding)) + (" [*]" if finding.fix is not None else "")
+        lines.append(f"{where} {rule} {strip_control_characters(finding.message)}")
+    return "\n".join([*lines, *summary_lines(report, paint)])
 
 
 def as_full(report: Report, colours: bool) -> str:
     """A frame of code for each finding, with what to do about it."""
     paint = _Painter(colours)
-    out: list[str] = []
-    for each in report.findings:
-        out += [*_render_finding(each, paint), ""]
-    return "\n".join([*out, *summary_lines(report, paint)])
+    lines: list[str] = []
+    for finding in report.findings:
+        lines += [*_render_finding(finding, paint), ""]
+    return "\n".join([*lines, *summary_lines(report, paint)])
 
 
 def _colour_of(finding: Finding) -> str:
-    return _COLOURS[finding.severity]
+    return _SEVERITY_COLOURS[finding.severity]
 
 
 def _render_finding(finding: Finding, paint: _Painter) -> list[str]:
@@ -60,15 +64,15 @@ def _render_finding(finding: Finding, paint: _Painter) -> list[str]:
     width = len(str(max(place.line for place, _, _ in spans)))
     bar = paint("|", "blue")
     lines = [head]
-    by_file: dict[str, list[tuple[Place, str, bool]]] = {}
+    spans_by_path: dict[str, list[tuple[Place, str, bool]]] = {}
     for span in spans:
-        by_file.setdefault(span[0].path, []).append(span)
-    for number, (path, group) in enumerate(by_file.items()):
-        first = group[0][0]
+        spans_by_path.setdefault(span[0].path, []).append(span)
+    for number, (path, spans_of_file) in enumerate(spans_by_path.items()):
+        first, _, _ = spans_of_file[0]
         arrow = "-->" if number == 0 else ":::"
         lines.append(f"{' ' * width}{paint(arrow, 'blue')} {display_path(path)}:{first.line}:{first.column}")
         lines.append(f"{' ' * width} {bar}")
-        lines += _render_code(path, group, width, paint)
+        lines += _render_code(path, spans_of_file, width, paint)
         lines.append(f"{' ' * width} {bar}")
     for word, text in _remarks_of(finding):
         lines.append(f"{' ' * width} {paint('=', 'blue')} {paint(word, 'bold')}: {strip_control_characters(text)}")
@@ -76,56 +80,59 @@ def _render_finding(finding: Finding, paint: _Painter) -> list[str]:
 
 
 def _caption_of(finding: Finding) -> str:
+    """The words under the finding's own place."""
     if finding.rule == "P11" and finding.place.path.endswith(".py"):
         return "delivered at least once"
     return ""
 
 
 def _remarks_of(finding: Finding) -> list[tuple[str, str]]:
-    out = []
+    """The lines after the code, each with the word that it begins with."""
+    remarks = []
     if finding.trail:
-        out.append(("path", " -> ".join(finding.trail)))
+        remarks.append(("path", " -> ".join(finding.trail)))
     if finding.note:
-        out.append(("note", finding.note))
+        remarks.append(("note", finding.note))
     if finding.help:
         mode = MODES.get(finding.mode)
-        out.append(("help", finding.help + (f" (mode {mode.letter}, {mode.name})" if mode is not None else "")))
+        remarks.append(("help", finding.help + (f" (mode {mode.letter}, {mode.name})" if mode is not None else "")))
     if finding.fix is not None:
-        out.append(("fix", f"{finding.fix.text} (--fix)"))
-    return out
+        remarks.append(("fix", f"{finding.fix.text} (--fix)"))
+    return remarks
 
 
-def _render_code(path: str, group: list[tuple[Place, str, bool]], width: int, paint: _Painter) -> list[str]:
+def _render_code(path: str, spans: list[tuple[Place, str, bool]], width: int, paint: _Painter) -> list[str]:
+    """The lines of a file with ``spans`` in them, and the line before each primary one, with carets."""
     source = _read_lines(path)
     if not source:
         return []
-    wanted: dict[int, list[tuple[Place, str, bool]]] = {}
+    spans_by_line: dict[int, list[tuple[Place, str, bool]]] = {}
     context: set[int] = set()
-    for place, text, primary in group:
-        wanted.setdefault(place.line, []).append((place, text, primary))
-        if primary:
-            context |= {place.line - 1}
-    out: list[str] = []
+    for place, text, primary in spans:
+        spans_by_line.setdefault(place.line, []).append((place, text, primary))
+        if primary and place.line > 1:
+            context.add(place.line - 1)
+    lines: list[str] = []
     last = 0
-    for number in sorted({*wanted, *(each for each in context if each >= 1)}):
+    for number in sorted({*spans_by_line, *context}):
         if number > len(source):
             continue
         if last and number > last + 1:
-            out.append(paint("...".ljust(width + 3), "blue"))
+            lines.append(paint("...".ljust(width + 3), "blue"))
         last = number
-        text = source[number - 1].expandtabs(4)[:_MAX_WIDTH]
-        out.append(
+        text = source[number - 1].expandtabs(_TAB_WIDTH)[:_MAX_CODE_WIDTH]
+        lines.append(
             f"{paint(str(number).rjust(width), 'blue')} {paint('|', 'blue')} {strip_control_characters(text)}".rstrip()
         )
-        for place, words, primary in wanted.get(number, ()):
-            out.append(_render_carets(source[number - 1], place, words, primary, width, paint))
-    return out
+        for place, words, primary in spans_by_line.get(number, ()):
+            lines.append(_render_carets(source[number - 1], place, words, primary, width, paint))
+    return lines
 
 
 def _render_carets(line: str, place: Place, words: str, primary: bool, width: int, paint: _Painter) -> str:
-    start = len(line[: place.column - 1].expandtabs(4))
+    start = len(line[: place.column - 1].expandtabs(_TAB_WIDTH))
     end_column = place.end_column if place.end_line == place.line else len(line.rstrip()) + 1
-    length = max(1, min(len(line[: end_column - 1].expandtabs(4)), _MAX_WIDTH) - start)
+    length = max(1, min(len(line[: end_column - 1].expandtabs(_TAB_WIDTH)), _MAX_CODE_WIDTH) - start)
     marks = paint(("^" if primary else "-") * length, "red" if primary else "cyan")
     text = paint(f" {strip_control_characters(words)}", "red" if primary else "cyan") if words else ""
     return f"{' ' * width} {paint('|', 'blue')} {' ' * start}{marks}{text}"
@@ -144,8 +151,8 @@ def summary_lines(report: Report, paint: _Painter) -> list[str]:
     if not report.findings:
         return [paint("All clear.", "green") if report.files else "Nothing to look at."]
     count = len(report.findings)
-    fixable = sum(each.fix is not None for each in report.findings)
-    files = len({each.place.path for each in report.findings})
+    fixable = sum(finding.fix is not None for finding in report.findings)
+    files = len({finding.place.path for finding in report.findings})
     text = f"Found {_pluralize(count, 'problem')} in {files} of {_pluralize(report.files, 'file')}."
     if fixable:
         text += f" {fixable} [*] fixable with --fix (--diff shows the changes)."
@@ -159,10 +166,10 @@ def _pluralize(count: int, what: str) -> str:
 def as_statistics(report: Report, colours: bool) -> str:
     """How often each rule was found."""
     paint = _Painter(colours)
-    counts = Counter(each.rule for each in report.findings)
-    fixes = Counter(each.rule for each in report.findings if each.fix is not None)
+    counts = Counter(finding.rule for finding in report.findings)
+    fixes = Counter(finding.rule for finding in report.findings if finding.fix is not None)
     rows = [
-        f"{count:>6}  {paint(rule.ljust(6), _COLOURS[RULES[rule].severity])} {'[*]' if fixes[rule] else '   '}"
+        f"{count:>6}  {paint(rule.ljust(6), _SEVERITY_COLOURS[RULES[rule].severity])} {'[*]' if fixes[rule] else '   '}"
         f" {RULES[rule].name}"
         for rule, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]

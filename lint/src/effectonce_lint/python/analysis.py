@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from effectonce_lint.findings import Finding
+from effectonce_lint.findings import Finding, Place
 
 from .checks import check_consumer
 from .consumer_trace import trace_consumer
@@ -14,7 +14,7 @@ from .modules import Module
 from .project import Project
 
 _RECURSION_LIMIT = 6000
-"""Python's own limit while a tree is walked: a long chain of `a + b + c` is as deep as it is long."""
+"""Python's own recursion limit while a tree is walked: a long chain of `a + b + c` is as deep as it is long."""
 
 _CONSUMER_WORDS = (
     b"celery dramatiq faststream taskiq procrastinate huey pika kombu kafka receive_message Records .records xread"
@@ -34,14 +34,14 @@ _CONSUMER_SHAPES = re.compile(
 
 
 def may_consume(content: bytes) -> bool:
-    """Whether a file mentions anything that a consumer needs; if not, there is nothing in it to be found."""
+    """Whether a file mentions anything that a consumer needs. If not, it need not be parsed."""
     return any(word in content for word in _CONSUMER_WORDS) or _CONSUMER_SHAPES.search(content) is not None
 
 
 def check_module(project: Project, module: Module) -> list[Finding]:
     """All findings of the consumers that ``module`` defines or registers."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION_LIMIT))
     try:
         scanner = ConsumerScanner(project, module)
         findings: list[Finding] = []
@@ -49,17 +49,17 @@ def check_module(project: Project, module: Module) -> list[Finding]:
             try:
                 findings += check_consumer(consumer, trace_consumer(project, consumer), scanner.settings)
             except RecursionError:
-                continue
+                continue  # the other consumers are checked all the same
     except RecursionError:
         return []
     finally:
-        sys.setrecursionlimit(before)
+        sys.setrecursionlimit(limit)
     return _deduplicate(findings)
 
 
 def _deduplicate(findings: list[Finding]) -> list[Finding]:
-    """Without those that two consumers led to: the same rule at the same place."""
-    out: dict[tuple[object, ...], Finding] = {}
-    for each in findings:
-        out.setdefault((each.rule, each.place), each)
-    return sorted(out.values(), key=lambda each: (*each.place.at, each.rule))
+    """One finding for each rule and place, though two consumers may lead there."""
+    first: dict[tuple[str, Place], Finding] = {}
+    for finding in findings:
+        first.setdefault((finding.rule, finding.place), finding)
+    return sorted(first.values(), key=lambda finding: (*finding.place.at, finding.rule))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from .expressions import ExpressionWalker, candidates_of
@@ -26,29 +27,30 @@ from .libraries import (
 )
 from .libraries.message_parts import BODIES, MESSAGE, PAYLOAD, message_parameter
 from .libraries.object_types import ATTRIBUTES, FLUENT, tag_of
-from .modules import Module
-from .project import OUTSIDE, Project
-from .values import Function, Operation, Scope, Value
-from .walk_state import HeldGuard, OpenTransaction, join_values, origins_of, taints_of
+from .project import OUTSIDE
+from .values import Function, Scope, Value
+from .walk_state import join_values, origins_of, taints_of
 
 MAX_CALL_DEPTH = 14
 """How many nested calls a walk follows."""
-
-
+_MAX_SOURCE_TEXT_LENGTH = 80
 _AWS_READ_PREFIXES = ("get", "list", "describe", "head", "generate", "can_paginate", "close", "receive")
+"""How the names of AWS operations begin that change nothing."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A call, its parts evaluated."""
+    """A call whose parts were evaluated."""
 
     node: ast.Call
     target: Value
+    """What is called."""
     args: tuple[Value, ...] = ()
     keywords: dict[str, Value] = field(default_factory=dict)
 
     @property
     def receiver(self) -> Value:
+        """What it is called on: ``channel`` of `channel.basic_ack()`."""
         return self.target.base if self.target.base is not None else Value()
 
     @property
@@ -58,11 +60,12 @@ class Call:
 
     @property
     def ref(self) -> str:
+        """The dotted name of what is called, where it is outside the project."""
         return self.target.ref
 
     @property
     def tag(self) -> str:
-        """What it is called on."""
+        """Which library object it is called on."""
         return self.receiver.tag
 
     def argument(self, position: int, *names: str) -> Value | None:
@@ -74,8 +77,8 @@ class Call:
 
     @property
     def source_text(self) -> str:
-        """As a person wrote it, without the arguments."""
-        return ast.unparse(self.node.func) if len(self.target.text) < 80 else self.name
+        """What is called, as the source has it; of a long one, the name only."""
+        return ast.unparse(self.node.func) if len(self.target.text) < _MAX_SOURCE_TEXT_LENGTH else self.name
 
     def all_arguments(self) -> tuple[Value, ...]:
         return (*self.args, *self.keywords.values())
@@ -83,33 +86,38 @@ class Call:
 
 @dataclass(slots=True)
 class CallFrame:
-    """A function that is being walked through: what it returned and yielded so far, and what held when it began."""
+    """A function that is being walked: what it returned and yielded so far."""
 
-    held: int
-    conditions: int
+    held_before: int
+    """How many guards held when it began."""
+    conditions_before: int
+    """How many tests had been passed when it began."""
     returned: list[Value] = field(default_factory=list)
     yielded: list[Value] = field(default_factory=list)
-    body: Callable[[Value], bool] | None = None
-    """Of a generator: what its caller does with what it yields; whether that was it."""
+    on_yield: Callable[[Value], bool] | None = None
+    """Of a generator: walks through the caller's code with a value that is yielded. True once the caller needs no
+    more of them."""
 
 
 class CallWalker(ExpressionWalker):
     """Follows calls."""
 
-    def __init__(self, project: Project, start: Module, fuel: int) -> None:
-        super().__init__(project, start, fuel)
-        self.active: list[ast.AST] = []
-        """Functions that are being walked through; none is entered twice."""
-        self.quiet: set[ast.AST] = set()
-        """Functions that turned out to do nothing of interest."""
-        self.stack: list[CallFrame] = []
-        self.deepest = MAX_CALL_DEPTH
-        self.discarded: ast.expr | None = None
+    max_call_depth = MAX_CALL_DEPTH
+
+    def reset(self, fuel: int) -> None:
+        super().reset(fuel)
+        self.active_functions: list[ast.AST] = []
+        """Functions that are being walked. None is entered again, so recursion ends."""
+        self.inert_functions: set[ast.AST] = set()
+        """Functions that added no operation when they were walked, and return nothing that is known."""
+        self.call_stack: list[CallFrame] = []
+        """One frame for each function that is being walked, outermost first. Empty in a module's own code."""
+        self.discarded_call: ast.expr | None = None
         """The call that is a statement by itself: its result is unused."""
 
     def call(self, node: ast.Call) -> Value:
         target = self.value(node.func)
-        args = tuple(self.value(each) for each in node.args)
+        args = tuple(self.value(argument) for argument in node.args)
         keywords: dict[str, Value] = {}
         for keyword in node.keywords:
             value = self.value(keyword.value)
@@ -157,33 +165,31 @@ class CallWalker(ExpressionWalker):
         if target.cls is not None:
             return self.instance_of(target.cls, call.args, call.keywords, self.text(target.text, "()"))
         method = self.member(target, target.instance.cls, "__call__") if target.instance is not None else None
-        found = [
-            self.invoke(each.function, call.args, call.keywords, call.node)
-            for each in (candidates_of(method) if method is not None else ())
-            if each.function is not None
+        results = [
+            self.invoke(candidate.function, call.args, call.keywords, call.node)
+            for candidate in (candidates_of(method) if method is not None else ())
+            if candidate.function is not None
         ]
-        return join_values(found, self.text(target.text, "()")) if found else None
+        return join_values(results, self.text(target.text, "()")) if results else None
 
     def _interpret_unseen_call(self, call: Call) -> Value:
         """Interpret a call of unseen code: it may be work, and its value depends on its arguments."""
-        text = self.text(call.target.text, "(", ",".join(each.text for each in call.all_arguments()), ")")
+        arguments = call.all_arguments()
+        text = self.text(call.target.text, "(", ",".join(argument.text for argument in arguments), ")")
         if call.name[:1].isupper() and not call.name.isupper():  # it makes an object
             return Value(
-                text=text,
-                base=call.target,
-                fields=dict(call.keywords),
-                taint=taints_of(*call.all_arguments()) - {PAYLOAD},
+                text=text, base=call.target, fields=dict(call.keywords), taint=taints_of(*arguments) - {PAYLOAD}
             )
         guard = guards.guard_by_name(self, call)
         if guard is not None:
             return replace(guard, text=text)
         # `event.total()` only looks at the message; `book(event)` does something with it
-        known = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE
+        harmless = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE
         if call.tag.startswith("aws.") and not call.name.startswith(_AWS_READ_PREFIXES):
-            known = ""
-        if not known and not error_handling.is_log(call):
-            self.emit("call", call.node, text=call.source_text, key=Value(taint=taints_of(*call.all_arguments())))
-        taint = taints_of(call.receiver, *call.all_arguments()) - {PAYLOAD}
+            harmless = ""
+        if not harmless and not error_handling.is_log(call):
+            self.emit("call", call.node, text=call.source_text, key=Value(taint=taints_of(*arguments)))
+        taint = taints_of(call.receiver, *arguments) - {PAYLOAD}
         return Value(text=text, base=call.target, taint=taint, origin=origins_of(call.receiver))
 
     # -- functions of the project
@@ -192,95 +198,97 @@ class CallWalker(ExpressionWalker):
         """Walk through a function as it is called here."""
         args = (*function.bound, *args)
         keywords = {**function.bound_names, **keywords}
-        given = (*args, *keywords.values())
+        arguments = (*args, *keywords.values())
         # with functions among its arguments it may do something else each time
-        plain_call = not self.muted and not any(each.function or each.cls for each in given)
-        entered = function.node in self.active or len(self.active) >= self.deepest
-        if entered or (plain_call and function.node in self.quiet):
-            return Value(text=self.text(function.qualname, "()"), taint=taints_of(*given) - {PAYLOAD})
-        before = len(self.trace.ops)
-        with UnderGuard(self, function.guard):
-            found = self._invoke_through_decorators(function, args, keywords, node)
-        if plain_call and len(self.trace.ops) == before and not found.origin and not found.is_known():
-            self.quiet.add(function.node)
-        return found
+        plain_call = not self.muted and not any(argument.function or argument.cls for argument in arguments)
+        if not self.can_enter(function) or (plain_call and function.node in self.inert_functions):
+            return Value(text=self.text(function.qualname, "()"), taint=taints_of(*arguments) - {PAYLOAD})
+        start = len(self.trace.ops)
+        with self.under_guard(function.guard):
+            result = self._invoke_through_decorators(function, args, keywords, node)
+        if plain_call and len(self.trace.ops) == start and not result.origin and not result.is_known():
+            self.inert_functions.add(function.node)
+        return result
+
+    def can_enter(self, function: Function) -> bool:
+        """Whether a function can be walked here: it calls itself otherwise, or too many are being walked."""
+        return function.node not in self.active_functions and len(self.active_functions) < self.max_call_depth
 
     def _invoke_through_decorators(
         self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
-        applied = [] if isinstance(function.node, ast.Lambda) else function.node.decorator_list
-        if function.layer >= len(applied):
-            return self._walk_function(function, args, keywords, node)
-        inner = replace(function, layer=function.layer + 1, guard=None, bound=(), bound_names={})
-        decorator = applied[function.layer]
+        decorator_list = [] if isinstance(function.node, ast.Lambda) else function.node.decorator_list
+        if function.layer >= len(decorator_list):
+            return self._walk_function(function, args, keywords)
+        undecorated = replace(function, layer=function.layer + 1, guard=None, bound=(), bound_names={})
+        decorator = decorator_list[function.layer]
         with self.quietly(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
             layer = decorators.effect_of_decorator(self, decorator)
         if layer.kind == "guard" and layer.guard is not None:
-            with UnderGuard(self, layer.guard):
-                return self._invoke_through_decorators(inner, args, keywords, node)
+            with self.under_guard(layer.guard):
+                return self._invoke_through_decorators(undecorated, args, keywords, node)
         if layer.kind == "tx":
             with self.in_transaction("block"):
-                return self._invoke_through_decorators(inner, args, keywords, node)
+                return self._invoke_through_decorators(undecorated, args, keywords, node)
         if layer.kind == "retry":
-            self.retrying += 1
-            try:
-                return self._invoke_through_decorators(inner, args, keywords, node)
-            finally:
-                self.retrying -= 1
+            with self.at(replace(self.position, retrying=True)):
+                return self._invoke_through_decorators(undecorated, args, keywords, node)
+        decorated = (Value(text=function.name, function=undecorated),)
         if layer.kind == "wrap" and layer.value is not None and layer.value.function is not None:
             with self.quietly():
-                wrapped = self.invoke(layer.value.function, (Value(text=function.name, function=inner),), {}, node)
-            if wrapped.function is not None and wrapped.function.node is not function.node:
-                return self.invoke(wrapped.function, args, keywords, node)
+                wrapper = self.invoke(layer.value.function, decorated, {}, node)
+            if wrapper.function is not None and wrapper.function.node is not function.node:
+                return self.invoke(wrapper.function, args, keywords, node)
         if layer.kind == "object" and layer.value is not None and layer.value.cls is not None:
-            made = self.instance_of(layer.value.cls, (Value(text=function.name, function=inner),), {}, function.name)
-            method = self.member(made, layer.value.cls, "__call__")
+            wrapper = self.instance_of(layer.value.cls, decorated, {}, function.name)
+            method = self.member(wrapper, layer.value.cls, "__call__")
             if method is not None and method.function is not None:
                 return self.invoke(method.function, args, keywords, node)
+        results = []
         if layer.kind == "dispatch":
-            found = [self.invoke(each, args, keywords, node) for each in decorators.registered_variants(inner)]
-            return join_values(
-                [*found, self._invoke_through_decorators(inner, args, keywords, node)], function.qualname
-            )
-        return self._invoke_through_decorators(inner, args, keywords, node)
+            variants = decorators.registered_variants(undecorated)
+            results = [self.invoke(variant, args, keywords, node) for variant in variants]
+        results.append(self._invoke_through_decorators(undecorated, args, keywords, node))
+        return join_values(results, function.qualname)
 
-    def _walk_function(
-        self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:
-        frames, trail, loops = self.frames, self.trail, self.loops
-        self.frames = (*frames, self.number())
-        self.trail = (*trail, function.qualname)
-        self.active.append(function.node)
+    def _walk_function(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value]) -> Value:
         frame = CallFrame(len(self.held), len(self.conditions))
-        self.stack.append(frame)
-        with self.in_scope(Scope(function.module, function.scope, function.owner)):
+        with self.at(self.position.in_call(self.number(), function.qualname)), self.in_frame(function, frame):
             self.parameters(function, args, keywords)
             if isinstance(function.node, ast.Lambda):
                 frame.returned.append(self.value(function.node.body))
             else:
                 self.block(function.node.body)
-        self.stack.pop()
-        self.active.pop()
-        self.frames, self.trail, self.loops = frames, trail, loops
-        inside = self.held[frame.held :]
-        del self.held[frame.held :]
+        held_inside = self.held[frame.held_before :]
+        del self.held[frame.held_before :]
         # what is held because a duplicate raised holds for the caller too
-        self.held += [HeldGuard(each.op, "raise") for each in inside if each.until == "raise"]
-        text = self.text(function.qualname, "(", ",".join(each.text for each in args), ")")
+        self.held += [held for held in held_inside if held.until == "raise"]
+        text = self.text(function.qualname, "(", ",".join(argument.text for argument in args), ")")
         if frame.yielded:
-            given = frame.yielded
-            return Value(
-                text=text, tag="generator", items=tuple(given), taint=taints_of(*given), origin=origins_of(*given)
-            )
+            items = tuple(frame.yielded)
+            return Value(text=text, tag="generator", items=items, taint=taints_of(*items), origin=origins_of(*items))
         if not frame.returned:
             return Value(text=text, literal=None)
-        found = join_values(frame.returned, text)
-        says = None if isinstance(function.node, ast.Lambda) or found.is_known() else function.node.returns
-        if says is None:
-            return found
+        return self._apply_return_annotation(function, join_values(frame.returned, text), text)
+
+    def _apply_return_annotation(self, function: Function, result: Value, text: str) -> Value:
+        """What a function returns; by its annotation, where nothing else is known of it."""
+        annotation = None if isinstance(function.node, ast.Lambda) or result.is_known() else function.node.returns
+        if annotation is None:
+            return result
         with self.quietly(), self.in_scope(Scope(function.module, owner=function.owner)):
-            typed = self.value_of_annotation(says)
-        return replace(typed, text=text, taint=found.taint, origin=found.origin) if typed.is_known() else found
+            typed = self.value_of_annotation(annotation)
+        return replace(typed, text=text, taint=result.taint, origin=result.origin) if typed.is_known() else result
+
+    @contextmanager
+    def in_frame(self, function: Function, frame: CallFrame) -> Iterator[None]:
+        """Walk the code of ``function``, whose results go into ``frame``."""
+        self.active_functions.append(function.node)
+        self.call_stack.append(frame)
+        with self.in_scope(Scope(function.module, function.scope, function.owner)):
+            yield
+        self.call_stack.pop()
+        self.active_functions.pop()
 
     def parameters(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value]) -> None:
         """Bind a function's parameters in the current scope."""
@@ -301,45 +309,55 @@ class CallWalker(ExpressionWalker):
             else:
                 names["self"] = self.instance_of(function.owner, (), {}, "self")
             positional = positional[1:]
-        defaults = dict(zip(reversed([each.arg for each in positional]), reversed(node.args.defaults), strict=False))
-        defaults.update(
-            {each.arg: value for each, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if value}
+        named = [*positional, *node.args.kwonlyargs]
+        defaults = dict(
+            zip(reversed([parameter.arg for parameter in positional]), reversed(node.args.defaults), strict=False)
         )
-        for position, parameter in enumerate((*positional, *node.args.kwonlyargs)):
-            given = (
-                args[position] if position < len(args) and position < len(positional) else keywords.get(parameter.arg)
-            )
-            names[parameter.arg] = self._parameter(parameter, given, defaults.get(parameter.arg), function)
+        for parameter, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+            if default is not None:
+                defaults[parameter.arg] = default
+        for position, parameter in enumerate(named):
+            is_positional = position < min(len(args), len(positional))
+            argument = args[position] if is_positional else keywords.get(parameter.arg)
+            names[parameter.arg] = self._parameter(parameter, argument, defaults.get(parameter.arg), function)
         if node.args.vararg:
-            rest = args[len(positional) :]
+            items = args[len(positional) :]
             names[node.args.vararg.arg] = Value(
                 text=node.args.vararg.arg,
-                tag="tuple" if rest else "",
-                items=rest,
-                taint=taints_of(*rest) or frozenset({MESSAGE}),
+                tag="tuple" if items else "",
+                items=items,
+                taint=taints_of(*items) or frozenset({MESSAGE}),
             )
         if node.args.kwarg:
-            known = {each.arg for each in (*positional, *node.args.kwonlyargs)}
-            more = {name: value for name, value in keywords.items() if name not in known}
+            named_args = {parameter.arg for parameter in named}
+            fields = {name: value for name, value in keywords.items() if name not in named_args}
             names[node.args.kwarg.arg] = Value(
-                text=node.args.kwarg.arg, fields=more or None, taint=taints_of(*more.values()) or frozenset({MESSAGE})
+                text=node.args.kwarg.arg,
+                fields=fields or None,
+                taint=taints_of(*fields.values()) or frozenset({MESSAGE}),
             )
 
     def _parameter(
-        self, parameter: ast.arg, given: Value | None, default: ast.expr | None, function: Function
+        self, parameter: ast.arg, argument: Value | None, default: ast.expr | None, function: Function
     ) -> Value:
-        if given is not None and (given.is_known() or parameter.annotation is None):
-            return given
-        value = Value(text=parameter.arg) if given is None else given
+        """The value of a parameter: the argument, with the type that the annotation names where it has none itself.
+
+        Where no argument is passed, the walk begins with this function, or its caller is out of sight: then a parameter
+        that is no dependency and has no default that is known is a part of the message.
+        """
+        if argument is not None and (argument.is_known() or parameter.annotation is None):
+            return argument
+        value = Value(text=parameter.arg) if argument is None else argument
+        default = default if argument is None else None
         with self.quietly(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
-            typed = self._resolve_dependency(default) if given is None and isinstance(default, ast.Call) else Value()
+            typed = self.resolve_dependency(default) if isinstance(default, ast.Call) else Value()
             if not typed.is_known() and parameter.annotation is not None:
                 typed = self.value_of_annotation(parameter.annotation)
-            if not typed.is_known() and given is None and default is not None and not isinstance(default, ast.Call):
+            if not typed.is_known() and default is not None and not isinstance(default, ast.Call):
                 typed = self.value(default)
         if typed.is_known():
             return replace(typed, text=value.text, taint=value.taint or typed.taint, origin=value.origin)
-        if given is None:
+        if argument is None:
             return message_parameter(parameter.arg, whole=parameter.arg in BODIES)
         return value
 
@@ -355,56 +373,23 @@ class CallWalker(ExpressionWalker):
         acks: str = "return",
         tags: tuple[tuple[int, str], ...] = (),
     ) -> None:
-        """``callback`` is made a consumer here."""
+        """Called where code makes ``callback`` a consumer."""
 
     def register_route(self, call: Call, view: Value) -> None:
-        """``view`` is made to answer requests here."""
+        """Called where code makes ``view`` answer requests."""
 
     def register_router(self, call: Call, path: str) -> None:
-        """Note that a router is mounted under ``path``."""
+        """Called where code mounts a router under ``path``."""
 
     # -- in the last part of the walk
 
     @abstractmethod
     def block(self, body: list[ast.stmt]) -> str: ...
 
-    @abstractmethod
-    def in_transaction(self, kind: str) -> InTransaction: ...
-
-
-@dataclass(slots=True)
-class UnderGuard:
-    """Everything inside runs under a guard."""
-
-    walk: CallWalker
-    op: Operation | None
-
-    def __enter__(self) -> None:
-        if self.op is not None:
-            self.walk.hold((self.op,), "block")
-
-    def __exit__(self, *_: object) -> None:
-        if self.op is not None:
-            self.walk.held = [each for each in self.walk.held if each.op is not self.op or each.until != "block"]
-
-
-@dataclass(slots=True)
-class InTransaction:
-    """Everything inside belongs to one transaction, which is committed at the end."""
-
-    walk: CallWalker
-    kind: str
-
-    def __enter__(self) -> None:
-        self.walk.transactions.append(OpenTransaction(f"tx{self.walk.number()}", self.kind))
-
-    def __exit__(self, *_: object) -> None:
-        self.walk.transactions.pop()
-        self.walk.epoch += 1
-
 
 def _is_static(node: ast.AST) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in getattr(node, "decorator_list", ()))
+    decorators_of_node = getattr(node, "decorator_list", ())
+    return any(isinstance(decorator, ast.Name) and decorator.id == "staticmethod" for decorator in decorators_of_node)
 
 
 _INTERPRETERS: tuple[Callable[[CallWalker, Call], Value | None], ...] = (
@@ -421,4 +406,4 @@ _INTERPRETERS: tuple[Callable[[CallWalker, Call], Value | None], ...] = (
     record_services.interpret_call,
     effects.interpret_call,
 )
-"""Each knows some libraries, and answers None for a call of any other. The first that knows a call interprets it."""
+"""Each knows some libraries, and returns None for a call of any other. The first that knows a call interprets it."""

@@ -43,8 +43,8 @@ def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
     tags = dict(consumer.tags)
     values: list[Value] = []
     for position, parameter in enumerate(parameters):
-        if position < len(consumer.given):
-            values.append(consumer.given[position])
+        if position < len(consumer.first_arguments):
+            values.append(consumer.first_arguments[position])
             continue
         tag = tags.get(position, "")
         if parameter.arg in function.bound_names or (not tag and _is_injected(node.args, parameter)):
@@ -52,14 +52,14 @@ def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
         if tag == "celery.self":
             values.append(Value(text="self", tag=tag, taint=frozenset({MESSAGE})))
         else:
-            alone = len(parameters) == 1 and not consumer.tags
-            whole = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODIES or alone
+            is_alone = len(parameters) == 1 and not consumer.tags
+            whole = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODIES or is_alone
             values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, whole=whole))
     return tuple(values)
 
 
 def _is_injected(arguments: ast.arguments, parameter: ast.arg) -> bool:
     """Whether a framework injects a parameter that is not part of the message: `session=Depends(get_session)`."""
-    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     defaults = dict(zip(reversed(names), reversed(arguments.defaults), strict=False))
     return isinstance(defaults.get(parameter.arg), ast.Call)

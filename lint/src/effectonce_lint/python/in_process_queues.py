@@ -1,4 +1,4 @@
-"""Queues inside the process: which names of a file are one, and which functions take from it."""
+"""Finds in-process queues: which names of a file are one, and which functions take from it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _MAY_MAKE_QUEUE = re.compile(
     rb"\bfrom (?:queue|asyncio|multiprocessing|collections) import\b[^\n]*(?:Queue|deque|\()"
     rb"|\b\w+\.(?:\w*Queue|deque)\b"
 )
+"""A file without any of these makes no queue."""
 TAKE_METHODS = word_set("get get_nowait popleft pop")
 
 
@@ -34,40 +35,48 @@ class QueueReader:
 
 
 def last_name(node: ast.expr) -> str:
-    """The name that a queue goes by wherever it is handed to: ``jobs`` of `jobs`, `self.jobs` and `worker.jobs`."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    """The name by which a queue is known wherever it is passed: ``jobs`` of `jobs`, `self.jobs` and `worker.jobs`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def find_readers(module: Module) -> dict[str, list[QueueReader]]:
-    """Of every queue that ``module`` makes, or says by an annotation to be one: who takes from it."""
+    """The queues that ``module`` makes, or annotates as one, by name, each with the functions that take from it."""
     if not _MAY_MAKE_QUEUE.search(module.content):
         return {}
-    out: dict[str, list[QueueReader]] = {name: [] for name in _queue_names(module)}
-    for taker in _walk_functions(module.tree, None) if out else ():
-        for name in {last_name(each.value) for each in _own_nodes(taker.node) if isinstance(each, ast.Attribute)}:
-            if name in out and any(_is_take(each, name) for each in _own_nodes(taker.node)):
-                out[name].append(taker)
-    return out
+    readers: dict[str, list[QueueReader]] = {name: [] for name in _queue_names(module)}
+    for function in _walk_functions(module.tree, None) if readers else ():
+        taken_from = {
+            last_name(node.value)
+            for node in _own_nodes(function.node)
+            if isinstance(node, ast.Attribute) and node.attr in TAKE_METHODS
+        }
+        for name in taken_from & readers.keys():
+            readers[name].append(function)
+    return readers
 
 
 def _queue_names(module: Module) -> Iterator[str]:
     for node in ast.walk(module.tree):
         match node:
-            case ast.Assign(value=ast.Call(func=made, keywords=keywords)):
-                if _is_queue(module, made) and not any(each.arg == "maxlen" for each in keywords):  # a ring forgets
+            case ast.Assign(value=ast.Call(func=factory, keywords=keywords)):
+                is_ring = any(keyword.arg == "maxlen" for keyword in keywords)  # it forgets, so no work is left in it
+                if not is_ring and _is_queue_class(module, factory):
                     yield from map(last_name, node.targets)
-            case ast.AnnAssign(target=target, annotation=said):
-                if _is_queue(module, said):
+            case ast.AnnAssign(target=target, annotation=annotation):
+                if _is_queue_class(module, annotation):
                     yield last_name(target)
-            case ast.arg(arg=name, annotation=ast.expr() as said):
-                if _is_queue(module, said):
+            case ast.arg(arg=name, annotation=ast.expr() as annotation):
+                if _is_queue_class(module, annotation):
                     yield name
 
 
-def _is_queue(module: Module, node: ast.expr) -> bool:
-    if isinstance(node, ast.Subscript):
+def _is_queue_class(module: Module, node: ast.expr) -> bool:
+    """Whether an expression names the class of a queue, as ``module`` imports it."""
+    if isinstance(node, ast.Subscript):  # `Queue[Job]`
         node = node.value
-    top, _, rest = _dotted(node).partition(".")
+    top, _, rest = _dotted_name(node).partition(".")
     for binding in module.bindings.get(top, ()):
         if binding.kind == "import" and f"{binding.source}.{rest}" in _QUEUE_CLASSES:
             return True
@@ -76,7 +85,8 @@ def _is_queue(module: Module, node: ast.expr) -> bool:
     return False
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
+    """``name`` or ``top.name``, also of an annotation that is a string."""
     match node:
         case ast.Constant(value=str(text)):
             return text.partition("[")[0]
@@ -88,6 +98,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _walk_functions(node: ast.AST, owner: ast.ClassDef | None) -> Iterator[QueueReader]:
+    """All functions below ``node``, which is a part of the class ``owner``."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield QueueReader(child, owner)
@@ -97,14 +108,10 @@ def _walk_functions(node: ast.AST, owner: ast.ClassDef | None) -> Iterator[Queue
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """What a function does itself, without the functions inside it."""
+    """The nodes of a function, without those of the functions inside it."""
     todo = list(ast.iter_child_nodes(function))
     while todo:
         node = todo.pop()
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             todo.extend(ast.iter_child_nodes(node))
-
-
-def _is_take(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in TAKE_METHODS and last_name(node.value) == name

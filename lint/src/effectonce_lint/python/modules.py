@@ -1,4 +1,4 @@
-"""One file as a module: parsed, what its names are bound to, its classes, and where each node stands."""
+"""One file as a module: its syntax tree, the bindings of its names, its classes, and the places of its nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from effectonce_lint.findings import Place
 
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from .values import Value
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
-"""Bytes of a file that is still read. A syntax tree takes a hundred times as much memory."""
+"""Larger files are not read. A syntax tree takes a hundred times as much memory."""
 
-_MAX_NESTING = 3000
-"""Python's own limit while it parses: a chain of `a + b + c` is as deep as it is long."""
+_PARSE_RECURSION_LIMIT = 3000
+"""Python's own recursion limit while it parses: a chain of `a + b + c` is as deep as it is long."""
+
+FunctionDefinition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class UnreadableFile(Exception):
-    """A file cannot be checked. Says what is wrong, and where."""
+    """A file cannot be checked. The error says what is wrong, and where."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
@@ -44,9 +46,9 @@ def digest(content: bytes) -> str:
 
 
 def parse(content: bytes) -> ast.Module:
-    """The syntax tree of a file; `UnreadableFile` says what is in the way."""
+    """The syntax tree of a file. Raises `UnreadableFile` if it is not Python, or nested too deeply."""
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _MAX_NESTING))
+    sys.setrecursionlimit(max(limit, _PARSE_RECURSION_LIMIT))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -65,17 +67,22 @@ def parse(content: bytes) -> ast.Module:
 
 @dataclass(slots=True)
 class Binding:
-    """What a name of a module stands for."""
+    """A statement that binds a name of a module."""
 
-    kind: str
-    """import, from, def, class, value, element, with, annotation."""
+    kind: Literal["import", "from", "def", "class", "value", "element", "with"]
     node: ast.AST | None = None
+    """The statement or, of a value or an element, the name itself."""
     value: ast.expr | None = None
+    """What is assigned; of an element, the whole sequence; of a `with`, the context manager."""
     annotation: ast.expr | None = None
     source: str = ""
+    """The module that an import names, without the dots of a relative one."""
     name: str = ""
+    """What a `from` import takes from it."""
     level: int = 0
+    """How many dots a relative import begins with."""
     index: int = 0
+    """The position of an element in its sequence."""
 
 
 @dataclass(eq=False)
@@ -85,74 +92,62 @@ class ClassDefinition:
     node: ast.ClassDef
     module: Module
     bases: list[Value] | None = None
-    """What it derives from; filled by the walk."""
+    """The classes that it derives from. None until the walk evaluates them."""
 
     @property
     def name(self) -> str:
         return self.node.name
 
     @cached_property
-    def methods(self) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-        return {each.name: each for each in self.node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    def methods(self) -> dict[str, FunctionDefinition]:
+        return {node.name: node for node in self.node.body if isinstance(node, FunctionDefinition)}
 
     @cached_property
     def abstract_methods(self) -> frozenset[str]:
-        """Methods that only say what those of a derived class do."""
+        """The names of methods without a body: derived classes implement them."""
         return frozenset(name for name, method in self.methods.items() if _is_stub(method))
 
     @cached_property
     def attributes(self) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
-        """Of the class itself: name to (value, annotation)."""
-        out: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
-        for each in self.node.body:
-            if isinstance(each, ast.Assign):
-                for target in each.targets:
-                    if isinstance(target, ast.Name):
-                        out[target.id] = (each.value, None)
-            elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-                out[each.target.id] = (each.value, each.annotation)
-        return out
+        """The attributes of the class itself: name to (value, annotation)."""
+        attributes: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
+        for node in self.node.body:
+            for target, value, annotation in _assignments_of(node):
+                if isinstance(target, ast.Name):
+                    attributes[target.id] = (value, annotation)
+        return attributes
 
     @cached_property
-    def self_assignments(
-        self,
-    ) -> dict[str, list[tuple[ast.expr | None, ast.expr | None, ast.FunctionDef | ast.AsyncFunctionDef]]]:
-        """What methods put on ``self``: name to (value, annotation, method), those of ``__init__`` first."""
-        out: dict[str, list[tuple[ast.expr | None, ast.expr | None, ast.FunctionDef | ast.AsyncFunctionDef]]] = {}
-        for method in sorted(self.methods.values(), key=lambda each: each.name not in ("__init__", "__post_init__")):
-            for each in ast.walk(method):
-                pairs: list[tuple[ast.expr, ast.expr | None, ast.expr | None]]
-                if isinstance(each, ast.Assign):
-                    pairs = [
-                        (target, value, None)
-                        for one in each.targets
-                        for target, value in _pair_targets(one, each.value)
-                    ]
-                elif isinstance(each, ast.AnnAssign):
-                    pairs = [(each.target, each.value, each.annotation)]
-                else:
-                    continue
-                for target, value, annotation in pairs:
-                    if (
-                        isinstance(target, ast.Attribute)
-                        and isinstance(target.value, ast.Name)
-                        and target.value.id == "self"
-                    ):
-                        out.setdefault(target.attr, []).append((value, annotation, method))
-        return out
+    def self_assignments(self) -> dict[str, list[tuple[ast.expr | None, ast.expr | None, FunctionDefinition]]]:
+        """The assignments of methods to ``self``: name to (value, annotation, method), those of ``__init__`` first."""
+        assignments: dict[str, list[tuple[ast.expr | None, ast.expr | None, FunctionDefinition]]] = {}
+        initializers = ("__init__", "__post_init__")
+        for method in sorted(self.methods.values(), key=lambda method: method.name not in initializers):
+            for node in ast.walk(method):
+                for target, value, annotation in _assignments_of(node):
+                    match target:
+                        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                            assignments.setdefault(name, []).append((value, annotation, method))
+        return assignments
 
 
-def _pair_targets(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """`self.a, self.b = a, b` as two assignments."""
-    several = (ast.Tuple, ast.List)
-    if isinstance(target, several) and isinstance(value, several) and len(target.elts) == len(value.elts):
-        return list(zip(target.elts, value.elts, strict=True))
-    return [(target, value)]
+def _assignments_of(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None, ast.expr | None]]:
+    """(target, value, annotation) of each assignment in a statement. `self.a, self.b = a, b` is two."""
+    if isinstance(node, ast.AnnAssign):
+        yield node.target, node.value, node.annotation
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            match target, node.value:
+                case ((ast.Tuple(targets) | ast.List(targets)), (ast.Tuple(values) | ast.List(values))):
+                    yield from ((part, value, None) for part, value in zip(targets, values, strict=False))
+                case _:
+                    yield target, node.value, None
 
 
-def _is_stub(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    for each in method.body:
-        match each:
+def _is_stub(method: FunctionDefinition) -> bool:
+    """Whether a method's body does nothing: a docstring, `pass`, `...`, `raise NotImplementedError`."""
+    for node in method.body:
+        match node:
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 continue
             case ast.Raise(exc=ast.Name(id="NotImplementedError") | ast.Call(func=ast.Name(id="NotImplementedError"))):
@@ -169,7 +164,7 @@ class Module:
     content: bytes
     tree: ast.Module
     values: dict[str, Value] = field(default_factory=dict)
-    """What its names turned out to be; filled by the walk."""
+    """The values of its names, as far as a walk evaluated them."""
 
     @property
     def directory(self) -> str:
@@ -177,7 +172,7 @@ class Module:
 
     @cached_property
     def lines(self) -> list[bytes]:
-        """In UTF-8, whatever the file is in: that is what a syntax tree counts in."""
+        """Its lines in UTF-8, whatever encoding the file has: a syntax tree counts columns in UTF-8."""
         content = self.content
         if not self.is_ascii:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
@@ -198,17 +193,18 @@ class Module:
 
     @cached_property
     def bindings(self) -> dict[str, list[Binding]]:
-        out: dict[str, list[Binding]] = {}
+        """The names of the module, each with the statements that bind it."""
+        bindings: dict[str, list[Binding]] = {}
         for name, binding in _collect_bindings(self.tree.body):
-            out.setdefault(name, []).append(binding)
+            bindings.setdefault(name, []).append(binding)
         if b"global " in self.content:
             for name, binding in _global_bindings(self.tree):
-                out.setdefault(name, []).append(binding)
-        return out
+                bindings.setdefault(name, []).append(binding)
+        return bindings
 
     @cached_property
     def imports(self) -> list[tuple[str, Binding]]:
-        """The names that it imports, as far as its functions do not do so themselves."""
+        """The names that its own code imports, outside of functions."""
         return [
             (name, binding) for name, binding in _collect_bindings(self.tree.body) if binding.kind in ("import", "from")
         ]
@@ -224,31 +220,32 @@ class Module:
 
     @cached_property
     def buffers(self) -> dict[str, list[QueueReader]]:
-        """The queues inside the process that this file makes, by name, and its functions that take from them."""
+        """The in-process queues that this file makes, by name, each with its functions that take from it."""
         return find_readers(self)
 
     @cached_property
     def unique(self) -> dict[str, list[frozenset[str]]]:
-        """Tables that this file creates, and which columns they keep unique."""
+        """The tables that this file creates, each with the sets of columns that it keeps unique."""
         return self._read_sql_literals(b"create table", sql.unique_columns)
 
     @cached_property
     def unique_indexes(self) -> dict[str, list[frozenset[str]]]:
-        """Columns of tables that this file makes unique."""
+        """The tables to which this file adds unique indexes or constraints, each with their sets of columns."""
         return self._read_sql_literals(b"unique", sql.unique_indexes)
 
     def _read_sql_literals(
         self, word: bytes, read: Callable[[str], dict[str, list[frozenset[str]]]]
     ) -> dict[str, list[frozenset[str]]]:
-        out: dict[str, list[frozenset[str]]] = {}
+        """The unique keys, by table, that ``read`` finds in the string literals with ``word``."""
+        keys_by_table: dict[str, list[frozenset[str]]] = {}
         for node in ast.walk(self.tree) if word in self.lowercase_content else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.decode() in node.value.lower():
                 for table, keys in read(node.value).items():
-                    out.setdefault(table, []).extend(keys)
-        return out
+                    keys_by_table.setdefault(table, []).extend(keys)
+        return keys_by_table
 
     def place(self, node: ast.AST) -> Place:
-        """Where ``node`` stands, in characters."""
+        """The span of ``node``, in characters."""
         line = getattr(node, "lineno", 1)
         end_line = getattr(node, "end_lineno", line) or line
         return Place(
@@ -260,23 +257,25 @@ class Module:
         )
 
     def name_place(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Place:
-        """Where the name in ``def name`` stands."""
-        word = {ast.ClassDef: b"class", ast.FunctionDef: b"def"}.get(type(node), b"def")
+        """The span of the name in ``def name``."""
+        keyword = b"class" if isinstance(node, ast.ClassDef) else b"def"
         line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else b""
-        start = line.find(word, node.col_offset)
-        start = line.find(node.name.encode(), start + len(word)) if start >= 0 else -1
-        if start < 0:
+        start = line.find(keyword, node.col_offset)
+        start = line.find(node.name.encode(), start + len(keyword)) if start >= 0 else -1
+        if start < 0:  # the name is on a later line
             return self.place(node)
         column = self._column(node.lineno, start)
         return Place(self.path, node.lineno, column, node.lineno, column + len(node.name))
 
     def _column(self, line: int, offset: int) -> int:
+        """The column, in characters from 1, of a byte offset in a line."""
         if self.is_ascii or line > len(self.lines):
             return offset + 1
         return len(self.lines[line - 1][:offset].decode("utf-8", "replace")) + 1
 
 
 def _collect_bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Binding]]:
+    """The names that statements bind, also those in the blocks of `if`, loops, `try` and `with`."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, Binding("def", node)
@@ -311,9 +310,9 @@ def _bind_targets(
     if isinstance(target, ast.Name):
         yield target.id, Binding("value", target, value, annotation)
     elif isinstance(target, ast.Tuple | ast.List):
-        for index, each in enumerate(target.elts):
-            if isinstance(each, ast.Name):
-                yield each.id, Binding("element", each, value, index=index)
+        for index, element in enumerate(target.elts):
+            if isinstance(element, ast.Name):
+                yield element.id, Binding("element", element, value, index=index)
 
 
 def imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding]]:
@@ -334,11 +333,11 @@ def imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Binding
 
 
 def _global_bindings(tree: ast.Module) -> Iterator[tuple[str, Binding]]:
-    """Names that functions set by ``global``: a producer that is opened at start-up."""
+    """The names that functions bind by ``global``: a producer that is opened at start-up."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        names = {name for each in ast.walk(function) if isinstance(each, ast.Global) for name in each.names}
+        names = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
         if names:
             for name, binding in _collect_bindings(function.body):
                 if name in names:

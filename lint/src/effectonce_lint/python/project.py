@@ -1,4 +1,4 @@
-"""The project's files: which of them an import means, and which bear on one another without one."""
+"""The project's files: which of them an import means, and which belong together without an import."""
 
 from __future__ import annotations
 
@@ -19,70 +19,88 @@ if TYPE_CHECKING:
 
 OUTSIDE = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
 """First names of imports that are never the project's own."""
-_MAX_FILES = 4000
-"""Files of a project among which classes are looked for that derive from an abstract one."""
-_BASES = re.compile(rb"^\s*class \w+\(([^)]+)\)", re.MULTILINE)
+_MAX_INDEXED_FILES = 4000
+"""How many files of a project are searched for derived classes."""
+_BASE_CLASSES = re.compile(rb"^\s*class \w+\(([^)]+)\)", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 RECEIVES = re.compile(
     rb"basic_consume|\.consume\(|\.poll\(|\.getone\(|\.getmany\(|receive_message|\.subscribe\(|xread|xautoclaim|brpop|blpop"
     rb"|blmove|next_msg|KafkaConsumer|basic_get|queue_receiver|subscription_receiver|\.pubsub\(|\.iterator\("
 )
-"""What every receiving of messages comes down to."""
+"""Calls by which code receives messages."""
 _SQL_FILES = "*.sql"
-"""What is asked for when all of those are."""
-_MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+"""Stands, among the names in ``lookups``, for the list of SQL files."""
+_DERIVING_PREFIX = "<"
+"""Begins, among the names in ``lookups``, that of a base class whose derived classes were looked for."""
+_ROOT_MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+"""Files of the folder where a project begins."""
 
 
 def _index_base_classes(root: str) -> dict[str, list[str]]:
-    """Every name that a class under ``root`` derives from, with the files in which one does."""
-    out: dict[str, list[str]] = {}
+    """Every name that a class under ``root`` derives from, with the files of such classes."""
+    files_by_base: dict[str, list[str]] = {}
     files = 0
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
         for path in (os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")):
             files += 1
-            if files > _MAX_FILES:
-                return out
-            try:
-                with open(path, "rb") as file:
-                    content = file.read(MAX_FILE_BYTES)
-            except OSError:
-                continue
-            for name in {name for bases in _BASES.findall(content) for name in _WORD.findall(bases)}:
-                out.setdefault(name.decode(), []).append(path)
-    return out
+            if files > _MAX_INDEXED_FILES:
+                return files_by_base
+            content = _read_start(path)
+            for name in {name for bases in _BASE_CLASSES.findall(content) for name in _WORD.findall(bases)}:
+                files_by_base.setdefault(name.decode(), []).append(path)
+    return files_by_base
+
+
+def _read_start(path: str) -> bytes:
+    """The content of a file, as much of it as is checked; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_FILE_BYTES)
+    except OSError:
+        return b""
 
 
 class Project:
-    """The files that may be followed, and those that were: with their digests, so that a result can be kept."""
+    """The files that a check may follow. Tracks which of them it used, so that its result can be cached."""
 
     def __init__(self, roots: Iterable[str] = ()) -> None:
-        self._tops = frozenset(roots)
+        self._import_roots = frozenset(roots)
+        """The folders that were named on the command line: imports may begin there."""
         self._modules: dict[str, Module | None] = {}
-        self._roots: dict[str, str] = {}
-        self._found: dict[tuple[str, str], str] = {}
-        self._files: dict[str, bool] = {}
-        self._bases: dict[str, dict[str, list[str]]] = {}
-        self._tables: dict[str, list[str]] = {}
+        """The modules by path, oldest first. None: the file cannot be read."""
+        self._project_roots: dict[str, str] = {}
+        """Where the project of a folder begins."""
+        self._imports: dict[tuple[str, str], str] = {}
+        """The file that a name means in the files of a folder, by folder and name; "" for none."""
+        self._is_file: dict[str, bool] = {}
+        self._base_classes: dict[str, dict[str, list[str]]] = {}
+        """The files with classes that derive from a name, by project root and name."""
+        self._sql_file_lists: dict[str, list[str]] = {}
+        """The SQL files below a folder."""
         self._receiving: dict[str, tuple[bool, str]] = {}
-        self._changed: list[tuple[Value, dict[str, Value] | None, tuple[Value, ...]]] = []
+        """Whether a file receives messages, and its digest."""
+        self._changes: list[tuple[Value, dict[str, Value] | None, tuple[Value, ...]]] = []
+        """The values that were changed since `start_tracking`, each with its fields and items before."""
         self.used: dict[str, str] = {}
-        self.asked: dict[tuple[str, str], str] = {}
+        """The digests of the files that were used since `start_tracking`."""
+        self.lookups: dict[tuple[str, str], str] = {}
+        """What was looked for since `start_tracking`, by folder and name, and what that was."""
 
     def start_tracking(self) -> None:
-        """From here on, note what is used. Tables of handlers are again as their own files make them."""
+        """Track from here on what is used. Undo the changes that the check before made to values."""
         self.used = {}
-        self.asked = {}
-        for value, fields, items in reversed(self._changed):
+        self.lookups = {}
+        for value, fields, items in reversed(self._changes):
             value.fields, value.items = fields, items
-        self._changed = []
+        self._changes = []
 
     def track_change(self, value: Value) -> None:
-        """Something is put into ``value``, which may be there for other files as well: take it out in the end."""
-        self._changed.append((value, value.fields, value.items))
+        """Remember what is in ``value`` before it is changed: other files may use it, so the change is undone later."""
+        self._changes.append((value, value.fields, value.items))
 
     def add(self, path: str, content: bytes) -> Module:
-        """The module of a file that was read already."""
+        """The module of a file whose content was read already."""
         module = self._modules.get(path)
         if module is None or module.content != content:
             module = Module(path, content, parse(content))
@@ -109,54 +127,50 @@ class Project:
             return None
 
     def forget(self, keep: int) -> None:
-        """Let go of syntax trees, the oldest first: they are large."""
+        """Forget the oldest modules if there are more than ``keep``: syntax trees are large."""
         if len(self._modules) > keep:
             for path in list(self._modules)[: -keep // 2]:
                 del self._modules[path]
 
     def find(self, directory: str, dotted: str) -> str:
-        """The file that an import of ``dotted`` means in a file of ``directory``; "" where it is not the project's."""
+        """The file that `import dotted` means in a file of ``directory``, or "" if it is not the project's."""
         if dotted.partition(".")[0] in OUTSIDE:
             return ""
         key = (directory, dotted)
-        if key not in self._found:
-            self._found[key] = self._search_upward(directory, dotted)
-        self.asked[key] = self._found[key]
-        return self._found[key]
+        if key not in self._imports:
+            self._imports[key] = self._search_upward(directory, dotted)
+        self.lookups[key] = self._imports[key]
+        return self._imports[key]
 
     def find_relative(self, directory: str, level: int, dotted: str) -> str:
-        """The same for ``from ..dotted import``."""
+        """The file that `from ..dotted import` means in a file of ``directory``, with ``level`` dots; or ""."""
         for _ in range(level - 1):
             directory = os.path.dirname(directory)
         key = (directory, "." + dotted)
-        if key not in self._found:
-            self._found[key] = self._module_file(directory, dotted)
-        self.asked[key] = self._found[key]
-        return self._found[key]
+        if key not in self._imports:
+            self._imports[key] = self._module_file(directory, dotted)
+        self.lookups[key] = self._imports[key]
+        return self._imports[key]
 
     def receives(self, path: str) -> bool:
         """Whether the file at ``path`` holds a loop, or a callback, that messages are received by."""
         if path not in self._receiving:
-            try:
-                with open(path, "rb") as file:
-                    content = file.read(MAX_FILE_BYTES)
-            except OSError:
-                content = b""
+            content = _read_start(path)
             self._receiving[path] = (RECEIVES.search(content) is not None, digest(content))
-        found, self.used[path] = self._receiving[path]
-        return found
+        is_receiving, self.used[path] = self._receiving[path]
+        return is_receiving
 
     def files_deriving_from(self, directory: str, name: str) -> list[str]:
         """The project's files with classes that derive from one called ``name``."""
-        root = self._root(directory)
-        if root not in self._bases:
-            self._bases[root] = _index_base_classes(root)
-        found = self._bases[root].get(name, [])
-        self.asked[directory, f"<{name}"] = os.pathsep.join(found)
-        return found
+        root = self._project_root(directory)
+        if root not in self._base_classes:
+            self._base_classes[root] = _index_base_classes(root)
+        paths = self._base_classes[root].get(name, [])
+        self.lookups[directory, _DERIVING_PREFIX + name] = os.pathsep.join(paths)
+        return paths
 
     def receivers(self, module: Module) -> frozenset[str]:
-        """The names by which ``module`` imports, from files that receive messages, what may be started in it."""
+        """The names that ``module`` imports from files that receive messages: it may start what receives."""
         return frozenset(
             name for name, binding in module.imports if any(map(self.receives, self.sources(module, binding)))
         )
@@ -168,77 +182,86 @@ class Project:
         else:
             dotted = [binding.source, f"{binding.source}.{binding.name}".lstrip(".")]
         if binding.level:
-            found = [self.find_relative(module.directory, binding.level, each) for each in dotted]
+            paths = [self.find_relative(module.directory, binding.level, name) for name in dotted]
         else:
-            found = [self.find(module.directory, each) for each in dotted]
-        return [path for path in found if path and path != module.path]
+            paths = [self.find(module.directory, name) for name in dotted]
+        return [path for path in paths if path and path != module.path]
 
     def sql_around(self, path: str) -> Iterator[str]:
         """The texts of the SQL files around the one at ``path``: migrations stand side by side, or each in a folder."""
         directory = os.path.dirname(path)
-        found = self._sql_files(directory)
-        self.asked[directory, _SQL_FILES] = digest(os.pathsep.join(found).encode())
-        for other in found:
+        paths = self._sql_files(directory)
+        self.lookups[directory, _SQL_FILES] = digest(os.pathsep.join(paths).encode())
+        for other in paths:
             if other != path:
-                try:
-                    with open(other, "rb") as file:
-                        content = file.read(MAX_FILE_BYTES)
-                except OSError:
-                    content = b""
+                content = _read_start(other)
                 self.used[other] = digest(content)
                 yield content.decode("utf-8", "replace")
 
     def _sql_files(self, directory: str) -> list[str]:
-        above = directory if directory == self._root(directory) else os.path.dirname(directory)
-        if above not in self._tables:
-            self._tables[above] = []
-            for folder, folders, names in os.walk(above):
+        """The SQL files of the project below the parent of ``directory``."""
+        top = directory if directory == self._project_root(directory) else os.path.dirname(directory)
+        if top not in self._sql_file_lists:
+            paths = self._sql_file_lists[top] = []
+            for folder, folders, names in os.walk(top):
                 folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
-                self._tables[above] += [
-                    os.path.join(folder, name) for name in sorted(names) if name.lower().endswith(".sql")
-                ]
-        return self._tables[above]
+                paths += [os.path.join(folder, name) for name in sorted(names) if name.lower().endswith(".sql")]
+        return self._sql_file_lists[top]
 
     def is_still_resolved(self, directory: str, dotted: str, path: str) -> bool:
-        """Whether an import that once meant ``path`` means it still."""
+        """Whether a lookup of an earlier run, for ``dotted`` in ``directory``, still results in ``path``."""
         if dotted == _SQL_FILES:
             return digest(os.pathsep.join(self._sql_files(directory)).encode()) == path
-        if dotted.startswith("<"):
-            return os.pathsep.join(self.files_deriving_from(directory, dotted[1:])) == path
+        if dotted.startswith(_DERIVING_PREFIX):
+            base = dotted.removeprefix(_DERIVING_PREFIX)
+            return os.pathsep.join(self.files_deriving_from(directory, base)) == path
         if dotted.startswith("."):
             return self.find_relative(directory, 1, dotted[1:]) == path
         return self.find(directory, dotted) == path
 
     def _search_upward(self, directory: str, dotted: str) -> str:
-        root = self._root(directory)
+        """The file of a module that begins in ``directory``, in a folder above it, or in ``src`` of the topmost one."""
+        root = self._project_root(directory)
         while True:
-            if found := self._module_file(directory, dotted):
-                return found
+            if path := self._module_file(directory, dotted):
+                return path
             if directory == root or os.path.dirname(directory) == directory:
                 break
             directory = os.path.dirname(directory)
         return self._module_file(os.path.join(directory, "src"), dotted)
 
     def _module_file(self, directory: str, dotted: str) -> str:
+        """The file of the module or package ``dotted`` that begins in ``directory``, or ""."""
         stem = os.path.join(directory, *dotted.split(".")) if dotted else directory
         for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
-            if path not in self._files:
-                self._files[path] = os.path.isfile(path)
-            if self._files[path]:
+            if path not in self._is_file:
+                self._is_file[path] = os.path.isfile(path)
+            if self._is_file[path]:
                 return path
         return ""
 
-    def _root(self, directory: str) -> str:
-        """Where the project of ``directory`` begins: the next folder up that says so, else the topmost package."""
-        if directory not in self._roots:
-            at = directory
-            while at not in self._tops and not any(os.path.exists(os.path.join(at, marker)) for marker in _MARKERS):
-                above = os.path.dirname(at)
-                if above == at:
-                    at = directory
-                    while os.path.isfile(os.path.join(at, "__init__.py")) and os.path.dirname(at) != at:
-                        at = os.path.dirname(at)
-                    break
-                at = above
-            self._roots[directory] = at
-        return self._roots[directory]
+    def _project_root(self, directory: str) -> str:
+        """Where the project of ``directory`` begins: the next folder up that has a marker, else the topmost package."""
+        if directory not in self._project_roots:
+            self._project_roots[directory] = self._find_project_root(directory)
+        return self._project_roots[directory]
+
+    def _find_project_root(self, directory: str) -> str:
+        folder = directory
+        while folder not in self._import_roots and not _has_root_marker(folder):
+            parent = os.path.dirname(folder)
+            if parent == folder:
+                return _topmost_package(directory)
+            folder = parent
+        return folder
+
+
+def _has_root_marker(folder: str) -> bool:
+    return any(os.path.exists(os.path.join(folder, marker)) for marker in _ROOT_MARKERS)
+
+
+def _topmost_package(folder: str) -> str:
+    """The folder that holds the package of ``folder``; ``folder`` itself if it is no package."""
+    while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return folder

@@ -9,21 +9,23 @@ from .calls import CallFrame
 from .handler_tables import registered_handlers
 from .libraries import background_work, brokers, error_handling, nosql, orm, registrations
 from .modules import Binding, ClassDefinition, imports_of
-from .try_and_with import NEXT, TryWithWalker, worst_ending
-from .values import UNKNOWN, Function, Operation, Value
+from .try_and_with import NEXT, TryWithWalker, join_endings
+from .values import ATTEMPT_NUMBER, UNKNOWN, Function, Operation, Value
 from .walk_state import HeldGuard, join_values, origins_of, taints_of
 
 _MAX_UNROLLED_ITEMS = 40
+"""How many rounds of a loop over functions are walked one by one."""
 
 
 class StatementWalker(TryWithWalker):
-    """Walks through statements. Each gives how it ends: "next", or how it leaves ("return", "raise", "loop")."""
+    """Walks through statements. Each method returns the ending: `NEXT`, or how the code leaves ("return", "raise",
+    "loop")."""
 
     def block(self, body: list[ast.stmt]) -> str:
         for node in body:
-            how = self.statement(node)
-            if how != NEXT:
-                return how
+            ending = self.statement(node)
+            if ending != NEXT:
+                return ending
         return NEXT
 
     def statement(self, node: ast.stmt) -> str:
@@ -31,10 +33,10 @@ class StatementWalker(TryWithWalker):
             case ast.Expr():
                 self._expression(node.value)
             case ast.Assign():
-                before = len(self.trace.ops)
+                start = len(self.trace.ops)
                 value = self.value(node.value)
-                if len(self.trace.ops) > before and background_work.is_forgotten(self, node):
-                    background_work.mark_handed_over(self, before, node.value)
+                if len(self.trace.ops) > start and background_work.is_forgotten(self, node):
+                    background_work.mark_handed_over(self, start, node.value)
                 for target in node.targets:
                     self.assign(target, value)
             case ast.AugAssign():
@@ -79,38 +81,40 @@ class StatementWalker(TryWithWalker):
     # -- simple statements
 
     def _expression(self, node: ast.expr) -> None:
-        inner = node.value if isinstance(node, ast.Await) else node
-        if isinstance(inner, ast.Yield):
-            self._yield(inner)
-        elif isinstance(inner, ast.YieldFrom):
-            self._yield_from(inner)
+        awaited = node.value if isinstance(node, ast.Await) else node
+        if isinstance(awaited, ast.Yield):
+            self._yield(awaited)
+        elif isinstance(awaited, ast.YieldFrom):
+            self._yield_from(awaited)
         else:
-            self.discarded = inner
-            before = len(self.trace.ops)
+            self.discarded_call = awaited
+            start = len(self.trace.ops)
             self.value(node)
-            if inner is node and len(self.trace.ops) > before and background_work.is_spawn(self, inner):
-                background_work.mark_handed_over(self, before, inner)
+            if awaited is node and len(self.trace.ops) > start and background_work.is_spawn(self, node):
+                background_work.mark_handed_over(self, start, node)
 
     def _yield(self, node: ast.Yield) -> None:
         self._yield_value(self.value(node.value) if node.value is not None else Value(literal=None))
 
     def _yield_from(self, node: ast.YieldFrom) -> None:
-        if (function := self.generator(node.value)) is not None:
+        if (function := self.find_generator(node.value)) is not None:
             self.walk_generator(function, self._yield_value)
         else:
             self._yield_value(self.element(self.value(node.value), node))
 
     def _yield_value(self, value: Value) -> bool:
         """Yield ``value`` to the caller. Returns whether the caller needs no more."""
-        if not self.stack:
+        if not self.call_stack:
             return False
-        frame = self.stack[-1]
+        frame = self.call_stack[-1]
         frame.yielded.append(value)
-        if frame.body is None:
+        if frame.on_yield is None:
             return False
-        body, frame.body = frame.body, None
-        frame.body = None if body(value) else body
-        return frame.body is None
+        on_yield, frame.on_yield = frame.on_yield, None  # what the caller does does not come back to it
+        needs_no_more = on_yield(value)
+        if not needs_no_more:
+            frame.on_yield = on_yield
+        return needs_no_more
 
     def evaluate_yield(self, node: ast.Yield) -> Value:
         self._yield(node)
@@ -120,19 +124,20 @@ class StatementWalker(TryWithWalker):
         self.scope.names[name] = self.value_of_import(self.module, binding)
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        at_top = not self.stack  # then its free names are the module's
+        scope = self.scope if self.call_stack else None  # of one at the top, the free names are the module's
         owner = self.scope.owner if self.scope.parent else None
-        function = Function(node, self.module, scope=None if at_top else self.scope, owner=owner)
+        function = Function(node, self.module, scope=scope, owner=owner)
         self.scope.names[node.name] = Value(text=node.name, function=function)
         self.visit_definition(function)
 
     def _define_class(self, node: ast.ClassDef) -> None:
-        known = self.module.classes.get(node.name)
-        cls = known if known is not None and known.node is node else ClassDefinition(node, self.module)
+        cls = self.module.classes.get(node.name)
+        if cls is None or cls.node is not node:  # not the module's own class of that name
+            cls = ClassDefinition(node, self.module)
         self.scope.names[node.name] = Value(text=node.name, cls=cls)
 
     def visit_definition(self, function: Function) -> None:
-        """A function was defined; the scan for consumers looks at its decorators."""
+        """Called for each function that is defined. The scan for consumers looks at its decorators."""
 
     def assign(self, target: ast.expr, value: Value) -> None:
         match target:
@@ -143,8 +148,8 @@ class StatementWalker(TryWithWalker):
                     and value.literal is not UNKNOWN
                     and not value.origin
                 ):
-                    value = replace(value, origin=ops)  # a flag that says which way it went
-                if value.instance is not None and not self.stack:
+                    value = replace(value, origin=ops)  # a flag: it tells which way the code went
+                if value.instance is not None and not self.call_stack:
                     value = self._share_module_object(name, value)
                 self.scope.names[name] = value if value.text != "?" else replace(value, text=name)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
@@ -154,11 +159,8 @@ class StatementWalker(TryWithWalker):
                     elif index < len(value.items) and value.tag in ("tuple", "list", "unpack"):
                         self.assign(part, value.items[index])
                     else:
-                        piece = replace(
-                            self.item(value, Value(text=str(index), literal=index)),
-                            tag=brokers.tag_of_unpacked(value, index),
-                        )
-                        self.assign(part, piece)
+                        item = self.item(value, Value(text=str(index), literal=index))
+                        self.assign(part, replace(item, tag=brokers.tag_of_unpacked(value, index)))
             case ast.Attribute():
                 self._set_attribute(target, value)
             case ast.Subscript():
@@ -175,14 +177,14 @@ class StatementWalker(TryWithWalker):
             case _:
                 pass
 
-    def _share_module_object(self, name: str, made: Value) -> Value:
-        """An object that a module's own code makes: for all who ask for that name, the same one."""
-        known = self.module.values.get(name)
-        if known is not None and known.instance is not None and made.instance is not None:
-            return known if known.instance.cls is made.instance.cls else made
-        if name in self.module.bindings and known is None:
-            self.module.values[name] = made
-        return made
+    def _share_module_object(self, name: str, value: Value) -> Value:
+        """The object that a module's own code makes for ``name``: the same one as for whoever imports that name."""
+        shared = self.module.values.get(name)
+        if shared is not None and shared.instance is not None and value.instance is not None:
+            return shared if shared.instance.cls is value.instance.cls else value
+        if name in self.module.bindings and shared is None:
+            self.module.values[name] = value
+        return value
 
     def _set_attribute(self, target: ast.Attribute, value: Value) -> None:
         base = self.value(target.value)
@@ -216,19 +218,19 @@ class StatementWalker(TryWithWalker):
 
     def _return(self, node: ast.Return) -> str:
         value = self.value(node.value) if node.value is not None else Value(text="None", literal=None)
-        if self.stack:
+        if self.call_stack:
             if ops := self._controlling_operations():
                 value = replace(value, origin=(*value.origin, *(op for op in ops if op not in value.origin)))
                 if value.literal is None or isinstance(value.literal, bool):
-                    value = replace(value, literal=UNKNOWN)
-            self.stack[-1].returned.append(value)
+                    value = replace(value, literal=UNKNOWN)  # an answer: the caller may test it
+            self.call_stack[-1].returned.append(value)
         return "return"
 
     def _controlling_operations(self) -> tuple[Operation, ...]:
-        """What decides, within this function, that we are here."""
-        frame = self.stack[-1] if self.stack else CallFrame(0, 0)
-        ops = [op for each in self.conditions[frame.conditions :] for op in each]
-        ops += [held.op for held in self.held[frame.held :] if held.until != "block"]
+        """The look-ups and claims whose outcome, within this function, leads here."""
+        frame = self.call_stack[-1] if self.call_stack else CallFrame(0, 0)
+        ops = [op for checks in self.conditions[frame.conditions_before :] for op in checks]
+        ops += [held.op for held in self.held[frame.held_before :] if held.until != "block"]
         return tuple(dict.fromkeys(ops))
 
     def _raise(self, node: ast.Raise) -> str:
@@ -244,23 +246,23 @@ class StatementWalker(TryWithWalker):
 
     def _if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> str:
         condition = self.value(test)
-        known = self._decide_test(test)
-        if known is not None:
-            return self.block(body if known else orelse)
+        outcome = self._decide_test(test)
+        if outcome is not None:
+            return self.block(body if outcome else orelse)
         return self._branches(condition, [body, orelse])
 
     def _decide_test(self, test: ast.expr) -> bool | None:
-        """Which way a test for an optional argument goes, where the call that brought us here says so."""
+        """The outcome of a test for an optional argument, where the call that is being walked decides it."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            inner = self._decide_test(test.operand)
-            return None if inner is None else not inner
+            outcome = self._decide_test(test.operand)
+            return None if outcome is None else not outcome
         name = test
         is_none = False
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Is | ast.IsNot):
             if not (isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None):
                 return None
             name, is_none = test.left, isinstance(test.ops[0], ast.Is)
-        if not isinstance(name, ast.Name) or len(self.stack) < 2:
+        if not isinstance(name, ast.Name) or len(self.call_stack) < 2:
             return None
         value = self.scope.names.get(name.id)
         if value is None or value.origin:
@@ -271,52 +273,51 @@ class StatementWalker(TryWithWalker):
 
     def _branches(self, condition: Value, arms: list[list[ast.stmt]]) -> str:
         """Walk each arm on its own, then go on with what any of them may have left."""
-        number = self.number()
-        before = dict(self.scope.names)
-        outer, held = self.arms, len(self.held)
-        ends: list[str] = []
+        branch = self.number()
+        names_before = dict(self.scope.names)
+        held_before, epoch_before = len(self.held), self.epoch
+        endings: list[str] = []
         states: list[dict[str, Value]] = []
-        kept: list[list[HeldGuard]] = []
-        epoch, epochs = self.epoch, []
-        for index, arm in enumerate(arms):
-            self.scope.names = dict(before)
-            self.epoch = epoch
-            self.arms = (*outer, (number, index))
+        held_after: list[list[HeldGuard]] = []
+        epochs: list[int] = []
+        for number, arm in enumerate(arms):
+            self.scope.names = dict(names_before)
+            self.epoch = epoch_before
             self.conditions.append(condition.origin)
-            how = self.block(arm)
+            with self.at(self.position.in_arm(branch, number)):
+                ending = self.block(arm)
             self.conditions.pop()
-            ends.append(how)
-            if how == NEXT:
+            endings.append(ending)
+            if ending == NEXT:
                 states.append(self.scope.names)
-                kept.append(self.held[held:])
+                held_after.append(self.held[held_before:])
                 epochs.append(self.epoch)
             else:
-                self.trace.exits[number, index] = (how, self.frames[-1])
-            del self.held[held:]
-        self.arms = outer
-        self.epoch = max(epochs, default=epoch)  # a commit on a way that leaves is not one for those that stay
-        self.scope.names = self.merge_names(before, states, condition)
-        leaving = [how for how in ends if how != NEXT]
+                self.trace.exits[branch, number] = (ending, self.position.frames[-1])
+            del self.held[held_before:]
+        self.epoch = max(epochs, default=epoch_before)  # a commit in an arm that leaves does not count for the others
+        self.scope.names = self.merge_names(names_before, states, condition)
         if not states:
-            return worst_ending(ends)
-        if leaving:
-            self.hold(condition.origin, "raise" if all(each == "raise" for each in leaving) else "function")
+            return join_endings(endings)
+        if len(states) < len(arms):  # those that go on passed the test that made others leave
+            all_raise = all(ending in (NEXT, "raise") for ending in endings)
+            self.hold(condition.origin, "raise" if all_raise else "function")
         if len(states) == 1:
-            self.held.extend(kept[0])
+            self.held.extend(held_after[0])
         return NEXT
 
     def _match(self, node: ast.Match) -> str:
         subject = self.value(node.subject)
         arms = []
         for case in node.cases:
-            for each in ast.walk(case.pattern):
-                name = getattr(each, "name", None) if isinstance(each, ast.MatchAs | ast.MatchStar) else None
+            for pattern in ast.walk(case.pattern):
+                name = pattern.name if isinstance(pattern, ast.MatchAs | ast.MatchStar) else None
                 if name:
                     self.scope.names[name] = Value(text=name, taint=subject.taint)
             arms.append(case.body)
         last = node.cases[-1]
         if not (isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None and last.guard is None):
-            arms.append([])
+            arms.append([])  # no `case _:`, so no arm may match
         return self._branches(subject, arms)
 
     # -- loops
@@ -330,73 +331,73 @@ class StatementWalker(TryWithWalker):
             and 1 < len(iterable.items) <= _MAX_UNROLLED_ITEMS
             and any(map(_holds_functions, iterable.items))
         ):
-            for each in iterable.items:  # a table of handlers, registered one by one
-                self.assign(node.target, each)
-                self._loop(node.body, [], False)
+            for item in iterable.items:  # a table of handlers, registered one by one
+                self.assign(node.target, item)
+                self._loop(node.body, [], retry=False)
             return NEXT
         retry = error_handling.is_retry_loop(node, iterable)
         item = self.element(iterable, node.iter)
         if retry:
-            item = replace(item, taint=item.taint | {"attempt:the attempt's number"})
+            item = replace(item, taint=item.taint | {ATTEMPT_NUMBER})
         self.assign(node.target, item)
         self.conditions.append(orm.conditions_of_filter(iterable, item))
-        how = self._loop(node.body, node.orelse, retry)
+        ending = self._loop(node.body, node.orelse, retry=retry)
         self.conditions.pop()
-        return how
+        return ending
 
     def _evaluate_iterable(self, node: ast.For | ast.AsyncFor) -> Value | None:
-        """What a loop goes over; None where it was gone through already, at the yield of a generator of the project."""
-        function = self.generator(node.iter)
+        """What a loop iterates over. None if its body was walked already, at the yield of the project's generator."""
+        function = self.find_generator(node.iter)
         if function is None:
             return self.value(node.iter)
-        gone_through = False
+        was_walked = False
 
-        def body(yielded: Value) -> bool:
-            nonlocal gone_through
-            if not gone_through and (
-                yielded.taint or yielded.origin
-            ):  # a message, not `yield None` while there is none
-                gone_through = True
+        def walk_body(yielded: Value) -> bool:
+            nonlocal was_walked
+            is_message = yielded.taint or yielded.origin  # not `yield None` while there is none
+            if is_message and not was_walked:
+                was_walked = True
                 self.assign(node.target, yielded)
-                self._loop(node.body, node.orelse, False)
-            return gone_through
+                self._loop(node.body, node.orelse, retry=False)
+            return was_walked
 
-        iterable = self.walk_generator(function, body)
-        return None if gone_through else iterable
+        iterable = self.walk_generator(function, walk_body)
+        return None if was_walked else iterable
 
     def _while(self, node: ast.While) -> str:
         test = self.value(node.test)
         retry = error_handling.is_retry_loop(node, test)
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
-        how = self._loop(node.body, node.orelse, retry)
-        breaks = any(isinstance(each, ast.Break) for each in ast.walk(node))
-        return "return" if forever and not breaks and how == NEXT and self.stack else how
+        ending = self._loop(node.body, node.orelse, retry=retry)
+        breaks = any(isinstance(child, ast.Break) for child in ast.walk(node))
+        return "return" if forever and not breaks and ending == NEXT and self.call_stack else ending
 
-    def _loop(self, body: list[ast.stmt], orelse: list[ast.stmt], retry: bool) -> str:
-        outer, held = self.loops, len(self.held)
-        before = dict(self.scope.names)
-        self.loops = (*outer, self.number())
-        self.retrying += retry
-        how = self.block(body)
-        self.retrying -= retry
-        self.loops = outer
-        leaving = [each for each in self.held[held:] if each.until == "raise" and retry]
-        del self.held[held:]
-        self.held.extend(leaving)
-        for name, value in before.items():
+    def _loop(self, body: list[ast.stmt], orelse: list[ast.stmt], *, retry: bool) -> str:
+        """Walk once through a loop's body. A loop that retries runs to its end once; any other may run no round at all,
+        so what holds and how it ends inside says nothing of what follows."""
+        held_before = len(self.held)
+        names_before = dict(self.scope.names)
+        position = self.position.in_loop(self.number())
+        with self.at(replace(position, retrying=True) if retry else position):
+            ending = self.block(body)
+        held_inside = self.held[held_before:]
+        del self.held[held_before:]
+        if retry:
+            self.held.extend(held for held in held_inside if held.until == "raise")
+        for name, value in names_before.items():
             if self.scope.names.get(name) is not value and name in self.scope.names:
                 self.scope.names[name] = join_values([self.scope.names[name], value], name)
         if orelse:
             self.block(orelse)
-        return how if how in ("return", "raise") and retry else NEXT
+        return ending if ending in ("return", "raise") and retry else NEXT
 
     def element(self, iterable: Value, node: ast.AST) -> Value:
-        """One of what a loop goes over; looping over a source of messages receives."""
+        """The value of a loop's variable. To loop over a source of messages is to receive one."""
         received = brokers.receive_by_iteration(self, iterable, node)
         if received is not None:
             return received
-        if iterable.home is not None and not iterable.items and (filled := registered_handlers(self, iterable)):
-            return join_values(filled, self.text(iterable.text, "[]"))
+        if iterable.home is not None and not iterable.items and (handlers := registered_handlers(self, iterable)):
+            return join_values(handlers, self.text(iterable.text, "[]"))
         if iterable.items and iterable.tag in ("list", "tuple", "set", "generator", "one of"):
             return join_values(iterable.items, self.text(iterable.text, "[]"))
         if iterable.fields is not None and iterable.tag == "dict.items":
@@ -407,5 +408,6 @@ class StatementWalker(TryWithWalker):
 
 
 def _holds_functions(value: Value) -> bool:
+    """Whether an item of a sequence is a function, an object or a module of the project, or a tuple with one."""
     parts = (value, *value.items)
-    return any(each.function is not None or each.instance is not None or each.module is not None for each in parts)
+    return any(part.function is not None or part.instance is not None or part.module is not None for part in parts)

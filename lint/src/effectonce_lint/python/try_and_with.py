@@ -9,19 +9,20 @@ from dataclasses import replace
 
 from effectonce_lint.word_lists import word_set
 
-from .calls import CallFrame, CallWalker, InTransaction, UnderGuard
+from .calls import CallFrame, CallWalker
 from .libraries import error_handling, guards
-from .values import UNKNOWN, ExceptBlock, Function, Operation, Scope, Value
+from .values import ATTEMPT_NUMBER, UNKNOWN, ExceptBlock, Function, Operation, Value
 from .walk_state import join_values, origins_of, taints_of
 
 NEXT = "next"
+"""The ending of code that goes on with the statement after it."""
 _VIOLATIONS = word_set(
     "IntegrityError UniqueViolation UniqueViolationError DuplicateKeyError DuplicateKey ConditionalCheckFailed"
     " ConditionalCheckFailedException ClientError AlreadyExists AlreadyExistsError FileExistsError Conflict"
     " DuplicateEntry ConstraintError NotUniqueError UniqueConstraintError ItemAlreadyExists BulkWriteError"
     " TransactionCanceledException"
 )
-"""Errors that say: it was there already."""
+"""Errors of a violated constraint: what was inserted is there already."""
 _BROAD = word_set(
     "Exception BaseException builtins.Exception builtins.BaseException requests.RequestException httpx.HTTPError"
     " requests.exceptions.RequestException httpx.RequestError aiohttp.ClientError stripe.StripeError"
@@ -29,112 +30,104 @@ _BROAD = word_set(
     " sqlite3.Error sqlalchemy.exc.SQLAlchemyError redis.RedisError redis.exceptions.RedisError django.db.Error"
     " django.db.DatabaseError pymongo.errors.PyMongoError asyncpg.PostgresError twilio.base.exceptions.TwilioException"
 )
-"""Errors that mean "whatever goes wrong": of everything, or of one library."""
+"""Errors that stand for whatever goes wrong, anywhere or in one library."""
 
 
 class TryWithWalker(CallWalker):
-    """Walks through `try` and `with`. Each gives how it ends: "next", or how it leaves ("return", "raise", "loop")."""
+    """Walks through `try` and `with`. Each method returns the ending: `NEXT`, or how the code leaves ("return",
+    "raise", "loop")."""
 
     # -- errors
 
     def walk_try(self, node: ast.Try | ast.TryStar) -> str:
         number = self.number()
-        names = [self._caught_names(handler) for handler in node.handlers]
-        catches = any(each.rpartition(".")[2] in _VIOLATIONS for caught in names for each in caught)
-        before = dict(self.scope.names)
-        outer, held, ops = self.tries, len(self.held), len(self.trace.ops)
-        self.tries = (*outer, number)
-        if catches:
-            self.unique_tries.append(number)
-        how = self.block(node.body)
-        if catches:
-            self.unique_tries.remove(number)
-        self.tries = outer
-        claims = [op for op in self.trace.ops[ops:] if op.kind == "claim" and op.atomic]
-        body_names = self.scope.names
-        inside = self.held[held:]
-        if how == NEXT and node.orelse:
-            outer_arms, self.arms = self.arms, (*self.arms, (number, 0))  # not for those that come by a handler
-            how = self.block(node.orelse)
-            self.arms = outer_arms
-            if how != NEXT:
-                self.trace.exits[number, 0] = (how, self.frames[-1])
-            body_names = self.scope.names
-            inside = self.held[held:]
-        states = [body_names] if how == NEXT else []
-        ends = [how]
-        epoch, epochs = self.epoch, [self.epoch]
-        all_leave = True
-        for handler, caught in zip(node.handlers, names, strict=True):
-            del self.held[held:]
-            self.scope.names = {**before, **{k: v for k, v in body_names.items() if k not in before}}
-            self.epoch = epoch
-            end = self._walk_except(handler, caught, number, tuple(claims))
-            ends.append(end)
-            if end == NEXT:
+        caught = [self._caught_names(handler) for handler in node.handlers]
+        names_before = dict(self.scope.names)
+        held_before, ops_before = len(self.held), len(self.trace.ops)
+        ending = self._walk_try_body(node.body, number, catches_violation=any(map(_name_violation, caught)))
+        claims = tuple(op for op in self.trace.ops[ops_before:] if op.kind == "claim" and op.atomic)
+        if ending == NEXT and node.orelse:
+            with self.at(self.position.in_arm(number, 0)):  # a run that comes by a handler skips it
+                ending = self.block(node.orelse)
+            if ending != NEXT:
+                self.trace.exits[number, 0] = (ending, self.position.frames[-1])
+        names_after_body, held_in_body, epoch_after_body = self.scope.names, self.held[held_before:], self.epoch
+        endings, epochs = [ending], [epoch_after_body]
+        states = [names_after_body] if ending == NEXT else []
+        duplicates_leave = True
+        for handler, names in zip(node.handlers, caught, strict=True):
+            del self.held[held_before:]
+            self.scope.names = {**names_after_body, **names_before}
+            self.epoch = epoch_after_body
+            handler_ending = self._walk_except(handler, names, number, claims)
+            endings.append(handler_ending)
+            if handler_ending == NEXT:
                 states.append(self.scope.names)
                 epochs.append(self.epoch)
-            if any(each.rpartition(".")[2] in _VIOLATIONS for each in caught) or not claims:
-                all_leave = all_leave and end != NEXT
+                if _name_violation(names) or not claims:
+                    duplicates_leave = False
         self.epoch = max(epochs)
-        del self.held[held:]
-        if all_leave or not node.handlers:
-            self.held.extend(inside)
-        else:
-            self.held.extend(each for each in inside if each.op not in claims)
-        control = Value(origin=tuple(claims))
-        self.scope.names = self.merge_names(before, states, control) if states else body_names
+        del self.held[held_before:]
+        # a claim in the body guards what follows only if a duplicate, which comes by the handler, does not get there
+        self.held.extend(held for held in held_in_body if duplicates_leave or held.op not in claims)
+        which_way = Value(origin=claims)
+        self.scope.names = self.merge_names(names_before, states, which_way) if states else names_after_body
         if node.finalbody:
-            final, self.final = self.final, True
-            last = self.block(node.finalbody)
-            self.final = final
-            if last != NEXT:
-                return last
-        return NEXT if NEXT in ends else worst_ending(ends)
+            with self.at(replace(self.position, in_finally=True)):
+                final_ending = self.block(node.finalbody)
+            if final_ending != NEXT:
+                return final_ending
+        return NEXT if NEXT in endings else join_endings(endings)
+
+    def _walk_try_body(self, body: list[ast.stmt], number: int, *, catches_violation: bool) -> str:
+        if catches_violation:
+            self.unique_tries.append(number)
+        with self.at(self.position.in_try(number)):
+            ending = self.block(body)
+        if catches_violation:
+            self.unique_tries.remove(number)
+        return ending
 
     def _caught_names(self, handler: ast.ExceptHandler) -> tuple[str, ...]:
+        """The names of the errors that a handler catches: dotted where they are outside the project."""
         if handler.type is None:
             return ("BaseException",)
         value = self.value(handler.type)
-        parts = value.items or (value,)
-        return tuple(each.ref or (each.cls.name if each.cls else each.text) for each in parts)
+        errors = value.items or (value,)
+        return tuple(error.ref or (error.cls.name if error.cls else error.text) for error in errors)
 
     def _walk_except(
-        self, handler: ast.ExceptHandler, caught: tuple[str, ...], body: int, claims: tuple[Operation, ...]
+        self, handler: ast.ExceptHandler, caught: tuple[str, ...], try_number: int, claims: tuple[Operation, ...]
     ) -> str:
         number = self.number()
-        outer, arms = self.handlers, self.arms
-        self.handlers = (*outer, number)
-        self.arms = (*arms, (number, 0))
         if handler.name:
             self.scope.names[handler.name] = Value(text=handler.name)
-        violated = any(each.rpartition(".")[2] in _VIOLATIONS for each in caught)
-        self.conditions.append(claims if violated else ())
         start = len(self.trace.ops)
-        how = self.block(handler.body)
+        self.conditions.append(claims if _name_violation(caught) else ())
+        with self.at(self.position.in_handler(number)):
+            ending = self.block(handler.body)
         self.conditions.pop()
-        self.handlers, self.arms = outer, arms
-        if how != NEXT:
-            self.trace.exits[number, 0] = (how, self.frames[-1])
+        if ending != NEXT:
+            self.trace.exits[number, 0] = (ending, self.position.frames[-1])
         if not self.muted:
-            done = self.trace.ops[start:]
+            ops = self.trace.ops[start:]
             self.trace.handlers.append(
                 ExceptBlock(
                     number,
-                    body,
+                    try_number,
                     self.place(handler.type or handler),
-                    any(each in _BROAD for each in caught),
+                    any(name in _BROAD for name in caught),
                     caught,
-                    how=how,
-                    raises=how == "raise" or any(op.kind in ("raise", "retry", "nack") for op in done),
+                    ending=ending,
+                    raises=ending == "raise" or any(op.kind in ("raise", "retry", "nack") for op in ops),
                     returns_failure=error_handling.returns_failure(handler.body),
-                    says_false=error_handling.returns_false(handler.body),
-                    depth=len(self.frames),
-                    trivial=all(op.kind in ("ack", "commit", "rollback", "wait") for op in done)
+                    returns_false=error_handling.returns_false(handler.body),
+                    depth=len(self.position.frames),
+                    trivial=all(op.kind in ("ack", "commit", "rollback", "wait") for op in ops)
                     and error_handling.only_reports(handler.body),
                 )
             )
-        return how
+        return ending
 
     # -- contexts
 
@@ -143,31 +136,31 @@ class TryWithWalker(CallWalker):
             return self.block(body)
         item, *rest = items
         call = item.context_expr.value if isinstance(item.context_expr, ast.Await) else item.context_expr
-        if isinstance(call, ast.Call) and (function := self.generator(call)) is not None:
+        if isinstance(call, ast.Call) and (function := self.find_generator(call)) is not None:
             return self._enter_generator_manager(item, function, lambda: self.walk_with(rest, body))
         value = self.value(item.context_expr)
         if value.instance is not None and not value.tag:
             return self._enter_object_manager(item, value, lambda: self.walk_with(rest, body))
         return self._enter_library_manager(item, value, lambda: self.walk_with(rest, body))
 
-    def _enter_generator_manager(self, item: ast.withitem, function: Function, inner: Callable[[], str]) -> str:
-        """A context manager of the project: its code up to the yield, then the body, then the rest."""
-        ends: list[str] = []
+    def _enter_generator_manager(self, item: ast.withitem, function: Function, walk_body: Callable[[], str]) -> str:
+        """Walk through a `@contextmanager` of the project: its code up to the yield, then the body, then the rest."""
+        endings: list[str] = []
 
-        def body(yielded: Value) -> bool:
+        def enter(yielded: Value) -> bool:
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, yielded)
             elif yielded.origin:
                 self.hold(yielded.origin, "function")
-            ends.append(inner())
+            endings.append(walk_body())
             return True
 
-        self.walk_generator(function, body)
-        return ends[0] if ends else NEXT
+        self.walk_generator(function, enter)
+        return endings[0] if endings else NEXT
 
-    def generator(self, node: ast.expr) -> Function | None:
-        """The generator of the project that is called, if it is one, with its arguments: it runs as its caller asks
-        for what it yields. Also that of an object that can be looped over."""
+    def find_generator(self, node: ast.expr) -> Function | None:
+        """The generator of the project that `for` or `with` runs, with its arguments bound: the one that ``node``
+        calls, or the ``__iter__`` of the object that it is. None if it is neither."""
         if not isinstance(node, ast.Call):
             with self.quietly():
                 return self._iterator_of(self.value(node)) if isinstance(node, ast.Name | ast.Attribute) else None
@@ -177,10 +170,10 @@ class TryWithWalker(CallWalker):
             return self._iterator_of(self.value(node))
         if target.function is None or not self._is_enterable_generator(target.function):
             return None
-        args = tuple(self.value(each) for each in node.args)
-        keywords = {each.arg: self.value(each.value) for each in node.keywords if each.arg}
-        given = target.function
-        return replace(given, bound=(*given.bound, *args), bound_names={**given.bound_names, **keywords})
+        function = target.function
+        args = tuple(self.value(argument) for argument in node.args)
+        keywords = {keyword.arg: self.value(keyword.value) for keyword in node.keywords if keyword.arg}
+        return replace(function, bound=(*function.bound, *args), bound_names={**function.bound_names, **keywords})
 
     def _iterator_of(self, value: Value) -> Function | None:
         for name in ("__iter__", "__aiter__") if value.instance is not None and not value.tag else ():
@@ -191,35 +184,33 @@ class TryWithWalker(CallWalker):
         return None
 
     def _is_enterable_generator(self, function: Function) -> bool:
-        """Whether it is a generator that can be entered here."""
-        return _is_generator(function.node) and function.node not in self.active and len(self.active) < self.deepest
+        """Whether a function is a generator that can be walked here."""
+        return _is_generator(function.node) and self.can_enter(function)
 
-    def walk_generator(self, function: Function, body: Callable[[Value], bool]) -> Value:
-        """Walk through a generator, and at a yield through ``body``, which is its caller's code; once it says that it
-        has been through, no more. Gives what was yielded."""
-        caller = self.scope
-        outer = self.stack[-1] if self.stack else None
+    def walk_generator(self, function: Function, on_yield: Callable[[Value], bool]) -> Value:
+        """Walk through a generator, and through ``on_yield`` with each value that it yields, until that returns True.
 
-        def back_at_caller(yielded: Value) -> bool:
-            with self.in_scope(caller):
-                self.stack.append(outer or CallFrame(0, 0))
-                done = body(yielded)
-                self.stack.pop()
-            return done
+        ``on_yield`` is the code of the caller, so it runs in the caller's scope and frame. Returns what was yielded.
+        """
+        caller_scope = self.scope
+        caller_frame = self.call_stack[-1] if self.call_stack else CallFrame(0, 0)
 
-        frame = CallFrame(len(self.held), len(self.conditions), body=back_at_caller)
-        self.active.append(function.node)
-        self.stack.append(frame)
-        with self.in_scope(Scope(function.module, function.scope, function.owner)):
+        def resume_caller(yielded: Value) -> bool:
+            with self.in_scope(caller_scope):
+                self.call_stack.append(caller_frame)
+                needs_no_more = on_yield(yielded)
+                self.call_stack.pop()
+            return needs_no_more
+
+        frame = CallFrame(len(self.held), len(self.conditions), on_yield=resume_caller)
+        with self.in_frame(function, frame):
             self.parameters(function, function.bound, function.bound_names)
             assert not isinstance(function.node, ast.Lambda)
             self.block(function.node.body)
-        self.stack.pop()
-        self.active.pop()
         return Value(tag="generator", items=tuple(frame.yielded), taint=taints_of(*frame.yielded))
 
-    def _enter_object_manager(self, item: ast.withitem, value: Value, inner: Callable[[], str]) -> str:
-        """An object of the project as a context manager."""
+    def _enter_object_manager(self, item: ast.withitem, value: Value, walk_body: Callable[[], str]) -> str:
+        """Walk through an object of the project as a context manager: its ``__enter__``, the body, its ``__exit__``."""
         assert value.instance is not None
         for enter, leave in (("__enter__", "__exit__"), ("__aenter__", "__aexit__")):
             method = self.member(value, value.instance.cls, enter)
@@ -230,63 +221,70 @@ class TryWithWalker(CallWalker):
                 self.assign(item.optional_vars, entered if entered.is_known() or entered.origin else value)
             elif entered.origin:
                 self.hold(entered.origin, "function")
-            how = inner()
-            closing = self.member(value, value.instance.cls, leave)
-            if closing is not None and closing.function is not None:
-                self.invoke(closing.function, (), {}, item.context_expr)
-            return how
-        return self._enter_library_manager(item, value, inner)
+            ending = walk_body()
+            exit_method = self.member(value, value.instance.cls, leave)
+            if exit_method is not None and exit_method.function is not None:
+                self.invoke(exit_method.function, (), {}, item.context_expr)
+            return ending
+        return self._enter_library_manager(item, value, walk_body)
 
-    def _enter_library_manager(self, item: ast.withitem, value: Value, inner: Callable[[], str]) -> str:
+    def _enter_library_manager(self, item: ast.withitem, value: Value, walk_body: Callable[[], str]) -> str:
+        """Walk through the body of a library's context manager, with what that stands for: a guard, a transaction, a
+        lock, a retry."""
         entered = self.value_of_enter(value)
         guard = guards.guard_of_context(self, item, value)
         if item.optional_vars is not None:
             self.assign(item.optional_vars, replace(entered, origin=(guard,)) if guard is not None else entered)
         if guard is not None and item.optional_vars is None:
-            with UnderGuard(self, guard):
-                return inner()
+            with self.under_guard(guard):
+                return walk_body()
         if value.tag.startswith("tx") or (not value.tag and guards.is_transaction_by_name(value)):
             with self.in_transaction("block"):
-                return inner()
+                return walk_body()
         if value.tag in ("sql.conn", "sql.session"):
             with self.in_transaction("connection"):
-                return inner()
+                return walk_body()
         if value.tag in ("lock", "process.lock") or guards.is_lock_by_name(value):
-            self.locks += 1
-            try:
-                return inner()
-            finally:
-                self.locks -= 1
-        if value.tag == "retry.attempt" or "attempt:the attempt's number" in value.taint:
-            self.retrying += 1
-            try:
-                return inner()
-            finally:
-                self.retrying -= 1
+            with self.at(replace(self.position, locks=self.position.locks + 1)):
+                return walk_body()
+        if value.tag == "retry.attempt" or ATTEMPT_NUMBER in value.taint:
+            with self.at(replace(self.position, retrying=True)):
+                return walk_body()
         if value.tag == "suppress":
-            return self._walk_suppress(item, inner)
+            return self._walk_suppress(item, walk_body)
         if value.tag in ("message.process", "executor", "task.group"):
-            how = inner()
+            ending = walk_body()
             self.emit("ack" if value.tag == "message.process" else "wait", item.context_expr, text=value.tag)
-            return how
-        return inner()
+            return ending
+        return walk_body()
 
-    def _walk_suppress(self, item: ast.withitem, inner: Callable[[], str]) -> str:
-        number = self.number()
-        self.tries = (*self.tries, number)
-        inner()
-        self.tries = self.tries[:-1]
+    def _walk_suppress(self, item: ast.withitem, walk_body: Callable[[], str]) -> str:
+        """Walk through `with suppress(…):` as through a `try` whose handler does nothing."""
+        try_number = self.number()
+        with self.at(self.position.in_try(try_number)):
+            walk_body()
         call = item.context_expr
-        caught = tuple(self.value(each).ref for each in call.args) if isinstance(call, ast.Call) else ()
+        caught = tuple(self.value(error).ref for error in call.args) if isinstance(call, ast.Call) else ()
         if not self.muted:
-            broad = any(each in _BROAD for each in caught)
             self.trace.handlers.append(
-                ExceptBlock(self.number(), number, self.place(call), broad, caught, NEXT, False, False, False, 0, True)
+                ExceptBlock(
+                    self.number(),
+                    try_number,
+                    self.place(call),
+                    any(name in _BROAD for name in caught),
+                    caught,
+                    ending=NEXT,
+                    raises=False,
+                    returns_failure=False,
+                    returns_false=False,
+                    depth=0,
+                    trivial=True,
+                )
             )
         return NEXT
 
     def value_of_enter(self, value: Value) -> Value:
-        """What `as` names: as a rule the manager itself."""
+        """The value that `with … as` binds: as a rule the manager itself."""
         if value.tag in ("tx.conn", "tx.session"):
             return replace(value, tag="sql.conn" if value.tag == "tx.conn" else "sql.session")
         if value.tag == "tx":
@@ -295,11 +293,10 @@ class TryWithWalker(CallWalker):
             return value.items[0]
         return value
 
-    def in_transaction(self, kind: str) -> InTransaction:
-        return InTransaction(self, kind)
-
     @staticmethod
     def merge_names(before: dict[str, Value], states: list[dict[str, Value]], condition: Value) -> dict[str, Value]:
+        """The names after a branch whose arms left ``states``. A name whose literal differs between them tells which
+        arm was taken, so it depends on ``condition``."""
         if not states:
             return before
         if len(states) == 1:
@@ -322,18 +319,23 @@ class TryWithWalker(CallWalker):
     def assign(self, target: ast.expr, value: Value) -> None: ...
 
 
-def worst_ending(ends: list[str]) -> str:
-    """How a statement leaves of which no way goes on."""
-    return next((how for how in ends if how != "raise"), "raise")
+def join_endings(endings: list[str]) -> str:
+    """How a statement ends all of whose ways leave: with "raise" only if all of them raise."""
+    return next((ending for ending in endings if ending != "raise"), "raise")
 
 
-def _is_generator(node: ast.AST) -> bool:
-    """Whether a function is a generator."""
-    todo = list(getattr(node, "body", ())) if not isinstance(node, ast.Lambda) else []
+def _name_violation(caught: tuple[str, ...]) -> bool:
+    """Whether one of the names of caught errors is that of a violated constraint."""
+    return any(name.rpartition(".")[2] in _VIOLATIONS for name in caught)
+
+
+def _is_generator(function: ast.AST) -> bool:
+    """Whether a function is a generator: whether it yields itself, and not only a function inside it."""
+    todo = list(getattr(function, "body", ())) if not isinstance(function, ast.Lambda) else []
     while todo:
-        each = todo.pop()
-        if isinstance(each, ast.Yield | ast.YieldFrom):
+        node = todo.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
             return True
-        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            todo.extend(ast.iter_child_nodes(each))
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
     return False

@@ -14,20 +14,25 @@ if TYPE_CHECKING:
 NOTHING: Final = frozenset[str]()
 UNKNOWN: Final = object()
 """The literal of a value that is none."""
+ATTEMPT_NUMBER: Final = "attempt:the attempt's number"
+"""The taint of the variable of a retry loop."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """The names of one function's run, over those of the functions around it."""
+    """The local names of a function that is being walked."""
 
     module: Module
     parent: Scope | None = None
+    """The scope of the function around it."""
     owner: ClassDefinition | None = None
+    """The class whose method or body it is."""
     names: dict[str, Value] = field(default_factory=dict)
 
     def find(self, name: str) -> Value | None:
+        """The value of a name, here or in a function around; None if it is not local."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -38,19 +43,23 @@ class Scope:
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """A function of the project, with what it closes over and what it is bound to."""
+    """A function of the project."""
 
     node: FunctionNode
     module: Module
     scope: Scope | None = None
+    """The scope in which it was defined; None at the top of a module."""
     owner: ClassDefinition | None = None
+    """The class whose method it is."""
     receiver: Value | None = None
+    """The object that a method is bound to."""
     bound: tuple[Value, ...] = ()
+    """Arguments that are bound already: `partial(charge, gateway)`."""
     bound_names: dict[str, Value] = field(default_factory=dict)
     guard: Operation | None = None
-    """Set where the function was wrapped by something that dedups: `idempotency.wrap(store, charge)`."""
+    """The guard that it was wrapped by: `idempotency.wrap(store, charge)`."""
     layer: int = 0
-    """How many of its decorators, from the outermost, were already applied."""
+    """How many of its decorators, from the outermost, were applied already."""
 
     @property
     def name(self) -> str:
@@ -63,21 +72,27 @@ class Function:
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """An object of a class of the project, and what it was made with."""
+    """An object of a class of the project."""
 
     cls: ClassDefinition
     arguments: tuple[Value, ...] = ()
+    """The positional arguments that it was made with."""
     keywords: dict[str, Value] = field(default_factory=dict)
+    """The keyword arguments that it was made with."""
     attributes: dict[str, Value] = field(default_factory=dict)
+    """Its attributes, as far as they were set or asked for."""
 
 
 @dataclass(slots=True, eq=False)
 class Value:
     """What is known about a value.
 
-    - ``text``: how it was come by, in one notation; two values with the same text are taken for the same;
-    - ``tag``: which library object it is ("redis", "pika.channel"), ``ref``: its dotted name outside the project;
-    - ``base`` and ``attr``: what it is an attribute of; ``home``: of a container, the module that it is a name of;
+    - ``text``: the expression that it came from, normalized; values with the same text are taken for the same;
+    - ``tag``: which library object it is ("redis", "pika.channel"); ``ref``: its dotted name outside the project;
+    - ``base`` and ``attr``: the value that it is an attribute of, and the attribute's name;
+    - ``home``: of a container that is a global, its module;
+    - ``items``: of a sequence, its items; of tag "one of", the values that it may be; of a call, its arguments;
+    - ``fields``: of a dict, its values by key; of a call, its keyword arguments;
     - ``taint``: where it comes from: "message", "payload", "field:NAME", "unstable:WHAT", "attempt:WHAT", "digest";
     - ``origin``: the reads and claims that it depends on.
     """
@@ -122,19 +137,22 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Effect:
-    """Something that shows outside, and shows twice if it is done twice."""
+    """A change that is visible outside the consumer, and happens twice if the message is handled twice."""
 
     category: str
     """payment, mail, message (SMS, chat, push), http, publish, enqueue, insert, increment, counter, append, call."""
     what: str
-    """For a person, after "it": "charges a card"."""
+    """The words for it in a message, after "it": "charges a card"."""
     provider: str = ""
-    """Named where its API takes an idempotency key."""
+    """The name of a provider whose API takes an idempotency key."""
     takes_key: str = ""
-    """How that key is passed: an argument's name, or a header's."""
+    """The argument or header that takes this key."""
     key: Value | None = None
+    """The key that is passed."""
     key_given: bool = False
+    """Whether a key is passed, also where its value is out of sight."""
     sure: bool = True
+    """False: only its name says that it is an effect."""
     names_at_hand: tuple[str, ...] = ()
     """Parameters and locals of the consumer that hold a part of the message, for a fix to use."""
 
@@ -145,7 +163,7 @@ class Effect:
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One thing that a consumer does, where, and under what.
+    """One thing that a consumer does: what it is, where it stands, and what holds there.
 
     Kinds: ``effect``; ``write`` (to a database, harmless when repeated); ``read`` (a look-up that may be a check);
     ``claim`` (an atomic first-one-wins); ``mark`` (writes a dedup record); ``unmark``; ``ack``; ``nack``; ``retry``;
@@ -160,56 +178,67 @@ class Operation:
     store: str = ""
     """Where a read, claim or mark is kept: redis, sql, orm, entity, memory, dynamo, mongo, cache, opaque, tool."""
     location: str = ""
-    """The table, key or set; what pairs a check with its record."""
+    """The table, key or set. A check and the record that it looks for have the same."""
     key: Value | None = None
+    """What is looked up, recorded or sent under."""
     columns: tuple[str, ...] = ()
+    """The columns that a statement names."""
     atomic: bool = False
-    """A mark that fails or says so if it is there; a claim once its answer is looked at."""
+    """A mark that fails, or says so, if the record exists: a claim once the code looks at the answer."""
     ignored_conflict: bool = False
-    """An insert that does nothing, silently, if the row is there."""
+    """An insert that does nothing, and says nothing, if the row exists."""
     expires: bool | None = None
-    """Whether the record goes away by itself; None where that is not known or not the store's way."""
+    """Whether the record expires. None: that is not known, or this store has no expiry."""
     seconds: float | None = None
+    """After how long it expires."""
     locked: bool = False
+    """A read that locks what it reads: `SELECT … FOR UPDATE`."""
     dedup: bool = False
-    """By its name it is there to dedup (a table `processed_messages`, a key `seen:…`)."""
+    """Its name says that it is there to dedup: a table `processed_messages`, a key `seen:…`."""
     node: ast.AST | None = None
     module: Module | None = None
-    # where in the walk
+    # where in the walk: see `Position`
     seq: int = 0
+    """Its number in the order of the walk."""
     frames: tuple[int, ...] = ()
     trail: tuple[str, ...] = ()
     arms: tuple[tuple[int, int], ...] = ()
     guards: tuple[Operation, ...] = ()
+    """The reads and claims that decide whether it happens."""
     tx: str = ""
+    """The name of its transaction."""
     tries: tuple[int, ...] = ()
     handlers: tuple[int, ...] = ()
-    final: bool = False
+    in_finally: bool = False
     loops: tuple[int, ...] = ()
     locks: int = 0
+    """How many locks keep others like it from running beside it."""
     deferred: bool = False
     """Runs after the transaction has committed (`on_commit`)."""
-    handed: Place | None = None
+    handed_over_at: Place | None = None
     """Where it was started and not waited for: what comes after that in the code may come before it in time."""
     retrying: bool = False
-    """Inside a local retry: a loop around a try, or a function under a retry decorator."""
 
 
 @dataclass(slots=True, eq=False)
 class ExceptBlock:
-    """An ``except`` that was walked through."""
+    """An ``except`` block that was walked."""
 
     number: int
-    body: int
-    """The number of its try."""
+    try_number: int
     at: Place
     broad: bool
+    """It catches whatever goes wrong, anywhere or in one library."""
     names: tuple[str, ...]
-    how: str
+    """The errors that it catches."""
+    ending: str
     """How it ends: next, loop, return, raise."""
     raises: bool
+    """It raises, retries or nacks."""
     returns_failure: bool
-    says_false: bool
+    """It returns an answer that says that it went wrong: a status of 4xx or 5xx."""
+    returns_false: bool
+    """It returns False."""
     depth: int
     """How many calls deep it stands: 2 is the consumer's own code."""
     trivial: bool
@@ -218,39 +247,40 @@ class ExceptBlock:
 
 @dataclass(slots=True)
 class Trace:
-    """Everything one consumer does, in the order of the code."""
+    """Everything that one consumer does, in the order of the code."""
 
     ops: list[Operation] = field(default_factory=list)
     handlers: list[ExceptBlock] = field(default_factory=list)
     exits: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
-    """Arms of a branch that leave: how (return, raise, loop), and which frame they leave."""
+    """(branch, arm) of each arm that leaves: how (return, raise, loop), and the number of the frame that it leaves."""
     settings: dict[str, tuple[Value, Place]] = field(default_factory=dict)
-    """What is set on an application's configuration."""
+    """What the code sets on an application's configuration, by the setting's name."""
 
     def precedes(self, first: Operation, then: Operation) -> bool:
-        """Whether a run may pass ``first`` and then come to ``then``."""
+        """Whether one run may pass ``first`` and then come to ``then``."""
         if first.seq >= then.seq:
             return False
-        later = dict(then.arms)
-        for number, arm in first.arms:
-            if later.get(number, arm) != arm:
-                return False
-            if number not in later and (left := self.exits.get((number, arm))):
-                how, frame = left
-                if how == "raise" or frame in then.frames:
-                    return False
+        arms_of_then = dict(then.arms)
+        for branch, arm in first.arms:
+            if arms_of_then.get(branch, arm) != arm:
+                return False  # in another arm of the same branch
+            if branch not in arms_of_then and (branch, arm) in self.exits:
+                ending, frame = self.exits[branch, arm]
+                if ending == "raise" or frame in then.frames:
+                    return False  # the arm leaves before it comes to `then`
         return True
 
     def of(self, *kinds: str) -> list[Operation]:
+        """The operations of these kinds."""
         return [op for op in self.ops if op.kind in kinds]
 
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """Something that a message is delivered to, at least once."""
+    """A function or loop that messages are delivered to, at least once."""
 
     kind: str
-    """For a person: "Celery task", "pika callback"."""
+    """The words for it in a message: "Celery task", "pika callback"."""
     name: str
     at: Place
     module: Module
@@ -259,15 +289,20 @@ class Consumer:
     acks: str = "return"
     """return: a normal return acks; explicit: the code acks; never: nothing is redelivered."""
     family: str = ""
+    """The library or protocol that delivers: "celery", "kafka", "webhook"."""
     tags: tuple[tuple[int, str], ...] = ()
-    """What its parameters are, by position: (1, "pika.method")."""
-    given: tuple[Value, ...] = ()
+    """The tags of its parameters, by position: (1, "pika.method")."""
+    first_arguments: tuple[Value, ...] = ()
     """Its first arguments, where more is known of them: arq's ``ctx``, with what start-up puts there."""
     receive: Place | None = None
-    """Of a loop: where it receives. What it does before that is not the message's."""
+    """Of a loop: where it receives. What it does before that is not done for a message."""
     settings: dict[str, Value] = field(default_factory=dict)
+    """The settings that it was registered with."""
     registration: ast.Call | None = None
+    """The call that registers it."""
     registered_in: Module | None = None
+    """The module of this call."""
     guard: Operation | None = None
+    """The guard that it runs under as a whole."""
     only: frozenset[str] = NOTHING
     """The only rules that apply, for code that is not a consumer but can do the same harm. Empty: all rules."""

@@ -197,10 +197,10 @@ def _append_ack(case: ConsumerCheck, module: Module) -> Edit | None:
 def _check_order(case: ConsumerCheck) -> None:
     """Report an ack that comes before the work, or that does not wait for background work."""
     for ack in (op for op in case.ops if op.kind == "ack"):
-        if ack.handlers or ack.final or any(arm in case.trace.exits for arm in ack.arms):
+        if ack.handlers or ack.in_finally or any(arm in case.trace.exits for arm in ack.arms):
             continue  # the ack of a message that is not worked on
         for op in case.work:
-            if op.handlers or op.final:
+            if op.handlers or op.in_finally:
                 continue
             # an ack in a loop that does not contain the work may be for other messages
             is_early = case.trace.precedes(ack, op) and not set(ack.loops) - set(op.loops)
@@ -212,8 +212,8 @@ def _check_order(case: ConsumerCheck) -> None:
 def _skips_background_work(case: ConsumerCheck, ack: Operation, op: Operation) -> bool:
     """Whether ``ack`` follows the start of background work without waiting for it."""
     return (
-        op.handed is not None
-        and not ack.handed
+        op.handed_over_at is not None
+        and not ack.handed_over_at
         and case.trace.precedes(op, ack)
         and _is_unawaited(case, op, ack.seq)
         and not _commits_finished(ack)
@@ -239,12 +239,12 @@ def _check_background_work(case: ConsumerCheck) -> None:
     if case.consumer.family not in _RESPONSE_FAMILIES or any(op.kind == "ack" for op in case.ops):
         return
     for op in case.work:
-        if op.handed and not op.handlers and is_work(op) and _is_unawaited(case, op):
+        if op.handed_over_at and not op.handlers and is_work(op) and _is_unawaited(case, op):
             case.report(
                 "EO201",
-                op.handed,
+                op.handed_over_at,
                 f"{case.who} answers before this work is done, so a crash loses its message",
-                labels=() if op.at == op.handed else (Label(op.at, _describe_work(op)),),
+                labels=() if op.at == op.handed_over_at else (Label(op.at, _describe_work(op)),),
                 trail=case.calls_leading_to(op),
                 help="do the work first, or store the message (a row, a broker's queue) and answer then",
             )
@@ -258,7 +258,7 @@ def _commits_finished(ack: Operation) -> bool:
 
 def _is_unawaited(case: ConsumerCheck, op: Operation, until: float = inf) -> bool:
     """Whether the code neither waits for background work nor has stored the message before it."""
-    foreground = [other for other in case.ops if not other.handed and other.seq < until]
+    foreground = [other for other in case.ops if not other.handed_over_at and other.seq < until]
     return not any((other.kind == "wait" and other.seq > op.seq) or _persists_message(other) for other in foreground)
 
 
@@ -270,9 +270,9 @@ def _persists_message(op: Operation) -> bool:
 
 
 def _label_handover(op: Operation) -> tuple[Label, ...]:
-    assert op.handed is not None
-    label = Label(op.handed, "handed over here")
-    return (label,) if op.at == op.handed else (label, Label(op.at, _describe_work(op)))
+    assert op.handed_over_at is not None
+    label = Label(op.handed_over_at, "handed over here")
+    return (label,) if op.at == op.handed_over_at else (label, Label(op.at, _describe_work(op)))
 
 
 def _describe_work(op: Operation) -> str:
@@ -283,11 +283,11 @@ def _check_swallowed_errors(case: ConsumerCheck) -> None:
     """Report ``except`` blocks that only log an error of the work, after which the message is acked."""
     receiving_tries = {number for op in case.ops if op.kind == "receive" for number in op.tries}
     for handler in case.trace.handlers:
-        if handler.body in receiving_tries:
+        if handler.try_number in receiving_tries:
             continue  # an error ends the loop, or the round before the ack
         if not _swallows(case, handler):
             continue
-        tried = [op for op in case.work if handler.body in op.tries]
+        tried = [op for op in case.work if handler.try_number in op.tries]
         if not tried or any(op.retrying for op in tried):
             continue
         if all(op.handlers or (op.kind == "call" and not op.text) for op in tried):
@@ -306,32 +306,33 @@ def _swallows(case: ConsumerCheck, handler: ExceptBlock) -> bool:
     """Whether an ``except`` block catches any error, does nothing about it, and does not report the failure."""
     if not handler.broad or not handler.trivial:
         return False
-    if handler.raises or handler.returns_failure or handler.how == "raise":
+    if handler.raises or handler.returns_failure or handler.ending == "raise":
         return False
     # the consumer's own False is ignored by some families; a function's tells its caller about the failure
     is_ignored = handler.depth == _CONSUMER_DEPTH and case.consumer.family in _IGNORED_RESULT_FAMILIES
-    return is_ignored or not handler.says_false
+    return is_ignored or not handler.returns_false
 
 
 def _is_acked_after(case: ConsumerCheck, handler: ExceptBlock) -> bool:
     """Whether the message is acked on the way through ``handler``."""
-    acks = [op for op in case.ops if op.kind == "ack" and (handler.body, 0) not in op.arms]
+    acks = [op for op in case.ops if op.kind == "ack" and (handler.try_number, 0) not in op.arms]
     if any(handler.number in ack.handlers for ack in acks):
         return True
     if case.consumer.acks == "return":
-        return handler.how in ("next", "return", "loop")
+        return handler.ending in ("next", "return", "loop")
     if not acks and case.consumer.family in ("nats",):
-        return handler.how in ("next", "return")
-    if any(ack.final for ack in acks):
+        return handler.ending in ("next", "return")
+    if any(ack.in_finally for ack in acks):
         return True
-    if handler.how != "next":
+    if handler.ending != "next":
         return False
     return any(
-        handler.body not in ack.tries and not ack.handlers and _follows_handler(case, handler, ack) for ack in acks
+        handler.try_number not in ack.tries and not ack.handlers and _follows_handler(case, handler, ack)
+        for ack in acks
     )
 
 
 def _follows_handler(case: ConsumerCheck, handler: ExceptBlock, ack: Operation) -> bool:
     """Whether ``ack`` comes after everything that the try of ``handler`` does."""
-    tried = [op.seq for op in case.ops if handler.body in op.tries]
+    tried = [op.seq for op in case.ops if handler.try_number in op.tries]
     return bool(tried) and ack.seq > max(tried)

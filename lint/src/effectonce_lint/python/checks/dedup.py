@@ -139,7 +139,7 @@ def _is_claim_released(case: ConsumerCheck, claim: Operation, op: Operation) -> 
     return any(
         later.kind == "unmark"
         and later.seq > op.seq
-        and (later.handlers or later.final or later.guards)
+        and (later.handlers or later.in_finally or later.guards)
         and _in_same_location(later, claim)
         for later in case.ops
     )

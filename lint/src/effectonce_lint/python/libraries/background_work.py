@@ -55,7 +55,7 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     elif name in TAKE_METHODS and isinstance(function, ast.Attribute):
         return _take_message(walk, call, last_name(function.value))
     elif name == "iter" and len(call.args) == 2 and isinstance(call.node.args[0], ast.Attribute):
-        message = walk.handed.get(last_name(call.node.args[0].value))
+        message = walk.queued_values.get(last_name(call.node.args[0].value))
         return Value(text="iter()", tag="list", items=(message,), taint=message.taint) if message is not None else None
     elif call.ref in _WAIT_FUNCTIONS or (name in _WAIT_METHODS and _is_wait(call)):
         walk.emit("wait", call.node)
@@ -75,9 +75,9 @@ def _is_wait(call: Call) -> bool:
 def mark_handed_over(walk: CallWalker, start: int, node: ast.AST) -> None:
     """Mark the operations since ``start`` as background work: they run at the same time as the code that follows."""
     started_at = walk.place(node)
-    walk.beside = True
+    walk.started_background_work = True
     for op in walk.trace.ops[start:]:
-        op.handed = started_at
+        op.handed_over_at = started_at
 
 
 def is_spawn(walk: CallWalker, node: ast.expr) -> bool:
@@ -119,7 +119,7 @@ def is_forgotten(walk: CallWalker, node: ast.Assign) -> bool:
         return False
     if not is_spawn(walk, started) and not _is_thread(walk, started):
         return False
-    nodes = list(ast.walk(walk.active[-1] if walk.active else walk.module.tree))
+    nodes = list(ast.walk(walk.active_functions[-1] if walk.active_functions else walk.module.tree))
     holders = _holders_of(nodes, target.id, _HARMLESS_MEMBERS)
     return holders is not None and all(
         _holders_of(nodes, holder, _COLLECTION_METHODS) is not None for holder in holders
@@ -156,14 +156,14 @@ def _run_queue_readers(walk: CallWalker, call: Call) -> None:
     name = last_name(method.value)
     for module in _modules_of_queue(walk, call, name):
         for reader in _readers_of(walk, module, name, method.value):
-            if reader.node in walk.active or (reader.node, name) in walk.emptied:
+            if reader.node in walk.active_functions or (reader.node, name) in walk.walked_readers:
                 continue
-            walk.emptied.add((reader.node, name))
+            walk.walked_readers.add((reader.node, name))
             start = len(walk.trace.ops)
             with _on_another_thread(walk):
-                before, walk.handed = walk.handed, {**walk.handed, name: call.args[0]}
+                before, walk.queued_values = walk.queued_values, {**walk.queued_values, name: call.args[0]}
                 _run_reader(walk, module, reader, call.node)
-                walk.handed = before
+                walk.queued_values = before
             mark_handed_over(walk, start, call.node)
             walk.trace.ops[start:] = filter(is_work, walk.trace.ops[start:])
 
@@ -226,23 +226,16 @@ def _on_another_thread(walk: WalkState) -> Iterator[None]:
 
     Errors that are caught there are not the consumer's, so they are not recorded.
     """
-    before = walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions
-    counts = walk.locks, walk.retrying, walk.deferred
-    handlers_before = len(walk.trace.handlers)
-    walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions = (), (), False, (), []
-    walk.locks = walk.retrying = walk.deferred = 0
-    try:
+    caught = len(walk.trace.handlers)
+    with walk.at(walk.position.on_another_thread()):
         yield
-    finally:
-        walk.tries, walk.handlers, walk.final, walk.loops, walk.transactions = before
-        walk.locks, walk.retrying, walk.deferred = counts
-        del walk.trace.handlers[handlers_before:]
+    del walk.trace.handlers[caught:]
 
 
 def _take_message(walk: CallWalker, call: Call, name: str) -> Value | None:
     """The message that a reader takes from a queue, if it was put there during this walk."""
-    if (message := walk.handed.get(name)) is not None:
+    if (message := walk.queued_values.get(name)) is not None:
         return message
-    if walk.beside and name in walk.module.buffers:
+    if walk.started_background_work and name in walk.module.buffers:
         walk.emit("wait", call.node)  # for the answer of the background work
     return None

@@ -154,7 +154,7 @@ def _make_aws_client(walk: CallWalker, call: Call) -> Value | None:
 
 
 def _emit_receive(walk: CallWalker, call: Call, family: str, tag: str) -> Value:
-    if call.node is walk.discarded:  # `consumer.poll(0)` as a statement only keeps the connection alive
+    if call.node is walk.discarded_call:  # `consumer.poll(0)` as a statement only keeps the connection alive
         return Value()
     source = Value(fields=dict(call.keywords), base=call.receiver)
     walk.emit("receive", call.node, text=call.source_text, store=family, key=source)

@@ -142,11 +142,8 @@ def _run_with_retries(walk: CallWalker, call: Call) -> Value | None:
     function = _function_argument(call, 0)
     if function is None:
         return None
-    walk.retrying += 1
-    try:
+    with walk.at(replace(walk.position, retrying=True)):
         return walk.invoke(function, call.args[1:], call.keywords, call.node)
-    finally:
-        walk.retrying -= 1
 
 
 def _run_after_commit(walk: CallWalker, call: Call) -> Value | None:
@@ -155,11 +152,8 @@ def _run_after_commit(walk: CallWalker, call: Call) -> Value | None:
         return None
     function = _function_argument(call, 0)
     if function is not None:
-        outer, walk.transactions = walk.transactions, []
-        walk.deferred += 1
-        walk.invoke(function, (), {}, call.node)
-        walk.deferred -= 1
-        walk.transactions = outer
+        with walk.at(replace(walk.position, transactions=(), deferred=True)):
+            walk.invoke(function, (), {}, call.node)
     return Value(literal=None)
 
 

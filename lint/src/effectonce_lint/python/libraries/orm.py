@@ -78,7 +78,7 @@ def _interpret_query(walk: CallWalker, call: Call, query: Value) -> Value | None
         fields = {**(query.fields or {}), **call.keywords, **lock}
         return replace(query, fields=fields, items=(*query.items, *call.args))
     description = orm_rows.describe(call, query)
-    if query.attr == "objects" and not walk.transactions:  # Django commits each statement by itself
+    if query.attr == "objects" and not walk.position.transactions:  # Django commits each statement by itself
         description["tx"] = f"auto{walk.number()}"
     if name in _SINGLE_ROW_READS:
         return orm_rows.read_row(walk, call, query)
@@ -186,7 +186,7 @@ def _interpret_row_method(walk: CallWalker, call: Call) -> Value | None:
         walk.emit("unmark", call.node, text=call.source_text, store="orm", location=model)
     elif receiver.tag != "orm.entity":
         fields = receiver.instance.keywords if receiver.instance is not None else (receiver.fields or {})
-        in_block = any(transaction.kind == "block" for transaction in walk.transactions)
+        in_block = any(transaction.kind == "block" for transaction in walk.position.transactions)
         orm_rows.add_row(walk, call, model, fields, cls, "saves a new", tx="" if in_block else f"auto{walk.number()}")
     if name in ("save", "asave"):
         is_new = receiver.tag != "orm.entity"
@@ -210,7 +210,7 @@ def _interpret_operator_update(walk: CallWalker, call: Call) -> Value | None:
 
 def _interpret_save_after_growth(walk: CallWalker, call: Call) -> Value | None:
     """`wallet.balance += amount` and `wallet.save()` on an object of an unknown kind: it is stored somewhere."""
-    grown = walk.grown.pop(call.receiver.text, None)
+    grown = walk.incremented_objects.pop(call.receiver.text, None)
     if grown is None or call.target.function is not None:
         return None
     effect = Effect("increment", f"adds to {ast.unparse(grown.target)}")
@@ -268,4 +268,4 @@ def augment_attribute(walk: CallWalker, node: ast.AugAssign, base: Value) -> Non
     if (base.tag == "orm.entity" or is_related) and row is not None:
         orm_rows.emit_increment(walk, node, row, node.target.attr)
     elif not base.is_known():
-        walk.grown[base.text] = node
+        walk.incremented_objects[base.text] = node

@@ -79,15 +79,15 @@ def _interpret_transaction_bounds(walk: CallWalker, call: Call) -> Value | None:
     word, _, rest = text.strip().partition(" ")
     word = word.rstrip(";")
     if word in ("BEGIN", "START"):
-        walk.begun = True
+        walk.in_sql_begin = True
     elif word in ("COMMIT", "END", "ROLLBACK"):
         walk.emit("rollback" if word == "ROLLBACK" else "commit", call.node, text=call.source_text)
-        walk.begun = False
+        walk.in_sql_begin = False
         walk.epoch += 1
     elif not (word == "LOCK" or (word == "SET" and "TRANSACTION" in rest) or _ADVISORY_LOCK.search(text)):
         return None
     if word in ("LOCK", "SELECT") or _SERIALIZING.search(rest):
-        walk.serial.add(walk.transaction())
+        walk.serialized.add(walk.transaction())
     return Value(literal=None)
 
 
@@ -279,7 +279,7 @@ def _first_value(call: Call) -> Value | None:
 
 def _is_autocommit(walk: CallWalker, call: Call) -> bool:
     """Whether a statement is its own transaction here."""
-    if walk.begun or any(transaction.kind == "block" for transaction in walk.transactions):
+    if walk.in_sql_begin or any(transaction.kind == "block" for transaction in walk.position.transactions):
         return False
     return call.receiver.tag in ("sql.auto", "sql.autopool") or _is_set_to_autocommit(call.receiver)
 
