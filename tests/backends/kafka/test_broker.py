@@ -174,6 +174,25 @@ async def test_f53_a_consumer_whose_handlers_are_busy_still_gives_up_its_partiti
             seen.add(held.packet.id)
 
 
+async def test_committed_offsets_that_cannot_be_read_end_the_membership_and_not_the_thread(
+    server: kafka.Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F36, F53. An exception in a callback passes through the client's C code, and arrives as no exception at all."""
+
+    class WithoutOffsets(Consumer):
+        def committed(self, partitions: Any, timeout: float) -> Any:
+            monkeypatch.undo()
+            return super().committed(partitions, timeout=1e-6)
+
+    broker = backend(server.url)
+    await publish(broker, unique_name, *numbered(3))
+    monkeypatch.setattr("confluent_kafka.Consumer", WithoutOffsets)
+    async with consumers(broker, unique_name, 10) as (consumer,):
+        with pytest.raises(BrokerUnavailable, match="Failed to get committed offsets"):
+            await collect(consumer, 1)
+        assert numbers(await collect(consumer, 3)) == {0, 1, 2}
+
+
 @pytest.mark.chaos
 async def test_what_a_killed_process_held_comes_to_another_and_what_it_acked_does_not(
     server: kafka.Kafka, unique_name: str

@@ -208,12 +208,19 @@ class GroupMember:
     # -- partitions
 
     def _handle_assignment(self, client: Any, partitions: Sequence[Any]) -> None:
+        """Read on from where the group has committed. An error ends this membership. It is not raised: the client's C
+        code would hand it on as a bare `KafkaError`, which no ``except`` clause for exceptions catches."""
         from confluent_kafka import KafkaException
 
-        assigned = client.committed(partitions, timeout=self._cluster.timeout)
-        for partition in assigned:
-            if partition.error is not None:  # without the committed offset, reading would start at the oldest message
-                raise KafkaException(partition.error)
+        try:
+            assigned = client.committed(partitions, timeout=self._cluster.timeout)
+            error = next((partition.error for partition in assigned if partition.error is not None), None)
+        except KafkaException as raised:
+            assigned, error = [], raised
+        if error is not None:  # without the committed offset, reading would start at the oldest message
+            self._failure, self._stopping = translate(error, self._cluster, self._queue), True
+            client.incremental_assign([])  # else the client assigns them by itself
+            return
         with self._lock:
             for partition in assigned:
                 self._tracker.assign(partition.partition, partition.offset, partition.metadata)
