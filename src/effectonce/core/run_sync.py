@@ -6,6 +6,7 @@ whose coroutines return without suspending: no event loop, no background thread,
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -23,3 +24,12 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
         return value
     coro.close()
     raise SyncAsyncMismatch("a sync call reached something that only works inside an event loop; use the async form")
+
+
+def refuse_in_event_loop(reason: str) -> None:
+    """Raise `SyncAsyncMismatch` with ``reason`` where an event loop is running, which the caller would block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SyncAsyncMismatch(reason)
