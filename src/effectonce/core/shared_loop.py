@@ -39,6 +39,7 @@ class SharedLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._driven = False  # by a caller of `drive`
+        self._closing = False
         #: Awaited on the loop before it is closed.
         self.before_close: list[Callable[[], Awaitable[None]]] = []
 
@@ -47,18 +48,18 @@ class SharedLoop:
 
         Raises `SyncAsyncMismatch` with ``refusal`` where an event loop is running.
         """
-        try:
-            refuse_in_event_loop(refusal)
-        except SyncAsyncMismatch:
-            work.close()
-            raise
+        _refuse_in_event_loop(work, refusal)
         ended = threading.Event()
         task: asyncio.Task[T]
 
         def start() -> None:
             nonlocal task
             task = loop.create_task(work)
-            task.add_done_callback(lambda _: ended.set())
+            task.add_done_callback(end)
+
+        def end(_: asyncio.Task[T]) -> None:
+            if not self._closing:  # else a daemon thread is waiting, which ends with the program
+                ended.set()
 
         with self._lock:
             loop = self._open()
@@ -75,6 +76,7 @@ class SharedLoop:
 
     def drive(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` to its end on the calling thread, which runs everything else on the loop meanwhile."""
+        _refuse_in_event_loop(work, "run() inside a running event loop would block it; await serve() instead")
         with self._lock:
             if self._driven:
                 work.close()
@@ -95,8 +97,9 @@ class SharedLoop:
                         loop.run_until_complete(task)
         finally:
             with self._lock:
-                self._driven = False
-                self._start_thread(loop)  # for what others have started on the loop
+                if self._loop is loop:  # else this is a forked child, which leaves the parent's loop alone
+                    self._driven = False
+                    self._start_thread(loop)  # for what others have started on the loop
 
     @property
     def is_open(self) -> bool:
@@ -140,9 +143,11 @@ class SharedLoop:
         if loop is None or self._driven or not self._stop_thread(loop, timeout):
             return
         self._loop = None
+        self._closing = True
         with suppress(Exception):
             loop.run_until_complete(self._end_tasks(timeout))
         loop.close()
+        self._closing = False
 
     async def _end_tasks(self, timeout: float) -> None:
         for callback in self.before_close:
@@ -161,6 +166,14 @@ class SharedLoop:
         self._lock = threading.Lock()
         self._loop = self._thread = None
         self._driven = False
+
+
+def _refuse_in_event_loop(work: Coroutine[Any, Any, Any], reason: str) -> None:
+    try:
+        refuse_in_event_loop(reason)
+    except SyncAsyncMismatch:
+        work.close()
+        raise
 
 
 shared_loop: Final = SharedLoop()
