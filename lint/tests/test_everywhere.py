@@ -48,7 +48,7 @@ def test_every_file_of_the_installed_packages() -> None:
 def test_packages_that_are_full_of_consumers() -> None:
     report = looked_at(*(INSTALLED / name for name in ("dramatiq", "pika", "taskiq", "aio_pika", "babelqueue")))
     assert report.files > 100
-    assert not report.unreadable
+    assert not report.has_unreadable_files
 
 
 def test_our_own_examples_are_clean() -> None:

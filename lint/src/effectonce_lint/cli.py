@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.fix or options.diff:
         fixed = _apply_fixes(report.findings, write=not options.diff)
         if options.diff:
-            return 2 if report.unreadable else 1 if fixed else 0
+            return 2 if report.has_unreadable_files else 1 if fixed else 0
         if fixed:
             report = engine.run(paths, config, **run_options)
     return _report_findings(report, options, config)
@@ -130,7 +130,7 @@ def _report_findings(report: engine.Report, options: argparse.Namespace, config:
         report.findings = unreadable + suppressions.new_findings(suppressions.read_baseline(baseline), findings)
         report.findings.sort(key=lambda finding: (*finding.place.at, finding.rule))
     _print_report(report, options)
-    if report.unreadable:
+    if report.has_unreadable_files:
         return 2
     return 1 if report.findings and not options.exit_zero else 0
 

@@ -59,7 +59,7 @@ class Report(Struct, kw_only=True):
     """How many of the files were not in the cache."""
 
     @property
-    def unreadable(self) -> bool:
+    def has_unreadable_files(self) -> bool:
         """Whether a file could not be checked."""
         return any(finding.rule == "EO900" for finding in self.findings)
 

@@ -35,7 +35,7 @@ def as_sarif(report: Report, colours: bool) -> str:
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"SRCROOT": {"uri": Path.cwd().as_uri() + "/"}},
                 "results": [_result_object(finding, index[finding.rule]) for finding in report.findings],
-                "invocations": [{"executionSuccessful": not report.unreadable}],
+                "invocations": [{"executionSuccessful": not report.has_unreadable_files}],
             }
         ],
     }

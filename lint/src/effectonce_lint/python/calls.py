@@ -222,7 +222,7 @@ class CallWalker(ExpressionWalker):
             return self._walk_function(function, args, keywords)
         undecorated = replace(function, layer=function.layer + 1, guard=None, bound=(), bound_names={})
         decorator = decorator_list[function.layer]
-        with self.quietly(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
+        with self.mute_trace(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
             layer = decorators.effect_of_decorator(self, decorator)
         if layer.kind == "guard" and layer.guard is not None:
             with self.under_guard(layer.guard):
@@ -231,11 +231,11 @@ class CallWalker(ExpressionWalker):
             with self.in_transaction("block"):
                 return self._invoke_through_decorators(undecorated, args, keywords, node)
         if layer.kind == "retry":
-            with self.at(replace(self.position, retrying=True)):
+            with self.at_position(replace(self.position, retrying=True)):
                 return self._invoke_through_decorators(undecorated, args, keywords, node)
         decorated = (Value(text=function.name, function=undecorated),)
         if layer.kind == "wrap" and layer.value is not None and layer.value.function is not None:
-            with self.quietly():
+            with self.mute_trace():
                 wrapper = self.invoke(layer.value.function, decorated, {}, node)
             if wrapper.function is not None and wrapper.function.node is not function.node:
                 return self.invoke(wrapper.function, args, keywords, node)
@@ -253,12 +253,12 @@ class CallWalker(ExpressionWalker):
 
     def _walk_function(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value]) -> Value:
         frame = CallFrame(len(self.held), len(self.conditions))
-        with self.at(self.position.in_call(self.number(), function.qualname)), self.in_frame(function, frame):
+        with self.at_position(self.position.in_call(self.number(), function.qualname)), self.in_frame(function, frame):
             self.parameters(function, args, keywords)
             if isinstance(function.node, ast.Lambda):
                 frame.returned.append(self.value(function.node.body))
             else:
-                self.block(function.node.body)
+                self.walk_block(function.node.body)
         held_inside = self.held[frame.held_before :]
         del self.held[frame.held_before :]
         # what is held because a duplicate raised holds for the caller too
@@ -276,7 +276,7 @@ class CallWalker(ExpressionWalker):
         annotation = None if isinstance(function.node, ast.Lambda) or result.is_known() else function.node.returns
         if annotation is None:
             return result
-        with self.quietly(), self.in_scope(Scope(function.module, owner=function.owner)):
+        with self.mute_trace(), self.in_scope(Scope(function.module, owner=function.owner)):
             typed = self.value_of_annotation(annotation)
         return replace(typed, text=text, taint=result.taint, origin=result.origin) if typed.is_known() else result
 
@@ -349,7 +349,7 @@ class CallWalker(ExpressionWalker):
             return argument
         value = Value(text=parameter.arg) if argument is None else argument
         default = default if argument is None else None
-        with self.quietly(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
+        with self.mute_trace(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
             typed = self.resolve_dependency(default) if isinstance(default, ast.Call) else Value()
             if not typed.is_known() and parameter.annotation is not None:
                 typed = self.value_of_annotation(parameter.annotation)
@@ -384,7 +384,7 @@ class CallWalker(ExpressionWalker):
     # -- in the last part of the walk
 
     @abstractmethod
-    def block(self, body: list[ast.stmt]) -> str: ...
+    def walk_block(self, body: list[ast.stmt]) -> str: ...
 
 
 def _is_static(node: ast.AST) -> bool:

@@ -21,7 +21,7 @@ def trace_consumer(project: Project, consumer: Consumer) -> Trace:
         walker.hold((consumer.guard,), "walk")
     try:
         if consumer.function is None:
-            walker.block(consumer.module.tree.body)
+            walker.walk_block(consumer.module.tree.body)
         else:
             walker.invoke(consumer.function, _delivered_arguments(consumer), {}, consumer.function.node)
     except FuelExhausted:

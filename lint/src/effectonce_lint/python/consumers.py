@@ -114,7 +114,7 @@ class ConsumerScanner(StatementWalker):
         if not isinstance(target, ast.Attribute):
             return
         try:
-            with self.quietly(), self.in_scope(Scope(function.module)):
+            with self.mute_trace(), self.in_scope(Scope(function.module)):
                 if self.value(target.value).instance is not None:
                     self._apply_decorator(function, decorator)
         except FuelExhausted:
@@ -156,7 +156,7 @@ class ConsumerScanner(StatementWalker):
         try:
             if function is None:
                 self.fuel = max(FUNCTION_FUEL, _FUEL_PER_STATEMENT * len(self.scanned.tree.body))
-                self.block(self.scanned.tree.body)
+                self.walk_block(self.scanned.tree.body)
             else:
                 self.invoke(function, (), {}, function.node)
         except FuelExhausted:
@@ -245,7 +245,7 @@ class ConsumerScanner(StatementWalker):
     def _visit_decorators(self, function: Function) -> None:
         for decorator in getattr(function.node, "decorator_list", ()):
             try:
-                with self.quietly():
+                with self.mute_trace():
                     self._add_decorated(function, decorator)
                 self._apply_decorator(function, decorator)
             except FuelExhausted:
@@ -253,7 +253,7 @@ class ConsumerScanner(StatementWalker):
 
     def _apply_decorator(self, function: Function, decorator: ast.expr) -> None:
         """Call a decorator of the project with its function, which it may register: `@bus.on("orders")`."""
-        with self.quietly():
+        with self.mute_trace():
             applied = self.value(decorator).function
         if applied is not None and applied.node is not function.node:
             self.invoke(applied, (Value(text=function.name, function=function),), {}, decorator)
@@ -339,7 +339,7 @@ class ConsumerScanner(StatementWalker):
         context = self._arq_context(cls)
         for entry in functions.elts:
             named = entry.args[0] if isinstance(entry, ast.Call) and entry.args else entry  # `func(send, timeout=60)`
-            with self.quietly():
+            with self.mute_trace():
                 job = self.value(named)
                 job = self.value_of_dotted_name(job.string) if job.string is not None else job
             if job.function is not None:
@@ -352,7 +352,7 @@ class ConsumerScanner(StatementWalker):
         )
         startup = cls.attributes.get("on_startup", (None, None))[0]
         if startup is not None:
-            with self.quietly():
+            with self.mute_trace():
                 function = self.value(startup).function
                 if function is not None:
                     self.invoke(function, (context,), {}, startup)
@@ -385,7 +385,7 @@ class ConsumerScanner(StatementWalker):
         settings = {}
         for key, (value, _) in cls.attributes.items():
             if value is not None:
-                with self.quietly():
+                with self.mute_trace():
                     settings[key] = self.value(value)
         self._add(
             kind,

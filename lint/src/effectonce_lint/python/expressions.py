@@ -140,7 +140,7 @@ class ExpressionWalker(MemberResolver):
         values = []
         for arm, operand in enumerate((node.body, node.orelse)):
             self.conditions.append(test.origin)
-            with self.at(self.position.in_arm(branch, arm)):
+            with self.at_position(self.position.in_arm(branch, arm)):
                 values.append(self.value(operand))
             self.conditions.pop()
         chosen = next((value for value in values if _is_concrete(value) and value.literal is not None), values[0])
@@ -210,7 +210,7 @@ class ExpressionWalker(MemberResolver):
     def _evaluate_comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         names_before = dict(self.scope.names)
         conditions_before = len(self.conditions)
-        with self.at(self.position):  # restores it: each generator moves on into one more loop
+        with self.at_position(self.position):  # restores it: each generator moves on into one more loop
             for generator in node.generators:
                 self.assign(generator.target, self.element(self.value(generator.iter), generator.iter))
                 self.position = self.position.in_loop(self.number())

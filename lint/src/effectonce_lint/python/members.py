@@ -129,7 +129,7 @@ class MemberResolver(NameResolver):
         for node, annotation, method in cls.self_assignments.get(attr, ()):
             is_init = method.name == "__init__"
             args, keywords = (base.instance.arguments, base.instance.keywords) if is_init else ((), {})
-            with self.quietly(), self.in_scope(Scope(cls.module, owner=cls)):
+            with self.mute_trace(), self.in_scope(Scope(cls.module, owner=cls)):
                 self.parameters(Function(method, cls.module, owner=cls, receiver=base), args, keywords)
                 value = self._value_or_type(node, annotation)
             if value is not None and value.literal is not None:
@@ -147,7 +147,7 @@ class MemberResolver(NameResolver):
         node = cls.methods[attr]
         function = Function(node, cls.module, owner=cls, receiver=base)
         if any(_is_named(decorator, "property", "cached_property") for decorator in node.decorator_list):
-            with self.quietly():
+            with self.mute_trace():
                 return replace(self.invoke(function, (), {}, node), text=text)
         return Value(text=text, base=base, attr=attr, function=function)
 
@@ -159,7 +159,7 @@ class MemberResolver(NameResolver):
             argument = instance.arguments[position]
         if argument is not None and argument.is_known():
             return argument
-        with self.quietly(), self.in_scope(Scope(cls.module, owner=cls)):
+        with self.mute_trace(), self.in_scope(Scope(cls.module, owner=cls)):
             return self._value_or_type(*cls.attributes[attr])
 
     def _value_or_type(self, node: ast.expr | None, annotation: ast.expr | None) -> Value | None:
@@ -181,7 +181,7 @@ class MemberResolver(NameResolver):
             )
         node, _ = base.cls.attributes.get(attr, (None, None))
         if node is not None:
-            with self.quietly(), self.in_scope(Scope(base.cls.module, owner=base.cls)):
+            with self.mute_trace(), self.in_scope(Scope(base.cls.module, owner=base.cls)):
                 value = self.value(node)
             if value.is_known():
                 return replace(value, text=self.text(base.text, ".", attr), base=base, attr=attr)

@@ -156,7 +156,7 @@ class WalkState:
         return self.scope.module
 
     @contextmanager
-    def quietly(self) -> Iterator[None]:
+    def mute_trace(self) -> Iterator[None]:
         """Evaluate without adding operations to the trace."""
         self.muted += 1
         try:
@@ -174,7 +174,7 @@ class WalkState:
             self.scope = before
 
     @contextmanager
-    def at(self, position: Position) -> Iterator[None]:
+    def at_position(self, position: Position) -> Iterator[None]:
         """Walk code that stands at ``position``."""
         before, self.position = self.position, position
         try:
@@ -186,7 +186,7 @@ class WalkState:
     def in_transaction(self, kind: Literal["block", "connection"]) -> Iterator[None]:
         """Walk code inside a transaction of its own, and commit it at the end."""
         transaction = OpenTransaction(f"tx{self.number()}", kind)
-        with self.at(replace(self.position, transactions=(*self.position.transactions, transaction))):
+        with self.at_position(replace(self.position, transactions=(*self.position.transactions, transaction))):
             yield
         self.epoch += 1
 

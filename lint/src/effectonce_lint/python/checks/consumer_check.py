@@ -108,7 +108,7 @@ class ConsumerCheck:
         )
 
     @property
-    def who(self) -> str:
+    def subject(self) -> str:
         """How messages name the consumer."""
         if self.consumer.receive is not None:
             where = "the module" if self.consumer.function is None else f"`{self.consumer.name}`"

@@ -89,7 +89,7 @@ def is_spawn(walk: CallWalker, node: ast.expr) -> bool:
         return isinstance(node.func.value, ast.Call) and _is_thread(walk, node.func.value)
     if name not in _COROUTINE_STARTERS and name not in _FUNCTION_STARTERS:
         return False
-    with walk.quietly():
+    with walk.mute_trace():
         target = walk.value(node.func)
         if target.function is not None:
             return False  # a function of the project: the walk through it has seen what it starts
@@ -108,7 +108,7 @@ def _is_thread(walk: CallWalker, node: ast.Call) -> bool:
     """Whether a call creates a thread or a process."""
     if last_name(node.func) not in ("Thread", "Process"):
         return False
-    with walk.quietly():
+    with walk.mute_trace():
         return walk.value(node.func).ref in _THREAD_CLASSES
 
 
@@ -227,7 +227,7 @@ def _on_another_thread(walk: WalkState) -> Iterator[None]:
     Errors that are caught there are not the consumer's, so they are not recorded.
     """
     caught = len(walk.trace.handlers)
-    with walk.at(walk.position.on_another_thread()):
+    with walk.at_position(walk.position.on_another_thread()):
         yield
     del walk.trace.handlers[caught:]
 

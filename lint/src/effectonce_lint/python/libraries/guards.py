@@ -135,7 +135,7 @@ def _key_of_jmespath(path: Value) -> Value:
 def _resolve_key(walk: CallWalker, key: Value) -> Value:
     """The key that ``key`` leads to, if it is a path or a function."""
     if key.function is not None:
-        with walk.quietly():
+        with walk.mute_trace():
             return walk.invoke(key.function, (), {}, key.function.node)
     if key.string is not None and (unstable_part := _UNSTABLE_FIELDS.get(key.string.rpartition(".")[2])):
         return replace(key, taint=frozenset({f"unstable:{unstable_part}"}))

@@ -198,7 +198,7 @@ def manager_method(walk: NameResolver, rows: Value, attr: str) -> Value | None:
         return None
     if attr == "model" and rows.tag == "orm.query":
         return rows.base
-    with walk.quietly(), walk.in_scope(Scope(model.module, owner=model)):
+    with walk.mute_trace(), walk.in_scope(Scope(model.module, owner=model)):
         classes = [walk.value(node).cls for node in ast.walk(manager) if isinstance(node, ast.Name)]
     for cls in classes:
         if cls is not None and attr in cls.methods:
