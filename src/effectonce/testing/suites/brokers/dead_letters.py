@@ -41,7 +41,7 @@ async def a_dead_letter_keeps_its_bytes_and_the_reason(h: BrokerHarness) -> None
 
 
 async def a_dead_letter_is_not_delivered_again(h: BrokerHarness) -> None:
-    consumer, (bad, good) = await h.given_deliveries(b"bad", b"good")
+    consumer, (bad, good) = await h.make_deliveries(b"bad", b"good")
     require(await consumer.dead_letter(bad, REASON), "a dead-lettering was refused")
     await consumer.ack([good])
     await consumer.close()
