@@ -176,13 +176,13 @@ class Scenario(Struct, frozen=True, kw_only=True):
     lease: str = "30s"
 
 
-def delivered_twice(run: ScenarioRun) -> None:
+def deliver_twice(run: ScenarioRun) -> None:
     worker = run.start_worker()
     run.settle(worker)
     run.settle(worker)
 
 
-def two_at_once(run: ScenarioRun) -> None:
+def deliver_two_at_once(run: ScenarioRun) -> None:
     """Deliver a second time while the first delivery is in the middle of its work; redeliver what is refused."""
     first, second = run.start_worker(halt="any"), run.start_worker(halt="any")
     halted = first.send(run.body)
@@ -195,7 +195,7 @@ def two_at_once(run: ScenarioRun) -> None:
         run.settle(second)
 
 
-def killed(at: StopPoint) -> Callable[[ScenarioRun], None]:
+def kill_at(at: StopPoint) -> Callable[[ScenarioRun], None]:
     """Kill the worker at a point, before it acks, and deliver the same bytes to a new one."""
 
     def play(run: ScenarioRun) -> None:
@@ -209,10 +209,10 @@ def killed(at: StopPoint) -> Callable[[ScenarioRun], None]:
 
 
 SCENARIOS = (
-    Scenario(name="twice", head="delivered\ntwice", play=delivered_twice),
-    Scenario(name="at_once", head="two\nat once", play=two_at_once),
-    Scenario(name="killed_before", head="killed\nbefore\nthe charge", play=killed("charging"), lease="300ms"),
-    Scenario(name="killed_after", head="killed\nafter\nthe charge", play=killed("charged"), lease="300ms"),
+    Scenario(name="twice", head="delivered\ntwice", play=deliver_twice),
+    Scenario(name="at_once", head="two\nat once", play=deliver_two_at_once),
+    Scenario(name="killed_before", head="killed\nbefore\nthe charge", play=kill_at("charging"), lease="300ms"),
+    Scenario(name="killed_after", head="killed\nafter\nthe charge", play=kill_at("charged"), lease="300ms"),
 )
 
 
