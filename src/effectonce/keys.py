@@ -208,7 +208,9 @@ def _extract_by_function(function: Callable[..., Any], handler: _Handler, name: 
             f"{option} takes ({', '.join(p.name for p in parameters)}), but its parameters are the "
             f"handler's, by name (it has: {handler}; never self); where both take just one, names may differ"
         )
-    fetches = {p: handler.fetch(usable[p.name]) if p.name in usable else _constant(p.default) for p in parameters}
+    fetches = {
+        p: handler.fetch(usable[p.name]) if p.name in usable else _extract_constant(p.default) for p in parameters
+    }
     positional = [fetch for p, fetch in fetches.items() if p.kind is not p.KEYWORD_ONLY]
     keywords = {p.name: fetch for p, fetch in fetches.items() if p.kind is p.KEYWORD_ONLY}
     return lambda args, kwargs: function(
@@ -217,7 +219,7 @@ def _extract_by_function(function: Callable[..., Any], handler: _Handler, name: 
     )
 
 
-def _constant(value: Any) -> Extract:
+def _extract_constant(value: Any) -> Extract:
     return lambda args, kwargs: value
 
 

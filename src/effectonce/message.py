@@ -57,7 +57,7 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         if not self.key:
             msgspec.structs.force_setattr(self, "key", self.id)
 
-    def delivered(self, attempt: int) -> Message[T]:
+    def with_attempt(self, attempt: int) -> Message[T]:
         """The message with the broker's count of deliveries, unless it brought a higher count with it."""
         return self if attempt <= self.attempt else msgspec.structs.replace(self, attempt=attempt)
 

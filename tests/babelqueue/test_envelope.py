@@ -329,13 +329,13 @@ def test_on_kafka_the_header_counts(folder: Path, case: dict[str, Any]) -> None:
 def test_on_sqs_the_higher_count_counts(folder: Path, case: dict[str, Any]) -> None:
     count = str(case["approximate_receive_count"])
     message = BQ.decode(with_attempts(folder, case["body_attempts"]))
-    assert message.delivered(int(count) if count.isdigit() else 0).attempt - 1 == case["expected_attempts"]
+    assert message.with_attempt(int(count) if count.isdigit() else 0).attempt - 1 == case["expected_attempts"]
 
 
 @cases("asb", "attempts_reconciliation")
 def test_on_service_bus_the_higher_count_counts(folder: Path, case: dict[str, Any]) -> None:
     message = BQ.decode(with_attempts(folder, case["body_attempts"]))
-    assert message.delivered(case["delivery_count"]).attempt - 1 == case["expected_attempts"]
+    assert message.with_attempt(case["delivery_count"]).attempt - 1 == case["expected_attempts"]
 
 
 def with_attempts(folder: Path, attempts: int) -> Packet:

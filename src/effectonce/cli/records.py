@@ -93,7 +93,7 @@ def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: o
         return
     screen = Screen()
     screen.print(format_target(scope, key), "bold")
-    state, about = format_state(record, now), _about(record, now)
+    state, about = format_state(record, now), _state_detail(record, now)
     screen.print(f"{state}, {about}" if about else state, COLOURS.get(record.state, ""))
     print_details(
         {name: value for name, value in facts.items() if name not in _FIELDS_IN_TIMELINE and value is not None}
@@ -268,11 +268,11 @@ def _row(record: Record, now: int) -> dict[str, Any]:
         **{name: fact for name, fact in _facts(record).items() if name not in _STORED_FIELDS},
         "changed": format_ago(record.changed_at, now),
         "expires": format_ago(record.expires_at, now),
-        "about": _about(record, now),
+        "about": _state_detail(record, now),
     }
 
 
-def _about(record: Record, now: int) -> str:
+def _state_detail(record: Record, now: int) -> str:
     """Return the detail that matters in the record's state."""
     if record.state == "claimed" and record.lease_until is not None:
         return f"lease {'ended' if record.lease_until <= now else 'ends'} {format_ago(record.lease_until, now)}"

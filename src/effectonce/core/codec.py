@@ -141,7 +141,7 @@ _error_decoder = msgspec.json.Decoder(StoredError)
 def encode_error(error: BaseException, limit: int = 4096) -> bytes:
     """Encode the name, the text and (where JSON can hold them) the arguments of ``error``."""
     kind = f"{type(error).__module__}:{type(error).__qualname__}"
-    text = _readable(error)[:limit]
+    text = _error_text(error)[:limit]
     try:
         _require_native(list(error.args))
         body = _encoder.encode(StoredError("permanent-failure", kind, text, list(error.args)))
@@ -166,7 +166,7 @@ def decode_error(stored: bytes | None) -> StoredError:
         ) from error
 
 
-def _readable(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception:

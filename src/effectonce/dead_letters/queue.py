@@ -69,7 +69,7 @@ class Redrive(Struct, frozen=True, kw_only=True):
 Select = Callable[[DeadLetterDetails], bool]
 
 
-def blocking(
+def make_blocking(
     method: Callable[Concatenate[DeadLetterQueue, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[DeadLetterQueue, P], T]:
     """Make the sync form of an async method. It runs on the event loop of the `Broker`."""
@@ -111,7 +111,7 @@ class DeadLetterQueue:
         async with self._open() as dead_letters:
             return await self._choose(dead_letters, select, limit, after)
 
-    list = blocking(alist)
+    list = make_blocking(alist)
     """The sync form of `alist`."""
 
     async def ashow(self, id: str) -> DeadLetterDetails:
@@ -122,7 +122,7 @@ class DeadLetterQueue:
             f"queue {self.queue!r} has no dead letter {show(id)!r} (it may have been redriven or purged)"
         )
 
-    show = blocking(ashow)
+    show = make_blocking(ashow)
     """The sync form of `ashow`."""
 
     async def acount(self) -> int:
@@ -130,7 +130,7 @@ class DeadLetterQueue:
         async with self._open() as dead_letters:
             return await dead_letters.count()
 
-    count = blocking(acount)
+    count = make_blocking(acount)
     """The sync form of `acount`."""
 
     # -- redriving
@@ -196,7 +196,7 @@ class DeadLetterQueue:
             await publisher.close()
         return report
 
-    redrive = blocking(aredrive)
+    redrive = make_blocking(aredrive)
     """The sync form of `aredrive`."""
 
     async def _predict(self, dead: DeadLetterDetails, target: str) -> tuple[Job | None, Fate, int]:
@@ -247,7 +247,7 @@ class DeadLetterQueue:
                     await dead_letters.remove([dead.id for dead in chosen[start : start + PAGE_SIZE]])
             return chosen
 
-    purge = blocking(apurge)
+    purge = make_blocking(apurge)
     """The sync form of `apurge`."""
 
     # -- reading

@@ -41,7 +41,7 @@ def examine(
     """
     findings, limits = Findings(), limits or Limits()
     workers = [program for program in programs if isinstance(program, Worker)]
-    for examined in _distinct(store, *(program.store for program in programs)):
+    for examined in _drop_repeats(store, *(program.store for program in programs)):
         examine_store(findings, examined, outbox if examined is store else None, limits)
     if broker is not None:
         examine_broker(findings, broker, store, queues, group, limits)
@@ -49,10 +49,10 @@ def examine(
         examine_worker(findings, worker, limits)
     for program in programs:
         if isinstance(program, Intents):
-            for redelivering in _distinct(broker, *(worker.broker for worker in workers)):
+            for redelivering in _drop_repeats(broker, *(worker.broker for worker in workers)):
                 examine_intents(findings, program, redelivering)
     return findings.worst_first()
 
 
-def _distinct(*things: T | None) -> list[T]:
+def _drop_repeats(*things: T | None) -> list[T]:
     return list(dict.fromkeys(thing for thing in things if thing is not None))

@@ -124,7 +124,7 @@ class InboxTable(ABC):
     async def check(self, session: DriverSession) -> None:
         """`UnsafeStore` where the database may lose a confirmed commit; `SchemaMissing` without the table."""
 
-    def _missing(self) -> SchemaMissing:
+    def _missing_table_error(self) -> SchemaMissing:
         return SchemaMissing(
             f"the table {self.name} is missing; create it: effectonce migrate URL, or run what "
             "inbox.schema_sql(dialect) gives in your own migrations"
@@ -204,7 +204,7 @@ class PostgresInboxTable(TextKeyTable):
     async def check(self, session: DriverSession) -> None:
         ((fsync, synchronous_commit, persistence),) = await session.rows(self._sql["settings"], (self._quoted_name,))
         if persistence is None:
-            raise self._missing()
+            raise self._missing_table_error()
         if fsync == "off":
             raise UnsafeStore("this server runs with fsync=off: a power cut loses or corrupts commits; set fsync=on")
         if synchronous_commit == "off":
@@ -224,7 +224,7 @@ class SQLiteInboxTable(TextKeyTable):
         unqualified_name = self.name.rpartition(".")[2]
         ((journal, synchronous, exists),) = await session.rows(self._sql["settings"], (unqualified_name,))
         if exists is None:
-            raise self._missing()
+            raise self._missing_table_error()
         if journal in ("off", "memory"):
             raise UnsafeStore(
                 f"this connection has journal_mode={journal}: a crash can leave half a transaction; PRAGMA "
@@ -322,7 +322,7 @@ class MySQLInboxTable(InboxTable):
         schema, _, unqualified_name = self.name.rpartition(".")
         ((flush, engine),) = await session.rows(self._sql["settings"], (schema or None, unqualified_name))
         if engine is None:
-            raise self._missing()
+            raise self._missing_table_error()
         if int(flush) != 1:
             raise UnsafeStore(
                 f"this server runs with innodb_flush_log_at_trx_commit={flush}: a crash loses commits that were "

@@ -198,7 +198,7 @@ class Intents:
         """Read the log of an intent's record: the request, how often it was sent, and when first."""
         return decode_log(read_listed_note(record, self.store.runtime.privacy))
 
-    def orphaned(self) -> list[str]:
+    def orphaned_scopes(self) -> list[str]:
         """List the scopes that have unfinished intents but no operation any more: it was renamed or removed. No process
         resumes these intents, and under a new name they are sent again."""
         return find_orphaned_scopes(self)

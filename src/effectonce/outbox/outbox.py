@@ -274,10 +274,10 @@ def _value(dialect: Dialect, column: str, placeholder: str) -> str:
 
 def _params(dialect: Dialect, rows: Sequence[NewOutboxRow]) -> list[Any]:
     values = [value for row in rows for value in row]
-    return [_hex(value) for value in values] if dialect == "mysql" else values
+    return [_to_hex(value) for value in values] if dialect == "mysql" else values
 
 
-def _hex(value: Any) -> Any:
+def _to_hex(value: Any) -> Any:
     """Write ``value`` in hexadecimal, which no quoting mode or character set of the caller's connection changes."""
     if isinstance(value, str):
         return value.encode().hex()

@@ -70,7 +70,7 @@ class AuditLog:
         log.info("%s %s %s: %s%s", entry.by, entry.action, entry.target, entry.outcome, more)
 
     @contextmanager
-    def doing(self, action: str, target: str, *, by: str, detail: str = "", place: str = "") -> Iterator[None]:
+    def record_action(self, action: str, target: str, *, by: str, detail: str = "", place: str = "") -> Iterator[None]:
         """Write ``asked`` before the block runs, then ``done``, or ``failed: …`` where it raised; the error propagates.
 
         An ``asked`` without a second line means that the process died in between, or that the disk was full by then

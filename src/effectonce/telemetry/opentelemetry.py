@@ -155,7 +155,7 @@ class Tracing:
             attributes = {**about, "messaging.message.id": messages[0].id}
         kind = SpanKind.CLIENT if len(links) == len(messages) else SpanKind.PRODUCER
         with (
-            self.counting(self._sent, len(messages), self.operation_time, about),
+            self.measure_block(self._sent, len(messages), self.operation_time, about),
             self.span(f"send {queue}", kind=kind, attributes=attributes, links=links),
         ):
             yield [message if TRACEPARENT in message.headers else _with_trace_header(message) for message in messages]
@@ -203,7 +203,7 @@ class Tracing:
         _log_errors(record, None)
 
     @contextmanager
-    def counting(
+    def measure_block(
         self, counter: metrics.Counter, number: int, timer: metrics.Histogram, about: Attributes
     ) -> Iterator[None]:
         """Add ``number`` to ``counter``, and record how long the block took, with the type of the error that it
@@ -256,24 +256,24 @@ class _WorkerTracer:
     def _span_around(self, queue: str, message: Message[Any]) -> Iterator[None]:
         run = current_run.get()
         more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
-        with self._processing(queue, message, (), more) as span:
+        with self._process_span(queue, message, (), more) as span:
             if run is not None:
                 run.trace = _encode_context(span.get_span_context())
             yield
 
     def trace_duplicate(self, queue: str, message: Message[Any], run: Run) -> None:
         more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
-        with self._processing(queue, message, _links_to_first_run(run.trace), more):
+        with self._process_span(queue, message, _links_to_first_run(run.trace), more):
             pass
 
     @contextmanager
-    def _processing(
+    def _process_span(
         self, queue: str, message: Message[Any], links: Sequence[Link], more: Attributes
     ) -> Iterator[trace.Span]:
         """Make a span around the processing of ``message``, in the trace of the message."""
         about = _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
         with (
-            self._tracing.counting(self._tracing.consumed, 1, self._tracing.process_time, about),
+            self._tracing.measure_block(self._tracing.consumed, 1, self._tracing.process_time, about),
             self._tracing.span(
                 f"process {queue}",
                 context=_extract_context(message.headers),

@@ -76,7 +76,7 @@ def test_a_reply_that_contradicts_the_estimate_starts_it_anew() -> None:
 def test_a_reply_without_a_sensible_date_says_nothing() -> None:
     clock = ServerClock(lambda: 5)
     clock.observe(1, "yesterday")
-    assert not clock.known
+    assert not clock.is_known
     with pytest.raises(StoreUnavailable):
         clock.now()
 

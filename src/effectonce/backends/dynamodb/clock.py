@@ -82,7 +82,7 @@ class ServerClock:
         return low - drift, high + drift
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self._range is not None
 
     @property

@@ -82,7 +82,7 @@ class Operations:
         if self._is_prepared:
             return
         require_version(await self._read(META_ID), self._dynamodb)
-        if not self._clock.known:
+        if not self._clock.is_known:
             raise UnsafeStore(
                 f"{self._target} sends no Date with its replies, so that its time cannot be known; use DynamoDB itself"
             )

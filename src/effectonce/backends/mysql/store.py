@@ -171,7 +171,7 @@ class MySQLPort:
         """Insert or update records. Returns the rows as the statement left them, by id."""
         statements = self._upserts_with_alias if server.supports_row_alias else self._sql
         upsert = fill(statements[name], rows=",".join(rows))
-        if self._returning and server.returning:
+        if self._returning and server.supports_returning:
             [stored] = await self.tables.execute(f"{upsert} RETURNING {self._sql['stored_claim']}")
         else:
             reread = bind(self._sql["reread"], ids=ids)

@@ -21,7 +21,7 @@ from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import ConfigurationError, InvalidKey, StoreUnavailable, UnsafeStore
 
 from .connection import ConnectionSource, PostgresConnection, PrepareMode, first_line, pq, psycopg
-from .errors import NotPrepared, replica_refused, translate
+from .errors import NotPrepared, replica_error, translate
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -162,7 +162,7 @@ class PostgresClient:
                     payloads.append(bytes(notice.extra))
                 if not payloads:
                     try:
-                        await self._source.waiter.ready(pgconn.socket, False, until)
+                        await self._source.waiter.wait_until_ready(pgconn.socket, False, until)
                     except TimeoutError:
                         break
             return True
@@ -237,7 +237,7 @@ class PostgresClient:
                 f"{self._address} is PostgreSQL {server['version'] // 10000}; effectonce needs 13 or later"
             )
         if server["replica"]:
-            raise replica_refused(self._address)
+            raise replica_error(self._address)
         if server["encoding"] not in ("UTF8", "SQL_ASCII"):
             raise UnsafeStore(
                 f"the database of {self._address} is encoded in {server['encoding']}, which cannot hold every key; "
@@ -319,16 +319,16 @@ class PostgresClient:
     async def _send(self, connection: PostgresConnection, send: Callable[[], None], deadline: float) -> PGresult:
         """Call ``send``, which hands one message to libpq, and wait for its results. Returns the last one; the first
         error among them is raised."""
-        pgconn, ready = connection.pgconn, self._source.waiter.ready
+        pgconn, wait_until_ready = connection.pgconn, self._source.waiter.wait_until_ready
         send()
         while pgconn.flush():
-            await ready(pgconn.socket, True, deadline)
+            await wait_until_ready(pgconn.socket, True, deadline)
             pgconn.consume_input()
         last: PGresult | None = None
         failed: PGresult | None = None
         while True:
             while pgconn.is_busy():
-                await ready(pgconn.socket, False, deadline)
+                await wait_until_ready(pgconn.socket, False, deadline)
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:

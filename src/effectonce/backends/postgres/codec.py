@@ -91,15 +91,15 @@ def bytea_array(values: Sequence[bytes | None]) -> bytes:
 
 
 def bigint_array(values: Sequence[int]) -> bytes:
-    return _fixed(_INT8, 8, "iq", values)
+    return _fixed_width_array(_INT8, 8, "iq", values)
 
 
 def integer_array(values: Sequence[int]) -> bytes:
-    return _fixed(_INT4, 4, "ii", values)
+    return _fixed_width_array(_INT4, 4, "ii", values)
 
 
 def boolean_array(values: Sequence[bool]) -> bytes:
-    return _fixed(_BOOL, 1, "i?", values)
+    return _fixed_width_array(_BOOL, 1, "i?", values)
 
 
 def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
@@ -113,7 +113,7 @@ def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
     return b"".join(parts)
 
 
-def _fixed(oid: int, size: int, code: str, values: Sequence[int]) -> bytes:
+def _fixed_width_array(oid: int, size: int, code: str, values: Sequence[int]) -> bytes:
     """An array of values of ``size`` bytes each, packed in one call. ``code`` is struct's, for a length and a value."""
     count = len(values)
     fields: list[int] = [size] * (2 * count)
@@ -156,12 +156,12 @@ def _fields(**encodings: tuple[Callable[[Any], Param], Callable[[Sequence[Any]],
     return tuple(Field(attrgetter(name), one, many) for name, (one, many) in encodings.items())
 
 
-def _unchanged(value: bytes | None) -> Param:
+def _pass_through(value: bytes | None) -> Param:
     return value
 
 
 _AS_TEXT: Final = (utf8, text_array)
-_AS_BYTES: Final = (_unchanged, bytea_array)
+_AS_BYTES: Final = (_pass_through, bytea_array)
 _AS_BIGINT: Final = (int8.pack, bigint_array)
 _AS_INTEGER: Final = (int4.pack, integer_array)
 _AS_FLAG: Final = (boolean.pack, boolean_array)

@@ -125,7 +125,7 @@ class RabbitMQConsumer:
 
     # -- settling
 
-    def _owned(self, deliveries: Sequence[Delivery]) -> list[bool]:
+    def _are_owned(self, deliveries: Sequence[Delivery]) -> list[bool]:
         """For each delivery, whether it is unsettled on the channel that consumes now."""
         current = self._consuming
         return [
@@ -136,7 +136,7 @@ class RabbitMQConsumer:
         self, deliveries: Sequence[Delivery], settle: Callable[[RabbitMQChannel, Sequence[int]], None]
     ) -> list[bool]:
         """Settle every delivery that this consumer still owns, in one write. Returns which ones were owned."""
-        owned = self._owned(deliveries)
+        owned = self._are_owned(deliveries)
         current = self._consuming
         if current is not None:
             tags = [delivery.handle.tag for delivery, is_owned in zip(deliveries, owned, strict=True) if is_owned]
@@ -176,7 +176,9 @@ class RabbitMQConsumer:
     ) -> list[bool]:
         """Publish copies of the deliveries that are still ours to ``queue``, and ack those whose copy was confirmed.
         Returns which ones were acked; raises the error where a copy was refused."""
-        owned = [delivery for delivery, is_owned in zip(deliveries, self._owned(deliveries), strict=True) if is_owned]
+        owned = [
+            delivery for delivery, is_owned in zip(deliveries, self._are_owned(deliveries), strict=True) if is_owned
+        ]
         copies = [
             Content(copy_properties(delivery.handle.header, added_headers(delivery)), delivery.packet.body)
             for delivery in owned
@@ -191,7 +193,7 @@ class RabbitMQConsumer:
         return [delivery.handle in acked for delivery in deliveries]
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        return self._owned(deliveries)  # the window is the server's consumer_timeout, which a client cannot change
+        return self._are_owned(deliveries)  # the window is the server's consumer_timeout, which a client cannot change
 
     async def flush(self) -> None:
         return None  # acks are written at once
