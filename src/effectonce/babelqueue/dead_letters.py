@@ -43,7 +43,7 @@ def original_body(record: bytes) -> tuple[bytes, dict[str, Any]]:
         if "raw" in members and len(members) - ("raw_encoding" in members) == 2:
             raw = members["raw"]
             return base64.b64decode(raw) if members.get("raw_encoding") == "base64" else raw.encode(), block
-        member_start = record.rindex(_MEMBER)  # it is no part of a string: there its quotes would be escaped
+        member_start = record.rindex(_MEMBER)  # not inside a string: there its quotes would be escaped
         if json.loads(record[member_start + len(_MEMBER) : -1]) != block:
             return record, block
         opened_object = record[:member_start].removesuffix(b",")

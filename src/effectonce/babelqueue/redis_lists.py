@@ -183,7 +183,7 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
 
     async def close(self) -> None:
         held = await self._stop_polling()
-        elements = [reservation.element for reservation in held]  # unchanged: this was no attempt
+        elements = [reservation.element for reservation in held]  # unchanged: this was not an attempt
         try:
             await give_back_unsettled(lambda: self._apply("push", 0, self._queue.encode(), held, elements))
         finally:

@@ -342,8 +342,8 @@ class CallWalker(ExpressionWalker):
     ) -> Value:
         """The value of a parameter: the argument, with the type that the annotation names where it has none itself.
 
-        Where no argument is passed, the walk begins with this function, or its caller is out of sight: then a parameter
-        that is no dependency and has no default that is known is a part of the message.
+        Where no argument is passed, the walk begins with this function, or its caller is out of sight. Then a parameter
+        is a part of the message, unless it is a dependency or has a known default.
         """
         if argument is not None and (argument.is_known() or parameter.annotation is None):
             return argument

@@ -36,7 +36,7 @@ class MemberResolver(NameResolver):
         value = Value(
             text=text,
             base=base,
-            taint=base.taint,  # without the index's: `prices[message.id]` is no part of the message
+            taint=base.taint,  # without the index's: `prices[message.id]` is not a part of the message
             origin=origins_of(base, index),
             attr=index.literal if isinstance(index.literal, str) else "",
         )

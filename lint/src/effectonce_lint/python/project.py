@@ -261,7 +261,7 @@ def _has_root_marker(folder: str) -> bool:
 
 
 def _topmost_package(folder: str) -> str:
-    """The folder that holds the package of ``folder``; ``folder`` itself if it is no package."""
+    """The folder that holds the package of ``folder``; ``folder`` itself if it is not a package."""
     while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return folder

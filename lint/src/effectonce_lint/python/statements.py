@@ -178,7 +178,7 @@ class StatementWalker(TryWithWalker):
                 pass
 
     def _share_module_object(self, name: str, value: Value) -> Value:
-        """The object that a module's own code makes for ``name``: the same one as for whoever imports that name."""
+        """The object that a module's own code makes for ``name``: the same one that other modules import."""
         shared = self.module.values.get(name)
         if shared is not None and shared.instance is not None and value.instance is not None:
             return shared if shared.instance.cls is value.instance.cls else value
@@ -272,7 +272,7 @@ class StatementWalker(TryWithWalker):
         return not is_none if "message" in value.taint and value.text != name.id else None
 
     def _walk_branches(self, condition: Value, arms: list[list[ast.stmt]]) -> str:
-        """Walk each arm on its own, then go on with what any of them may have left."""
+        """Walk each arm on its own, then continue with the names and guards that any of them may have left."""
         branch = self.number()
         names_before = dict(self.scope.names)
         held_before, epoch_before = len(self.held), self.epoch

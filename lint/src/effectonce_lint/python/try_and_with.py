@@ -15,7 +15,7 @@ from .values import ATTEMPT_NUMBER, UNKNOWN, ExceptBlock, Function, Operation, V
 from .walk_state import join_values, origins_of, taints_of
 
 NEXT = "next"
-"""The ending of code that goes on with the statement after it."""
+"""The ending of code that continues with the next statement."""
 _VIOLATIONS = word_set(
     "IntegrityError UniqueViolation UniqueViolationError DuplicateKeyError DuplicateKey ConditionalCheckFailed"
     " ConditionalCheckFailedException ClientError AlreadyExists AlreadyExistsError FileExistsError Conflict"

@@ -31,8 +31,8 @@ from .codec import bigint_array, boolean, int4, int8, integer_array, text_array,
 MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
 #: The file also names parts of statements, which are not sent by themselves.
 PARTS: Final = ("fresh", "columns", "taking")
-#: `lease_in_order` returns one row that is no message, recognised by a negative number of attempts. Its ``seq`` is
-#: where the next page begins; with this number there may be more rows to read.
+#: `lease_in_order` returns one row that is not a message: its number of attempts is negative, and its ``seq`` is where
+#: the next page begins. With this number of attempts there may be more rows to read.
 MORE_TO_READ: Final = -2
 
 

@@ -187,7 +187,7 @@ class SQSPublisher:
 
     def _split_into_chunks(self, sizes: Sequence[int]) -> list[list[int]]:
         """Split the messages, by index, into the chunks that one call sends each. A chunk has at most ten messages,
-        which together are no larger than one message may be."""
+        and together they are at most as large as one message may be."""
         chunks: list[list[int]] = []
         room = 0  # in the last chunk
         for index, size in enumerate(sizes):

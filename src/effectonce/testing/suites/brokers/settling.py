@@ -31,7 +31,7 @@ async def closing_sends_the_acks_that_wait(h: BrokerHarness) -> None:
 
 
 async def each_delivery_is_settled_alone(h: BrokerHarness) -> None:
-    """F56: an ack of the second is no ack of the first."""
+    """F56: an ack of the second is not an ack of the first."""
     consumer, deliveries = await h.make_deliveries(*numbered_bodies(4))
     await consumer.ack([deliveries[1], deliveries[3]])
     await consumer.close()

@@ -166,7 +166,7 @@ async def a_batch_of_large_results_is_stored_whole(h: StoreHarness) -> None:
 
 
 async def an_operation_the_store_cannot_keep_harms_itself_only(h: StoreHarness) -> None:
-    """F70: NUL is no text for some stores. It fails alone, or with its batch, which is then redone singly."""
+    """F70: some stores refuse NUL in a text. The claim fails alone, or with its batch, which is then redone singly."""
     claims = [h.make_claim(f"good{n}") for n in range(3)]
     bad = h.make_claim("good1\x00bad")
     errors: list[Exception] = []
