@@ -303,7 +303,7 @@ def test_dramatiq_retries_no_error_that_is_rejected_elsewhere() -> None:
                 rejected = isinstance(decide_delivery(kind("it failed")), Reject)
             except eo.ConfigurationError:
                 rejected = False
-            assert issubclass(kind, ours_dramatiq.REJECTED) == rejected, kind
+            assert issubclass(kind, ours_dramatiq.REJECTED_ERRORS) == rejected, kind
 
 
 def test_a_record_that_cannot_be_read_is_dead_at_once(

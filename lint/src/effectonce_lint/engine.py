@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from . import designs
-from .config import SKIPPED, Config
+from .config import SKIPPED_FOLDERS, Config
 from .findings import Finding, IgnoreComment, LintError, Place
 from .python.analysis import check_module, may_consume
 from .python.modules import MAX_FILE_BYTES, Module, UnreadableFile, digest, parse
@@ -155,7 +155,7 @@ def _list_folder(start: str, config: Config) -> Iterator[str]:
         folders[:] = sorted(
             name
             for name in folders
-            if name not in SKIPPED
+            if name not in SKIPPED_FOLDERS
             and not name.endswith(".egg-info")
             and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             and not config.excludes(os.path.join(folder, name))

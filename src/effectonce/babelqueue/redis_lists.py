@@ -38,8 +38,8 @@ from .list_elements import (
     read_packet,
 )
 
-TAKE = Script("list_take", package="effectonce.babelqueue")
-SETTLE = Script("list_settle", package="effectonce.babelqueue")
+TAKE_SCRIPT = Script("list_take", package="effectonce.babelqueue")
+SETTLE_SCRIPT = Script("list_settle", package="effectonce.babelqueue")
 
 #: How many dead letters are read at once.
 BROWSE_CHUNK: Final = 100
@@ -129,7 +129,7 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         keys = [self._queue.encode(), *self._processing_keys, self._delayed]
         ends_at = time.monotonic() + self._window
         async with self._exchange:
-            taken = await self._connection.batch(TAKE, keys, [str(self._window), limit, os.urandom(16)])
+            taken = await self._connection.batch(TAKE_SCRIPT, keys, [str(self._window), limit, os.urandom(16)])
         return [
             Delivery(packet=read_packet(element), queue=self._queue, handle=ListReservation(token, ends_at, element))
             for token, element in taken
@@ -178,7 +178,7 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         for reservation, element in zip(held, elements or [b""] * len(held), strict=True):
             args += [reservation.key, reservation.element, element]
         async with self._exchange:
-            answers = await self._connection.batch(SETTLE, [*self._processing_keys, target], args)
+            answers = await self._connection.batch(SETTLE_SCRIPT, [*self._processing_keys, target], args)
         return [answer == 1 for answer in answers]
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import json, structs
 
-from effectonce.core.codec import VERSION, without_trace
+from effectonce.core.codec import FORMAT_VERSION, without_trace
 from effectonce.display.formatting import (
     STATE_WORDS,
     format_ago,
@@ -289,6 +289,6 @@ def _decode_stored(stored: bytes | None) -> Any:
         return None
     stored, _ = without_trace(stored)
     try:
-        return json.decode(stored[1:] if stored[:1] == VERSION else stored)
+        return json.decode(stored[1:] if stored[:1] == FORMAT_VERSION else stored)
     except (ValueError, EffectOnceError):
         return f"<{len(stored)} bytes that cannot be read here>"

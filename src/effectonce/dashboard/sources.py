@@ -24,7 +24,7 @@ from effectonce.sagas.log import SagaLog
 from effectonce.sagas.log import decode_log as decode_saga_log
 from effectonce.sagas.saga import Saga
 from effectonce.store import Store
-from effectonce.telemetry.audit_log import ASKED, AuditEntry, AuditLog
+from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry, AuditLog
 from effectonce.worker.worker import Worker
 
 MAX_SCOPES: Final = 200
@@ -207,7 +207,7 @@ class Sources:
         for entry in self.audit.recent(MAX_AUDIT_ENTRIES):
             if entry.target in targets:
                 action = (entry.action, entry.by, entry.detail, entry.place)
-                if entry.outcome != ASKED:
+                if entry.outcome != ASKED_OUTCOME:
                     ended.add(action)
                 elif action in ended:
                     ended.remove(action)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from effectonce.core.codec import VERSION, decode_error, without_trace
+from effectonce.core.codec import FORMAT_VERSION, decode_error, without_trace
 from effectonce.core.privacy import SEALED_PREFIX
 from effectonce.errors import CorruptRecord, show
 from effectonce.record import EXHAUSTED, Record, State, Stats
@@ -61,7 +61,7 @@ def format_stored(stored: bytes | None) -> str:
     if stored[:1] == SEALED_PREFIX:
         return f"sealed: {len(stored)} bytes that only the program with the secret can read"
     stored, _ = without_trace(stored)
-    return format_json(stored[1:]) if stored[:1] == VERSION else format_bytes(stored)
+    return format_json(stored[1:]) if stored[:1] == FORMAT_VERSION else format_bytes(stored)
 
 
 def format_json(text: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, quote_name
+from effectonce.backends.common.sql_files import CLOCK_EXPRESSIONS, inbox_statements, quote_name
 from effectonce.contracts import Dialect, DriverSession
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
 from effectonce.values.fingerprint import FINGERPRINT_SIZE, first_fingerprint, split_fingerprints
@@ -282,7 +282,7 @@ class MySQLInboxTable(InboxTable):
 
     def _insert_statement(self, count: int) -> str:
         """Three parameters are shared by all rows, and each row has three more: id, key, fingerprint."""
-        now = CLOCKS["mysql"]
+        now = CLOCK_EXPRESSIONS["mysql"]
         rows = ",".join(
             [
                 f"(UNHEX(${at}), CONVERT(UNHEX($2) USING utf8mb4), CONVERT(UNHEX(${at + 1}) USING utf8mb4), UNHEX($1), "

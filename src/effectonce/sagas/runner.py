@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("effectonce")
 
 #: Errors of a step after which only an operator can find out whether it happened.
-_DOUBTFUL: Final = (InDoubt, LeaseLost)
+_DOUBT_ERRORS: Final = (InDoubt, LeaseLost)
 _ANY_PROVIDER: Final = Provider(name="it")
 UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 """A step whose outcome is unknown is tried again for a day; after that an operator must decide."""
@@ -258,7 +258,7 @@ class SagaRunner:
             _mark_interrupted(progress, error)
             await claimed.release_after_error(type(error).__name__)
             raise error
-        if isinstance(error, _DOUBTFUL):
+        if isinstance(error, _DOUBT_ERRORS):
             claimed.end_step(progress, "running", describe_error(error))
             await claimed.doubt(entry, progress.error)
         unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)

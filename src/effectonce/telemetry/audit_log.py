@@ -18,8 +18,8 @@ from effectonce.errors import ConfigurationError, EffectOnceError, show
 
 log = logging.getLogger("effectonce.telemetry.audit_log")
 
-ASKED = "asked"
-DONE = "done"
+ASKED_OUTCOME = "asked"
+DONE_OUTCOME = "done"
 _MAX_ENTRIES_IN_MEMORY = 1000
 _BLOCK_BYTES = 64 * 1024
 
@@ -49,7 +49,7 @@ class AuditLog:
         self._in_memory: deque[AuditEntry] = deque(maxlen=_MAX_ENTRIES_IN_MEMORY)
 
     def record(
-        self, action: str, target: str, *, by: str, outcome: str = DONE, detail: str = "", place: str = ""
+        self, action: str, target: str, *, by: str, outcome: str = DONE_OUTCOME, detail: str = "", place: str = ""
     ) -> None:
         """Write one entry. Long texts are cut, and control characters made visible."""
         entry = AuditEntry(
@@ -77,8 +77,8 @@ class AuditLog:
         (which is logged, and changes no outcome): check the target.
         """
         record = partial(self.record, action, target, by=by, detail=detail, place=place)
-        record(outcome=ASKED)
-        outcome = DONE
+        record(outcome=ASKED_OUTCOME)
+        outcome = DONE_OUTCOME
         try:
             yield
         except BaseException as error:

@@ -49,7 +49,7 @@ from .hooks import MAX_SCOPES, OTHER_SCOPES, hook_into
 MESSAGING_SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
 #: The buckets that the conventions advise for durations.
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-TRACEPARENT = "traceparent"
+TRACEPARENT_HEADER = "traceparent"
 MAX_LINKS_PER_SPAN = 100
 
 Attributes = dict[str, str | int | bool]
@@ -138,7 +138,7 @@ class Tracing:
     # -- sending
 
     def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
-        if not isinstance(message, Message) or TRACEPARENT in message.headers:
+        if not isinstance(message, Message) or TRACEPARENT_HEADER in message.headers:
             return message
         attributes = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
         with self.span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=attributes):
@@ -158,7 +158,10 @@ class Tracing:
             self.measure_block(self._sent, len(messages), self.operation_time, about),
             self.span(f"send {queue}", kind=kind, attributes=attributes, links=links),
         ):
-            yield [message if TRACEPARENT in message.headers else _with_trace_header(message) for message in messages]
+            yield [
+                message if TRACEPARENT_HEADER in message.headers else _with_trace_header(message)
+                for message in messages
+            ]
 
     def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         about = _attributes(system, row.destination, "send")
@@ -353,7 +356,7 @@ def _headers(row: OutboxRow) -> dict[str, str]:
 
 def _links_from_headers(headers: Mapping[str, str]) -> list[Link]:
     """Return a link to the span in the headers; [] if there is none."""
-    if TRACEPARENT not in headers:
+    if TRACEPARENT_HEADER not in headers:
         return []
     span = trace.get_current_span(_extract_context(headers)).get_span_context()
     return [Link(span)] if span.is_valid else []

@@ -40,7 +40,7 @@ __all__ = [
 FINGERPRINT_SIZE: Final = 33
 """Bytes of one fingerprint: its version, then a SHA-256."""
 
-_V1: Final = b"\x01"
+_VERSION_1: Final = b"\x01"
 _RAW_BYTES: Final = b"\x00bytes\x00"  # no JSON text begins with NUL
 
 
@@ -60,8 +60,8 @@ def fingerprints(value: object) -> bytes:
     The first is the one to store. A stored fingerprint matches if it is any of them.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return _V1 + hashlib.sha256(_RAW_BYTES + bytes(value)).digest()
-    return _V1 + hashlib.sha256(canonical_json(value)).digest()
+        return _VERSION_1 + hashlib.sha256(_RAW_BYTES + bytes(value)).digest()
+    return _VERSION_1 + hashlib.sha256(canonical_json(value)).digest()
 
 
 def split_fingerprints(joined: bytes) -> list[bytes]:

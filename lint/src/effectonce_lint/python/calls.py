@@ -25,9 +25,9 @@ from .libraries import (
     sql_drivers,
     standard_library,
 )
-from .libraries.message_parts import BODIES, MESSAGE, PAYLOAD, message_parameter
-from .libraries.object_types import ATTRIBUTES, FLUENT, tag_of
-from .project import OUTSIDE
+from .libraries.message_parts import BODY_TAGS, MESSAGE, PAYLOAD, message_parameter
+from .libraries.object_types import ATTRIBUTES, FLUENT_METHOD, tag_of
+from .project import OUTSIDE_PACKAGES
 from .values import Function, Scope, Value
 from .walk_state import join_values, origins_of, taints_of
 
@@ -145,7 +145,7 @@ class CallWalker(ExpressionWalker):
                 return value
         tag = tag_of(call.ref) if call.ref else ""
         if not tag and call.tag:
-            tag = call.tag if FLUENT.fullmatch(call.name) else ATTRIBUTES.get((call.tag, call.name), "")
+            tag = call.tag if FLUENT_METHOD.fullmatch(call.name) else ATTRIBUTES.get((call.tag, call.name), "")
         if call.target.tag == "sql.sessionmaker":
             tag = "sql.session"
         if tag:
@@ -184,7 +184,7 @@ class CallWalker(ExpressionWalker):
         if guard is not None:
             return replace(guard, text=text)
         # `event.total()` only looks at the message; `book(event)` does something with it
-        harmless = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE
+        harmless = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE_PACKAGES
         if call.tag.startswith("aws.") and not call.name.startswith(_AWS_READ_PREFIXES):
             harmless = ""
         if not harmless and not error_handling.is_log(call):
@@ -358,7 +358,7 @@ class CallWalker(ExpressionWalker):
         if typed.is_known():
             return replace(typed, text=value.text, taint=value.taint or typed.taint, origin=value.origin)
         if argument is None:
-            return message_parameter(parameter.arg, whole=parameter.arg in BODIES)
+            return message_parameter(parameter.arg, whole=parameter.arg in BODY_TAGS)
         return value
 
     # -- what the scan for consumers overrides

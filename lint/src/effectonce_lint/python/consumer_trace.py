@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .libraries.message_parts import BODIES, MESSAGE, message_parameter
+from .libraries.message_parts import BODY_TAGS, MESSAGE, message_parameter
 from .project import Project
 from .statements import StatementWalker
 from .values import Consumer, Trace, Value
@@ -53,7 +53,7 @@ def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
             values.append(Value(text="self", tag=tag, taint=frozenset({MESSAGE})))
         else:
             is_alone = len(parameters) == 1 and not consumer.tags
-            whole = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODIES or is_alone
+            whole = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODY_TAGS or is_alone
             values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, whole=whole))
     return tuple(values)
 

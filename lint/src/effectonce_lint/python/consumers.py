@@ -13,8 +13,8 @@ from .calls import Call
 from .handler_tables import functions_of, imported_modules
 from .libraries import brokers, guards
 from .libraries.frameworks import (
-    SIGNED,
-    WEBHOOK,
+    SIGNATURE_CHECK,
+    WEBHOOK_NAME,
     consumer_of_class,
     consumer_of_decorator,
     is_django_webhook,
@@ -23,7 +23,7 @@ from .libraries.frameworks import (
 )
 from .libraries.object_types import to_snake_case
 from .modules import ClassDefinition, Module
-from .project import RECEIVES, Project
+from .project import RECEIVE_CALL, Project
 from .statements import StatementWalker
 from .values import NOTHING, Consumer, Function, Operation, Scope, Value
 from .walk_state import FuelExhausted
@@ -69,7 +69,9 @@ class ConsumerScanner(StatementWalker):
         self._file_fuel = FILE_FUEL
         """How many expressions may still be evaluated in this file."""
         self._is_django = b"django" in module.content
-        receiving_classes = {name for name, cls in module.classes.items() if RECEIVES.search(self._source(cls.node))}
+        receiving_classes = {
+            name for name, cls in module.classes.items() if RECEIVE_CALL.search(self._source(cls.node))
+        }
         names = [re.escape(name).encode() for name in sorted(receiving_classes | project.receivers(module))]
         self._receiver_names = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b") if names else None
         """Finds the names of classes and imports that hold a receiving loop: code that mentions one may start it."""
@@ -209,12 +211,12 @@ class ConsumerScanner(StatementWalker):
     def register_route(self, call: Call, view: Value) -> None:
         strings = [argument.string for argument in call.args if argument.string is not None]
         path = "/" + (strings[0] if strings else "").lstrip("/^")
-        if not self.muted and view.function is not None and WEBHOOK.search(path):
+        if not self.muted and view.function is not None and WEBHOOK_NAME.search(path):
             self._add_endpoint(view.function, path)
 
     def register_router(self, call: Call, path: str) -> None:
         """Register the routes of a router mounted under ``path`` as webhooks, if the path says that they are."""
-        if self.muted or not call.node.args or not WEBHOOK.search(path):
+        if self.muted or not call.node.args or not WEBHOOK_NAME.search(path):
             return
         name, module = self._router(call.node.args[0])
         for function in functions_of(module) if module is not None else ():
@@ -305,7 +307,11 @@ class ConsumerScanner(StatementWalker):
         module = function.module
         node = function.node if function.owner is None else function.owner.node
         source = b"".join(module.lines[node.lineno - 1 : node.end_lineno])
-        is_webhook = WEBHOOK.search(path) or WEBHOOK.search(to_snake_case(function.qualname)) or SIGNED.search(source)
+        is_webhook = (
+            WEBHOOK_NAME.search(path)
+            or WEBHOOK_NAME.search(to_snake_case(function.qualname))
+            or SIGNATURE_CHECK.search(source)
+        )
         has_middleware = b"IdempotencyMiddleware" in self.scanned.content + module.content
         base_guard = guards.guard_of_bases(self.ancestry(function.owner)) if function.owner is not None else ""
         self._add(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from .handler_tables import implementations_of, registered_handlers
 from .libraries import orm_rows
 from .libraries.message_parts import mark_message_part
-from .libraries.object_types import ATTRIBUTES, FLUENT
+from .libraries.object_types import ATTRIBUTES, FLUENT_METHOD
 from .modules import ClassDefinition
 from .name_resolution import NameResolver
 from .values import Function, Instance, Operation, Scope, Value
@@ -86,7 +86,7 @@ class MemberResolver(NameResolver):
             taint=base.taint,
             origin=base.origin,
         )
-        if base.tag and FLUENT.fullmatch(attr):
+        if base.tag and FLUENT_METHOD.fullmatch(attr):
             value.tag = base.tag
         elif base.tag in ("mongo.client", "mongo.db") and not value.tag:
             value.tag = "mongo.db" if base.tag == "mongo.client" else "mongo.collection"

@@ -16,14 +16,14 @@ from .walk_state import join_values, origins_of, taints_of
 
 NEXT = "next"
 """The ending of code that continues with the next statement."""
-_VIOLATIONS = word_set(
+_VIOLATION_ERRORS = word_set(
     "IntegrityError UniqueViolation UniqueViolationError DuplicateKeyError DuplicateKey ConditionalCheckFailed"
     " ConditionalCheckFailedException ClientError AlreadyExists AlreadyExistsError FileExistsError Conflict"
     " DuplicateEntry ConstraintError NotUniqueError UniqueConstraintError ItemAlreadyExists BulkWriteError"
     " TransactionCanceledException"
 )
 """Errors of a violated constraint: what was inserted is there already."""
-_BROAD = word_set(
+_BROAD_ERRORS = word_set(
     "Exception BaseException builtins.Exception builtins.BaseException requests.RequestException httpx.HTTPError"
     " requests.exceptions.RequestException httpx.RequestError aiohttp.ClientError stripe.StripeError"
     " stripe.error.StripeError smtplib.SMTPException psycopg.Error psycopg2.Error pymysql.Error pymysql.MySQLError"
@@ -116,7 +116,7 @@ class TryWithWalker(CallWalker):
                     number,
                     try_number,
                     self.place(handler.type or handler),
-                    any(name in _BROAD for name in caught),
+                    any(name in _BROAD_ERRORS for name in caught),
                     caught,
                     ending=ending,
                     raises=ending == "raise" or any(op.kind in ("raise", "retry", "nack") for op in ops),
@@ -271,7 +271,7 @@ class TryWithWalker(CallWalker):
                     self.number(),
                     try_number,
                     self.place(call),
-                    any(name in _BROAD for name in caught),
+                    any(name in _BROAD_ERRORS for name in caught),
                     caught,
                     ending=NEXT,
                     raises=False,
@@ -326,7 +326,7 @@ def join_endings(endings: list[str]) -> str:
 
 def _name_violation(caught: tuple[str, ...]) -> bool:
     """Whether one of the names of caught errors is that of a violated constraint."""
-    return any(name.rpartition(".")[2] in _VIOLATIONS for name in caught)
+    return any(name.rpartition(".")[2] in _VIOLATION_ERRORS for name in caught)
 
 
 def _is_generator(function: ast.AST) -> bool:

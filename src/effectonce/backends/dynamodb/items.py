@@ -13,7 +13,7 @@ from effectonce.values.identity import digest
 
 from .client import Item
 
-SHARDS: Final = 8  # how many partitions of the index each state is spread over
+INDEX_SHARDS: Final = 8  # how many partitions of the index each state is spread over
 NEVER_EXPIRES_S: Final = 253_402_300_799  # the year 9999, for DynamoDB's time to live
 
 
@@ -22,7 +22,7 @@ NEVER_EXPIRES_S: Final = 253_402_300_799  # the year 9999, for DynamoDB's time t
 Value = bool | int | str | bytes
 
 #: Values that every expression may use.
-_CONSTANTS: Final[dict[str, Value]] = {
+_SHARED_VALUES: Final[dict[str, Value]] = {
     "zero": 0,
     "one": 1,
     "no": False,
@@ -66,7 +66,7 @@ def expressions(values: Mapping[str, Value], **texts: str) -> dict[str, Any]:
     names, used = _placeholders(" ".join(texts.values()))
     parameters: dict[str, Any] = {**texts, "ExpressionAttributeNames": names}
     if used:
-        known = {**_CONSTANTS, **values}
+        known = {**_SHARED_VALUES, **values}
         parameters["ExpressionAttributeValues"] = {f":{name}": wrap(known[name]) for name in used}
     return parameters
 
@@ -99,13 +99,13 @@ class StoredItem(StoredClaim, kw_only=True, gc=False):
 #: before, which is what an update can set.
 _ATTRIBUTES: Final = [name for name in StoredItem.__struct_fields__ if name not in ("lapsed", "note")]
 #: Those that an item may lack.
-_OPTIONAL: Final = ("owner", "lease_until", "expires_at", "fingerprint", "result", "error")
+_OPTIONAL_ATTRIBUTES: Final = ("owner", "lease_until", "expires_at", "fingerprint", "result", "error")
 
 
 def bucket(state: str, doubt: bool, identity: bytes) -> str:
     """The partition of the index for a record: its attribute ``bucket``. Claims that lapse into doubt have partitions
     of their own, so that a sweep reads only them."""
-    return f"{state}{'?' if doubt and state == 'claimed' else ''}/{identity[0] % SHARDS}"
+    return f"{state}{'?' if doubt and state == 'claimed' else ''}/{identity[0] % INDEX_SHARDS}"
 
 
 def encode(stored: StoredItem, write: bytes) -> Item:
@@ -138,7 +138,7 @@ def decode(item: Item | None) -> StoredItem | None:
         state = values["state"]
         if state not in get_args(State):
             raise ValueError(f"state {state!r}")
-        fields = {name: values[name] for name in _ATTRIBUTES if name in values or name not in _OPTIONAL}
+        fields = {name: values[name] for name in _ATTRIBUTES if name in values or name not in _OPTIONAL_ATTRIBUTES}
         if state != "claimed":
             fields["lease_until"] = None
         if state == "in_doubt" or (state == "claimed" and values["doubt_on_lapse"]):

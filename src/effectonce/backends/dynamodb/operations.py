@@ -30,12 +30,12 @@ MIN_PROBE_PAUSE_US: Final = 5_000
 
 #: The condition on which an existing record may be taken without reading it first: it is unexpired, and free or lapsed
 #: with rerun. (A token that is not below now must be read, so that the new one is above it: that takes a second write.)
-_TAKEABLE = (
+_TAKEABLE_CONDITION = (
     "#expires_at > :past AND #token < :now AND (#state = :free"
     " OR (#state = :claimed AND #doubt_on_lapse = :no AND #lease_until <= :past AND #owner <> :owner))"
 )
 #: ``was`` is the state before. By it, a repeated claim answers whether it has taken a lapsed lease.
-_TAKE = (
+_TAKE_UPDATE = (
     "SET #scope = :scope, #key = :key, #state = :claimed, #owner = :owner, #token = :now, #doubt_on_lapse = :doubt,"
     " #version = if_not_exists(#version, :zero) + :one, #attempts = if_not_exists(#attempts, :zero) + :one,"
     " #generation = if_not_exists(#generation, :zero), #created_at = if_not_exists(#created_at, :now),"
@@ -112,7 +112,7 @@ class Operations:
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         await self._prepare()
-        shortest = 4 * self._clock.SLACK  # probes cannot make the clock precise enough for less
+        shortest = 4 * self._clock.SERVICE_SKEW_US  # probes cannot make the clock precise enough for less
         leases = [op.lease for op in batch if isinstance(op, Claim) and op.lease > shortest]
         if leases and self._clock.uncertainty() > min(leases) // 4:
             await self._probe_clock(min(leases))
@@ -185,7 +185,7 @@ class Operations:
             "expires_at": until + op.retention,
             "expires": NEVER_EXPIRES_S if doubt else whole_seconds(until + op.retention),
         }
-        take, takeable = _TAKE, _TAKEABLE
+        take, takeable = _TAKE_UPDATE, _TAKEABLE_CONDITION
         if op.fingerprints:
             prints = {f"print{n}": entry for n, entry in enumerate(split_fingerprints(op.fingerprints))}
             values.update(prints)

@@ -23,7 +23,7 @@ from .index import (
     shard_names,
     write_cursor,
 )
-from .items import SHARDS, StoredItem, Value, bucket, decode, expressions, wrap
+from .items import INDEX_SHARDS, StoredItem, Value, bucket, decode, expressions, wrap
 from .operations import Operations
 from .schema import META_ID, check_table, migrate_table
 
@@ -161,7 +161,7 @@ class DynamoDBPort(Operations):
 
         pages = await self._dynamodb.gather(  # one over the limit, which tells whether there is more
             lambda shard: read_shard(self._dynamodb, shard, limit + 1, until=past),
-            [f"claimed?/{n}" for n in range(SHARDS)],
+            [f"claimed?/{n}" for n in range(INDEX_SHARDS)],
         )
         identities = [item["id"]["B"] for page in pages for item in page.items]
         lapsed = sum(await self._dynamodb.gather(lapse, identities[:limit]))

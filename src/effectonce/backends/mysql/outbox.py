@@ -32,7 +32,7 @@ from effectonce.contracts.outbox import (
 
 from .connection import ResultRows
 from .literals import bind, text_literal
-from .statements import NOW, STATEMENT_BEGAN
+from .statements import NOW_SQL, STATEMENT_BEGAN_SQL
 from .tables import MySQLTables
 
 Packet = list[str]  # the statements of one packet; inside of the class, `list` is a method
@@ -168,9 +168,9 @@ def outbox_statements(table: str, prefix: str) -> dict[str, str]:
         "backends/mysql/outbox.sql",
         cleaned=f"'cleaned {crc32(table.encode()):08x}'",  # the column takes 32 characters
         meta=f"`{prefix}_meta`",
-        now=NOW,
-        began=STATEMENT_BEGAN,
+        now=NOW_SQL,
+        began=STATEMENT_BEGAN_SQL,
         **outbox_words("mysql", table),
     )
-    inbox = inbox_statements("mysql", f"{prefix}_inbox", now=STATEMENT_BEGAN)
+    inbox = inbox_statements("mysql", f"{prefix}_inbox", now=STATEMENT_BEGAN_SQL)
     return {**named, **{f"inbox {name}": sql for name, sql in inbox.items()}}

@@ -35,8 +35,8 @@ T = TypeVar("T")
 SCHEMA_VERSION: Final = 1
 OLDEST_SERVER: Final = 13_00_00
 LISTEN_AGAIN_S: Final = 15.0  # after this much silence a listener asks whether the server is still there
-_BINARY: Final = pq.Format.BINARY
-_BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BINARY_FORMAT: Final = pq.Format.BINARY
+_BEGIN_STATEMENT: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class Statement:
@@ -272,7 +272,7 @@ class PostgresClient:
         """As `_run`, in a transaction of its own at READ COMMITTED."""
         if connection.read_committed:
             return await self._run(connection, statement, params, deadline, prepare)
-        await self._send(connection, lambda: connection.pgconn.send_query(_BEGIN), deadline)
+        await self._send(connection, lambda: connection.pgconn.send_query(_BEGIN_STATEMENT), deadline)
         result = await self._run(connection, statement, params, deadline, prepare)
         await self._send(connection, lambda: connection.pgconn.send_query(b"COMMIT"), deadline)
         return result
@@ -282,7 +282,7 @@ class PostgresClient:
     ) -> PGresult:
         """Run ``statement``; with ``prepare`` as a prepared one, where the connection may do that."""
         pgconn = connection.pgconn
-        formats = [_BINARY] * len(params)
+        formats = [_BINARY_FORMAT] * len(params)
         prepare = prepare and connection.may_prepare
         generic = prepare and statement.generic and self._source.exclusive
         if connection.forces_generic_plans != generic:
@@ -296,7 +296,7 @@ class PostgresClient:
                     deadline += await self._send_setup(connection, lambda: pgconn.send_prepare(name, statement.sql))
                     connection.prepared_names.add(name)
                 result = await self._send(
-                    connection, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
+                    connection, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY_FORMAT), deadline
                 )
             except NotPrepared:
                 # Something between us and the server shares or resets sessions after all. The statement did not run.
@@ -306,7 +306,7 @@ class PostgresClient:
             else:
                 return result
         return await self._send(
-            connection, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY), deadline
+            connection, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY_FORMAT), deadline
         )
 
     async def _send_setup(self, connection: PostgresConnection, send: Callable[[], None]) -> float:
@@ -345,7 +345,7 @@ class PostgresClient:
 
 def _rows(connection: PostgresConnection, result: PGresult) -> list[Row]:
     loader = connection.loader
-    loader.set_pgresult(result, set_loaders=True, format=_BINARY)
+    loader.set_pgresult(result, set_loaders=True, format=_BINARY_FORMAT)
     rows: list[Row] = loader.load_rows(0, result.ntuples, tuple)
     loader.set_pgresult(None)
     return rows

@@ -27,7 +27,7 @@ from effectonce.errors import BrokerUnavailable
 
 from .channel import RabbitMQChannel
 from .connection import RabbitMQConnection
-from .packets import ATTEMPTS, DEAD_LETTER_ID, Content, read_packet
+from .packets import ATTEMPTS_HEADER, DEAD_LETTER_ID, Content, read_packet
 from .properties import copy_properties
 from .publisher import ConfirmedPublisher
 from .queues import QueueDeclarations, dead_letter_queue, delay_queue, delay_step
@@ -118,7 +118,7 @@ class RabbitMQConsumer:
         received = read_packet(header, body)
         attempt = 0
         if self._queues.queue_type == "quorum":
-            before_delay = _parse_count(received.own_headers.get(ATTEMPTS))
+            before_delay = _parse_count(received.own_headers.get(ATTEMPTS_HEADER))
             attempt = 1 + before_delay + _parse_count(received.server_headers.get("x-delivery-count"))
         handle = _RabbitMQHandle(consuming, tag, header)
         return Delivery(packet=received.packet, queue=self._queue, attempt=attempt, handle=handle)
@@ -154,7 +154,7 @@ class RabbitMQConsumer:
         return await self._move(
             deliveries,
             delay_queue(self._queue, milliseconds),
-            lambda delivery: {ATTEMPTS: str(delivery.attempt)},
+            lambda delivery: {ATTEMPTS_HEADER: str(delivery.attempt)},
             lambda channel: self._queues.declare_delay(channel, self._queue, milliseconds),
         )
 

@@ -14,7 +14,7 @@ from effectonce.record import Page, Query, Record, Stats
 MAX_COUNT: Final = 100_000  # the most that `stats` counts of one state
 MAX_PAGE_VISITS: Final = 5_000  # the most rows that one page of `list` reads
 MAX_STATS_VISITS: Final = 1_000_000  # the most rows that `stats` reads for claimed and done
-_FIRST, _LAST = -(1 << 63), (1 << 63) - 1  # SQLite's smallest and largest integers
+_MIN_INTEGER, _MAX_INTEGER = -(1 << 63), (1 << 63) - 1  # SQLite's smallest and largest integers
 _AFTER_ALL_TEXTS: Final = b""  # to SQLite, a blob sorts after every text
 NEEDS_ATTENTION: Final = ("failed", "free", "in_doubt")  # the states with an index of their own
 OTHER_STATES: Final = ("claimed", "done")
@@ -49,7 +49,7 @@ class RecordReader:
         return self._page_by_key(cursor, query, position)
 
     def _page_by_change(self, cursor: sqlite3.Cursor, query: Query, position: Position | None) -> Page:
-        start, end = position or (_LAST, "", ""), (_FIRST, "", "")
+        start, end = position or (_MAX_INTEGER, "", ""), (_MIN_INTEGER, "", "")
         edge = cursor.execute(self._sql["edge_attention"], (query.state, *start, MAX_PAGE_VISITS - 1)).fetchone()
         values = (query.state, *start, *(edge or end), query.scope, query.scope, self._now(), query.limit + 1)
         return _page_of(cursor.execute(self._sql["page_attention"], values).fetchall(), query.limit, edge)
@@ -73,7 +73,7 @@ class RecordReader:
 
         edge = value_of("edge_recent", MAX_STATS_VISITS)
         counts = {
-            state: value_of("count_recent", _FIRST if edge is None else edge, state, now, MAX_COUNT)
+            state: value_of("count_recent", _MIN_INTEGER if edge is None else edge, state, now, MAX_COUNT)
             for state in OTHER_STATES
         }
         counts.update({state: value_of("count_attention", state, now, MAX_COUNT) for state in NEEDS_ATTENTION})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from effectonce.core.claim_errors import claim_error
-from effectonce.core.codec import ABANDONED, without_trace
+from effectonce.core.codec import ABANDONED_ERROR, without_trace
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
@@ -148,6 +148,6 @@ def _replay(run: Run, answer: Answer) -> None:
     else:
         run.emit(answer.kind)
     error = answer.error
-    if answer.kind == "failed" and error != ABANDONED:  # an operator who abandoned it may not have had the secret
+    if answer.kind == "failed" and error != ABANDONED_ERROR:  # an operator who abandoned it may not have had the secret
         error = run.unseal(error, answer.generation)
     raise claim_error(answer, run.scope, run.key, error, run.policy.permanent)

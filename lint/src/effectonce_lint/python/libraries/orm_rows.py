@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from effectonce_lint.python.name_resolution import NameResolver
 
 MANAGERS = ("objects", "query")
-LOCK = "<lock>"
+ROW_LOCK_KEY = "<lock>"
 """The key in the ``fields`` of a query that locks its rows; a column cannot have this name."""
 _UNIQUE_CONSTRAINTS = word_set("UniqueConstraint PrimaryKeyConstraint CompositeKey")
 _KEY_FIELDS = word_set("id pk uuid")
@@ -41,7 +41,7 @@ def model_name(model: Value) -> str:
 
 def read_row(walk: CallWalker, call: Call, rows: Value) -> Value:
     """Emit a read of one of ``rows``. Testing an attribute of the row later is a check on its state."""
-    read = walk.emit("read", call.node, locked=LOCK in (rows.fields or {}), **describe(call, rows))
+    read = walk.emit("read", call.node, locked=ROW_LOCK_KEY in (rows.fields or {}), **describe(call, rows))
     return Value(text=f"{rows.text}<row>", tag="orm.entity", origin=(read,), base=rows)
 
 

@@ -7,11 +7,11 @@ from effectonce.testing.suites.expectations import expect, expect_between, expec
 from .harness import RESOLUTIONS, StoreHarness, expect_newer_token, fingerprint
 from .port_harness import SECOND_US
 
-ONE, OTHER = fingerprint("one payload"), fingerprint("another payload")
+ONE_FINGERPRINT, OTHER_FINGERPRINT = fingerprint("one payload"), fingerprint("another payload")
 
 
 async def an_expired_record_counts_as_absent(h: StoreHarness) -> None:
-    options = {"fingerprints": ONE, "result": b"old", "error": b"old", "retention": h.brief_us}
+    options = {"fingerprints": ONE_FINGERPRINT, "result": b"old", "error": b"old", "retention": h.brief_us}
     expired = {state: await h.make_record(state, state, **options) for state in RESOLUTIONS}
     await h.wait_out(h.brief_us)
     for state, first in expired.items():
@@ -33,15 +33,15 @@ async def a_lapsed_claim_expires_one_retention_after_its_lease(h: StoreHarness) 
 
 
 async def an_expired_record_is_no_mismatch(h: StoreHarness) -> None:
-    await h.make_record("done", fingerprints=ONE, retention=h.brief_us)
+    await h.make_record("done", fingerprints=ONE_FINGERPRINT, retention=h.brief_us)
     await h.wait_out(h.brief_us)
-    expect_fields(await h.look(fingerprints=OTHER), "a look with another payload", kind="absent")
-    await h.claim(fingerprints=OTHER)
-    expect_fields(await h.record(), fingerprint=OTHER)
+    expect_fields(await h.look(fingerprints=OTHER_FINGERPRINT), "a look with another payload", kind="absent")
+    await h.claim(fingerprints=OTHER_FINGERPRINT)
+    expect_fields(await h.record(), fingerprint=OTHER_FINGERPRINT)
 
 
 async def an_expired_records_fingerprint_is_not_inherited(h: StoreHarness) -> None:
-    await h.make_record("done", fingerprints=ONE, retention=h.brief_us)
+    await h.make_record("done", fingerprints=ONE_FINGERPRINT, retention=h.brief_us)
     await h.wait_out(h.brief_us)
     await h.claim()
     expect_fields(await h.record(), "a record whose claim sent none", fingerprint=None)
