@@ -20,7 +20,7 @@ THIRD = os.environ.get("EFFECTONCE_LINT_PACKAGES", str(date.today().toordinal() 
 """Which packages: 0, 1 or 2 for a third of them, by default another one each day; all."""
 
 
-def looked_at(*paths: Path) -> engine.Report:
+def looked_at(*paths: Path) -> engine.LintReport:
     report = engine.run([str(path) for path in paths], Config(), cache=False)
     assert [each.message for each in report.findings if "please report" in each.message] == []
     return report

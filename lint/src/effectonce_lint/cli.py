@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> int:
     return _report_findings(report, options, config)
 
 
-def _report_findings(report: engine.Report, options: argparse.Namespace, config: Config) -> int:
+def _report_findings(report: engine.LintReport, options: argparse.Namespace, config: Config) -> int:
     """Print the findings, or write them into a baseline. Returns the exit code."""
     unreadable = [finding for finding in report.findings if finding.rule == "EO900"]
     findings = [(display_path(finding.place.path), finding) for finding in report.findings if finding.rule != "EO900"]
@@ -135,7 +135,7 @@ def _report_findings(report: engine.Report, options: argparse.Namespace, config:
     return 1 if report.findings and not options.exit_zero else 0
 
 
-def _print_report(report: engine.Report, options: argparse.Namespace) -> None:
+def _print_report(report: engine.LintReport, options: argparse.Namespace) -> None:
     colours = options.color == "always" or (
         options.color == "auto"
         and not options.output_file

@@ -49,7 +49,7 @@ class FileResult(Struct, kw_only=True):
     """The comments of the other files in which something was found."""
 
 
-class Report(Struct, kw_only=True):
+class LintReport(Struct, kw_only=True):
     """The findings of a run."""
 
     findings: list[Finding] = []
@@ -64,7 +64,9 @@ class Report(Struct, kw_only=True):
         return any(finding.rule == "EO900" for finding in self.findings)
 
 
-def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True, as_found: bool = False) -> Report:
+def run(
+    paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True, as_found: bool = False
+) -> LintReport:
     """Check all files under ``paths``. Raises `LintError` for a path that does not exist.
 
     A file that is named is checked even if it is excluded; with ``as_found``, it is not.
@@ -101,7 +103,7 @@ def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = Tr
     return _make_report(files, results, config, len(todo))
 
 
-def _make_report(files: list[str], results: dict[str, FileResult], config: Config, looked_at: int) -> Report:
+def _make_report(files: list[str], results: dict[str, FileResult], config: Config, looked_at: int) -> LintReport:
     select, ignore = tuple(config.select), tuple(config.ignore)
     distinct: dict[tuple[str, Place], Finding] = {}
     ignores: dict[str, tuple[IgnoreComment, ...]] = {}
@@ -122,7 +124,7 @@ def _make_report(files: list[str], results: dict[str, FileResult], config: Confi
             findings.append(finding)
     findings.sort(key=lambda finding: (*finding.place.at, finding.rule))
     lines = sum(results[path].lines for path in files)
-    return Report(findings=findings, files=len(files), lines=lines, looked_at=looked_at)
+    return LintReport(findings=findings, files=len(files), lines=lines, looked_at=looked_at)
 
 
 # -- which files

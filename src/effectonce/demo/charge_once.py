@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command_line() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = _RedactingParser(
         prog="effectonce demo",
         description="One payment, delivered twice byte for byte, charged once, on SQLite in a temporary file.",
     )
@@ -70,7 +70,7 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class _RedactingParser(argparse.ArgumentParser):
     """Reports errors as argparse does, but never prints the password of a URL."""
 
     def error(self, message: str) -> NoReturn:

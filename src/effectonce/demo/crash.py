@@ -26,7 +26,7 @@ from effectonce.cli.tables import Cell, table
 from effectonce.cli.terminal import Colour, Progress, Screen
 
 from . import crash_worker
-from .crash_modes import MODES, Mode, ScenarioName, ScenarioOutcome, StopPoint
+from .crash_modes import MODES, DemoMode, ScenarioName, ScenarioOutcome, StopPoint
 from .shop import Ledger, encode_message, make_message
 
 ANSWER_TIMEOUT_S = 30.0
@@ -126,7 +126,7 @@ class WorkerProcess:
 class ScenarioRun:
     """One mode in one scenario: its files, its workers, and the one message."""
 
-    def __init__(self, mode: Mode, lease: str, folder: Path, processes: WorkerProcesses) -> None:
+    def __init__(self, mode: DemoMode, lease: str, folder: Path, processes: WorkerProcesses) -> None:
         folder.mkdir()
         self._mode, self._lease, self._folder, self._processes = mode, lease, folder, processes
         self._ledger = Ledger(folder / "ledger.db")
@@ -219,7 +219,7 @@ SCENARIOS = (
 class ModeResult(Struct):
     """One mode, and its outcome in every scenario: a row of the table."""
 
-    mode: Mode
+    mode: DemoMode
     outcomes: dict[ScenarioName, ScenarioOutcome] = {}
 
     @property
@@ -279,7 +279,7 @@ def play_all(folder: Path) -> list[ModeResult]:
     return results
 
 
-def _play(mode: Mode, scenario: Scenario, folder: Path, processes: WorkerProcesses) -> ScenarioOutcome:
+def _play(mode: DemoMode, scenario: Scenario, folder: Path, processes: WorkerProcesses) -> ScenarioOutcome:
     run = ScenarioRun(mode, scenario.lease, folder / f"{mode.name}.{scenario.name}", processes)
     scenario.play(run)
     return run.finish()

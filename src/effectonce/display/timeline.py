@@ -14,7 +14,7 @@ from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry
 
 from .sagas import ENDED_STATES, TONES
 
-Kind = Literal["guard", "intent", "saga"]
+TimelineKind = Literal["guard", "intent", "saga"]
 
 
 class Moment(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Moment(Struct, frozen=True):
     tone: str = ""
 
 
-def kind_of(scope: str) -> Kind:
+def kind_of(scope: str) -> TimelineKind:
     """Return what kind of program writes records of ``scope``."""
     if scope.startswith("intents/"):
         return "intent"

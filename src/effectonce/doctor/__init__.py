@@ -14,12 +14,12 @@ from effectonce.intents.intents import Intents
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
-from .advice import SEVERITIES, Severity
+from .advice import SEVERITIES, DoctorSeverity
 from .broker_checks import examine_broker, examine_intents, examine_worker
-from .findings import Finding, Findings, Limits
+from .findings import DoctorFinding, Findings, Limits
 from .store_checks import examine_store
 
-__all__ = ["SEVERITIES", "Finding", "Limits", "Severity", "examine"]
+__all__ = ["SEVERITIES", "DoctorFinding", "Limits", "DoctorSeverity", "examine"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def examine(
     programs: Sequence[Worker | Intents] = (),
     outbox: str | None = None,
     limits: Limits | None = None,
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     """Return what is wrong with these, the worst first; [] if nothing is. It blocks: in async code, run it in a thread.
 
     ``programs`` bring their own store and broker, which are examined as well. The dead letters of ``group`` in

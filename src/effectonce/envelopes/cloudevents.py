@@ -140,7 +140,7 @@ class CloudEvents:
         return _read_own(packet, data_type) or _read_structured(packet, data_type)
 
 
-class _Event(msgspec.Struct, forbid_unknown_fields=True):
+class _CloudEvent(msgspec.Struct, forbid_unknown_fields=True):
     """A structured event as we write it, with JSON data, which msgspec parses in one step. `_read_structured` reads all
     other events."""
 
@@ -157,13 +157,13 @@ class _Event(msgspec.Struct, forbid_unknown_fields=True):
     tracestate: str | None = None
 
 
-class _PlainEvent(_Event):
+class _PlainEvent(_CloudEvent):
     """The same, where the handler names no type for the data."""
 
     data: Any
 
 
-_event = msgspec.json.Decoder(_Event)
+_event = msgspec.json.Decoder(_CloudEvent)
 _plain_event = msgspec.json.Decoder(_PlainEvent)
 
 

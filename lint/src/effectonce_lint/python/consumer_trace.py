@@ -7,14 +7,14 @@ import ast
 from .libraries.message_parts import BODY_TAGS, MESSAGE, message_parameter
 from .project import Project
 from .statements import StatementWalker
-from .values import Consumer, Trace, Value
+from .values import DetectedConsumer, Trace, Value
 from .walk_state import FuelExhausted
 
 CONSUMER_FUEL = 120_000
 """How many expressions one walk may evaluate. When they are used up, the trace so far counts."""
 
 
-def trace_consumer(project: Project, consumer: Consumer) -> Trace:
+def trace_consumer(project: Project, consumer: DetectedConsumer) -> Trace:
     """Walk through ``consumer`` and all that it calls, and return the trace."""
     walker = StatementWalker(project, consumer.module, CONSUMER_FUEL)
     if consumer.guard is not None:
@@ -29,7 +29,7 @@ def trace_consumer(project: Project, consumer: Consumer) -> Trace:
     return walker.trace
 
 
-def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
+def _delivered_arguments(consumer: DetectedConsumer) -> tuple[Value, ...]:
     """The arguments that the framework passes: the message, its fields, its channel. A loop gets none."""
     function = consumer.function
     assert function is not None

@@ -25,7 +25,7 @@ from .libraries.object_types import to_snake_case
 from .modules import ClassDefinition, Module
 from .project import RECEIVE_CALL, Project
 from .statements import StatementWalker
-from .values import NOTHING, Consumer, Function, Operation, Scope, Value
+from .values import NOTHING, DetectedConsumer, Function, Scope, TracedOperation, Value
 from .walk_state import FuelExhausted
 
 FUNCTION_FUEL = 8_000
@@ -63,7 +63,7 @@ class ConsumerScanner(StatementWalker):
     def __init__(self, project: Project, module: Module) -> None:
         super().__init__(project, module, FUNCTION_FUEL)
         self.scanned = module
-        self.consumers: list[Consumer] = []
+        self.consumers: list[DetectedConsumer] = []
         self.settings: dict[str, tuple[Value, Place]] = {}
         """What the module's own code sets on an application's configuration."""
         self._file_fuel = FILE_FUEL
@@ -76,7 +76,7 @@ class ConsumerScanner(StatementWalker):
         self._receiver_names = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b") if names else None
         """Finds the names of classes and imports that hold a receiving loop: code that mentions one may start it."""
 
-    def scan(self) -> list[Consumer]:
+    def scan(self) -> list[DetectedConsumer]:
         """The consumers that the module defines or registers."""
         for module in imported_modules(self, self.scanned):
             self._fill_tables(module)
@@ -145,7 +145,7 @@ class ConsumerScanner(StatementWalker):
         fields.setdefault("registered_in", self.module)
         if function is not None:
             fields.setdefault("guard", function.guard)
-        self.consumers.append(Consumer(kind=kind, name=name, at=at, module=module, function=function, **fields))
+        self.consumers.append(DetectedConsumer(kind=kind, name=name, at=at, module=module, function=function, **fields))
 
     # -- by what code does
 
@@ -164,7 +164,7 @@ class ConsumerScanner(StatementWalker):
         except FuelExhausted:
             pass
         self._file_fuel -= FUNCTION_FUEL - max(self.fuel, 0)
-        receives: dict[str, Operation] = {}  # by family, the one that the fewest calls lead to
+        receives: dict[str, TracedOperation] = {}  # by family, the one that the fewest calls lead to
         for op in self.trace.ops:
             if op.kind == "receive" and (op.store not in receives or len(op.trail) < len(receives[op.store].trail)):
                 receives[op.store] = op
@@ -281,15 +281,17 @@ class ConsumerScanner(StatementWalker):
         elif call is not None and is_route(target):
             self._add_route(function, target, call, settings)
 
-    def _base_guard(self, base: Value | None, node: ast.AST) -> Operation | None:
+    def _base_guard(self, base: Value | None, node: ast.AST) -> TracedOperation | None:
         """The guard of `@app.task(base=QueueOnce)`, a class that makes a task run once."""
         if base is None:
             return None
         names = [base.cls.name, *self.ancestry(base.cls)] if base.cls is not None else [base.ref or base.text]
         return self._make_tool_guard(guards.guard_of_bases(names), node)
 
-    def _make_tool_guard(self, name: str, node: ast.AST) -> Operation | None:
-        return Operation("guard", self.scanned.place(node), text=name, store="tool", atomic=True) if name else None
+    def _make_tool_guard(self, name: str, node: ast.AST) -> TracedOperation | None:
+        return (
+            TracedOperation("guard", self.scanned.place(node), text=name, store="tool", atomic=True) if name else None
+        )
 
     def _add_route(self, function: Function, target: Value, call: ast.Call, settings: dict[str, Value]) -> None:
         if target.attr in ("route", "api_route") or target.ref.endswith(".api_view"):
@@ -435,9 +437,9 @@ def _settings_of(source: Value) -> dict[str, Value]:
     return settings
 
 
-def _deduplicate(consumers: list[Consumer]) -> list[Consumer]:
+def _deduplicate(consumers: list[DetectedConsumer]) -> list[DetectedConsumer]:
     """Each consumer once: a webhook rather than a plain endpoint, one with settings rather than one without."""
-    best: dict[tuple[object, ...], Consumer] = {}
+    best: dict[tuple[object, ...], DetectedConsumer] = {}
     for consumer in consumers:
         function, is_endpoint = consumer.function, bool(consumer.only)
         key = (

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import replace
 
 from .members import MemberResolver
-from .values import UNKNOWN, Function, Operation, Value
+from .values import UNKNOWN, Function, TracedOperation, Value
 from .walk_state import FuelExhausted, origins_of, taints_of
 
 _CONTAINERS = {ast.List: "list", ast.Tuple: "tuple", ast.Set: "set"}
@@ -159,7 +159,7 @@ class ExpressionWalker(MemberResolver):
             origin=origin,
         )
 
-    def emit_lookup(self, container: Value, key: Value, node: ast.expr) -> tuple[Operation, ...]:
+    def emit_lookup(self, container: Value, key: Value, node: ast.expr) -> tuple[TracedOperation, ...]:
         """`id in seen`: a check on what this process remembers."""
         if container.tag not in ("set", "dict", "list", "deque") or container.literal is not UNKNOWN:
             return ()

@@ -12,7 +12,7 @@ from .libraries.message_parts import mark_message_part
 from .libraries.object_types import ATTRIBUTES, FLUENT_METHOD
 from .modules import ClassDefinition
 from .name_resolution import NameResolver
-from .values import Function, Instance, Operation, Scope, Value
+from .values import Function, Instance, Scope, TracedOperation, Value
 from .walk_state import origins_of
 
 
@@ -193,13 +193,13 @@ class MemberResolver(NameResolver):
     def parameters(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value]) -> None: ...
 
 
-def _row_state_check(base: Value, attr: str) -> Operation | None:
+def _row_state_check(base: Value, attr: str) -> TracedOperation | None:
     """The check that it is to test an attribute of a row that was read: a look-up of that row's state."""
     reads = [op for op in base.origin if op.kind == "read" and op.store in ("orm", "entity")]
     if not reads:
         return None
     row = reads[0]
-    return Operation(
+    return TracedOperation(
         "read",
         row.at,
         text=f"{base.text}.{attr}",

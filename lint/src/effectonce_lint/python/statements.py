@@ -10,7 +10,7 @@ from .handler_tables import registered_handlers
 from .libraries import background_work, brokers, error_handling, nosql, orm, registrations
 from .modules import Binding, ClassDefinition, imports_of
 from .try_and_with import NEXT, TryWithWalker, join_endings
-from .values import ATTEMPT_NUMBER, UNKNOWN, Function, Operation, Value
+from .values import ATTEMPT_NUMBER, UNKNOWN, Function, TracedOperation, Value
 from .walk_state import HeldGuard, join_values, origins_of, taints_of
 
 _MAX_UNROLLED_ITEMS = 40
@@ -226,7 +226,7 @@ class StatementWalker(TryWithWalker):
             self.call_stack[-1].returned.append(value)
         return "return"
 
-    def _controlling_operations(self) -> tuple[Operation, ...]:
+    def _controlling_operations(self) -> tuple[TracedOperation, ...]:
         """The look-ups and claims whose outcome, within this function, leads here."""
         frame = self.call_stack[-1] if self.call_stack else CallFrame(0, 0)
         ops = [op for checks in self.conditions[frame.conditions_before :] for op in checks]

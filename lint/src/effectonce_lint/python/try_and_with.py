@@ -11,7 +11,7 @@ from effectonce_lint.word_lists import word_set
 
 from .calls import CallFrame, CallWalker
 from .libraries import error_handling, guards
-from .values import ATTEMPT_NUMBER, UNKNOWN, ExceptBlock, Function, Operation, Value
+from .values import ATTEMPT_NUMBER, UNKNOWN, ExceptBlock, Function, TracedOperation, Value
 from .walk_state import join_values, origins_of, taints_of
 
 NEXT = "next"
@@ -97,7 +97,7 @@ class TryWithWalker(CallWalker):
         return tuple(error.ref or (error.cls.name if error.cls else error.text) for error in errors)
 
     def _walk_except(
-        self, handler: ast.ExceptHandler, caught: tuple[str, ...], try_number: int, claims: tuple[Operation, ...]
+        self, handler: ast.ExceptHandler, caught: tuple[str, ...], try_number: int, claims: tuple[TracedOperation, ...]
     ) -> str:
         number = self.number()
         if handler.name:

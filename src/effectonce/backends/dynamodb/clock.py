@@ -68,10 +68,8 @@ class ServerClock:
             except ValueError:
                 return
             self._last = date, second
-        low, high = (
-            second - received - self.SERVICE_SKEW_US,
-            second + self.DATE_RESOLUTION_US - sent + self.SERVICE_SKEW_US,
-        )
+        low = second - received - self.SERVICE_SKEW_US
+        high = second + self.DATE_RESOLUTION_US - sent + self.SERVICE_SKEW_US
         before = self._range_at(received)
         if before is not None and before[0] <= high and low <= before[1]:
             low, high = max(low, before[0]), min(high, before[1])

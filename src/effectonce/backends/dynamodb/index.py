@@ -15,7 +15,7 @@ from effectonce.errors import InvalidOption
 from effectonce.record import Query, State
 
 from .client import DynamoDBClient, Item
-from .items import INDEX_SHARDS, Value, expressions, wrap
+from .items import INDEX_SHARDS, AttributeValue, expressions, wrap
 from .schema import INDEX_NAME
 
 MAX_COUNT: Final = 100_000  # the most that `stats` reports of one state
@@ -45,7 +45,7 @@ def lapses_to_doubt(shard: str) -> bool:
 def _shard_query(shard: str, past: int, *, until: int | None = None, scope: str | None = None) -> dict[str, Any]:
     """Make the parameters of a query for unexpired records of ``shard``, up to the rank ``until``."""
     texts = {"KeyConditionExpression": "#bucket = :bucket"}
-    values: dict[str, Value] = {"bucket": shard, "past": past}
+    values: dict[str, AttributeValue] = {"bucket": shard, "past": past}
     filters = [] if lapses_to_doubt(shard) else [_UNEXPIRED_CONDITION]
     if until is not None:
         texts["KeyConditionExpression"] += " AND #rank <= :until"

@@ -19,10 +19,10 @@ NEVER_EXPIRES_S: Final = 253_402_300_799  # the year 9999, for DynamoDB's time t
 
 # -- values and expressions
 
-Value = bool | int | str | bytes
+AttributeValue = bool | int | str | bytes
 
 #: Values that every expression may use.
-_SHARED_VALUES: Final[dict[str, Value]] = {
+_SHARED_VALUES: Final[dict[str, AttributeValue]] = {
     "zero": 0,
     "one": 1,
     "no": False,
@@ -34,7 +34,7 @@ _SHARED_VALUES: Final[dict[str, Value]] = {
 }
 
 
-def wrap(value: Value) -> Item:
+def wrap(value: AttributeValue) -> Item:
     """Write ``value`` as an attribute: with DynamoDB's name of its type."""
     if isinstance(value, bool):
         return {"BOOL": value}
@@ -57,7 +57,7 @@ def unwrap(item: Item) -> dict[str, Any]:
     return plain
 
 
-def expressions(values: Mapping[str, Value], **texts: str) -> dict[str, Any]:
+def expressions(values: Mapping[str, AttributeValue], **texts: str) -> dict[str, Any]:
     """Make the parameters of a call with expressions: ``texts``, and the names and those ``values`` that they use.
 
     In the texts, write every attribute as ``#name`` and every value as ``:name``. (DynamoDB reserves 573 words as
@@ -114,7 +114,7 @@ def encode(stored: StoredItem, write: bytes) -> Item:
     identity = digest(stored.scope, stored.key)
     is_claimed = stored.state == "claimed"
     never_expires = is_claimed and stored.doubt_on_lapse
-    values: dict[str, Value | None] = {name: getattr(stored, name) for name in _ATTRIBUTES}
+    values: dict[str, AttributeValue | None] = {name: getattr(stored, name) for name in _ATTRIBUTES}
     values |= {"id": identity, "write": write, "owner": stored.owner or None}
     if is_claimed:
         values["was"] = "claimed" if stored.lapsed else None

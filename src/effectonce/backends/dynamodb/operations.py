@@ -19,7 +19,7 @@ from effectonce.values.identity import digest
 from .client import ConditionFailed, DynamoDBClient, Item, ItemTooLarge
 from .clock import Time
 from .decisions import Decision, answer_look, decide_claim, decide_remember, drop_expired
-from .items import NEVER_EXPIRES_S, StoredItem, Value, bucket, decode, encode, expressions, whole_seconds, wrap
+from .items import NEVER_EXPIRES_S, AttributeValue, StoredItem, bucket, decode, encode, expressions, whole_seconds, wrap
 from .schema import META_ID, require_version
 
 MAX_WRITE_ROUNDS: Final = 20  # how often a record may change under one operation
@@ -171,7 +171,7 @@ class Operations:
     async def _take(self, op: Claim) -> Reply:
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         until, doubt = now + op.lease, op.doubt_on_lapse
-        values: dict[str, Value] = {
+        values: dict[str, AttributeValue] = {
             "now": now,
             "past": past,
             "until": until,
@@ -208,7 +208,7 @@ class Operations:
 
     async def _settle(self, op: Settlement) -> bool:
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
-        values: dict[str, Value] = {
+        values: dict[str, AttributeValue] = {
             "now": now,
             "past": past,
             "owner": op.owner,
@@ -248,7 +248,7 @@ class Operations:
         for _ in range(2):
             offset, (now, past) = self._clock.offset, self._clock.read()
             until = now + op.lease
-            values: dict[str, Value] = {
+            values: dict[str, AttributeValue] = {
                 "past": past,
                 "owner": op.owner,
                 "token": op.token,
@@ -312,7 +312,7 @@ class Operations:
         )
 
     async def _update(
-        self, identity: bytes, update: str, condition: str, values: Mapping[str, Value], **options: Any
+        self, identity: bytes, update: str, condition: str, values: Mapping[str, AttributeValue], **options: Any
     ) -> dict[str, Any]:
         return await self._dynamodb.call(
             "update_item",

@@ -23,7 +23,7 @@ from .index import (
     shard_names,
     write_cursor,
 )
-from .items import INDEX_SHARDS, StoredItem, Value, bucket, decode, expressions, wrap
+from .items import INDEX_SHARDS, AttributeValue, StoredItem, bucket, decode, expressions, wrap
 from .operations import Operations
 from .schema import META_ID, check_table, migrate_table
 
@@ -67,7 +67,7 @@ class DynamoDBPort(Operations):
         return await self._list_by_index(query, query.state)
 
     async def _list_by_scan(self, query: Query) -> Page:
-        values: dict[str, Value] = {}
+        values: dict[str, AttributeValue] = {}
         filters = ["attribute_exists(#version)"]
         for name in ("state", "scope"):
             value = getattr(query, name)

@@ -102,7 +102,7 @@ class GroupQueue:
         return packet
 
 
-class _Queue:
+class _MemoryQueue:
     """A queue, with a `GroupQueue` for each of its groups."""
 
     def __init__(self) -> None:
@@ -115,12 +115,12 @@ class MemoryQueues:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.by_name: dict[str, _Queue] = {}
+        self.by_name: dict[str, _MemoryQueue] = {}
         self.last_number = 0
         self.waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def queue(self, name: str) -> _Queue:
-        return self.by_name.setdefault(name, _Queue())
+    def queue(self, name: str) -> _MemoryQueue:
+        return self.by_name.setdefault(name, _MemoryQueue())
 
     def group(self, queue: str, group: str, now: int) -> GroupQueue:
         groups, early = self.queue(queue).groups, self.queue(queue).early

@@ -35,7 +35,7 @@ from .literals import bind, text_literal
 from .statements import NOW_SQL, STATEMENT_BEGAN_SQL
 from .tables import MySQLTables
 
-Packet = list[str]  # the statements of one packet; inside of the class, `list` is a method
+SqlPacket = list[str]  # the statements of one packet; inside of the class, `list` is a method
 
 MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
 _STATE_LITERALS: Final[dict[str, str]] = {state: f"'{state}'" for state in get_args(OutboxState)}
@@ -65,7 +65,7 @@ class MySQLOutbox:
             LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in [*fresh, *due]
         ]
         in_turn, blocked = select_in_turn(candidates, lease.take or lease.limit)
-        packet: Packet = []
+        packet: SqlPacket = []
         if blocked:
             packet += await self._defer_statements(blocked)
         if in_turn:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from effectonce_lint.findings import Edit, Fix, Label, Place
 from effectonce_lint.python.libraries.background_work import is_work
 from effectonce_lint.python.modules import Module
-from effectonce_lint.python.values import UNKNOWN, ExceptBlock, Operation, Value
+from effectonce_lint.python.values import UNKNOWN, ExceptBlock, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .consumer_check import TOOL_STORES, ConsumerCheck, receives_message
@@ -210,7 +210,7 @@ def _check_order(case: ConsumerCheck) -> None:
                 return
 
 
-def _skips_background_work(case: ConsumerCheck, ack: Operation, op: Operation) -> bool:
+def _skips_background_work(case: ConsumerCheck, ack: TracedOperation, op: TracedOperation) -> bool:
     """Whether ``ack`` follows the start of background work without waiting for it."""
     return (
         op.handed_over_at is not None
@@ -221,7 +221,7 @@ def _skips_background_work(case: ConsumerCheck, ack: Operation, op: Operation) -
     )
 
 
-def _report_early_ack(case: ConsumerCheck, ack: Operation, op: Operation) -> None:
+def _report_early_ack(case: ConsumerCheck, ack: TracedOperation, op: TracedOperation) -> None:
     in_background = _skips_background_work(case, ack, op)
     labels = _label_handover(op) if in_background else (Label(op.at, _describe_work(op)),)
     remedy = "wait for the work before the ack, or ack where the work is done"
@@ -252,31 +252,31 @@ def _check_background_work(case: ConsumerCheck) -> None:
             return
 
 
-def _commits_finished(ack: Operation) -> bool:
+def _commits_finished(ack: TracedOperation) -> bool:
     """Whether the code passes the offsets to commit, and so counts the messages whose work is done."""
     return ack.key is not None and not receives_message(ack) and ack.key.literal is UNKNOWN
 
 
-def _is_unawaited(case: ConsumerCheck, op: Operation, until: float = inf) -> bool:
+def _is_unawaited(case: ConsumerCheck, op: TracedOperation, until: float = inf) -> bool:
     """Whether the code neither waits for background work nor has stored the message before it."""
     foreground = [other for other in case.ops if not other.handed_over_at and other.seq < until]
     return not any((other.kind == "wait" and other.seq > op.seq) or _persists_message(other) for other in foreground)
 
 
-def _persists_message(op: Operation) -> bool:
+def _persists_message(op: TracedOperation) -> bool:
     """Whether an operation stores the message durably: as a row, a document, a message of another queue."""
     if op.kind in ("claim", "mark"):
         return op.store not in ("redis", "cache", "memory", *TOOL_STORES)
     return op.effect is not None and op.effect.category in ("insert", "publish", "enqueue", "append")
 
 
-def _label_handover(op: Operation) -> tuple[Label, ...]:
+def _label_handover(op: TracedOperation) -> tuple[Label, ...]:
     assert op.handed_over_at is not None
     label = Label(op.handed_over_at, "handed over here")
     return (label,) if op.at == op.handed_over_at else (label, Label(op.at, _describe_work(op)))
 
 
-def _describe_work(op: Operation) -> str:
+def _describe_work(op: TracedOperation) -> str:
     return op.effect.what if op.effect is not None else "the work comes after it"
 
 
@@ -333,7 +333,7 @@ def _is_acked_after(case: ConsumerCheck, handler: ExceptBlock) -> bool:
     )
 
 
-def _follows_handler(case: ConsumerCheck, handler: ExceptBlock, ack: Operation) -> bool:
+def _follows_handler(case: ConsumerCheck, handler: ExceptBlock, ack: TracedOperation) -> bool:
     """Whether ``ack`` comes after everything that the try of ``handler`` does."""
     tried = [op.seq for op in case.ops if handler.try_number in op.tries]
     return bool(tried) and ack.seq > max(tried)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.python.in_process_queues import TAKE_METHODS, QueueReader, last_name
 from effectonce_lint.python.modules import ClassDefinition, Module
-from effectonce_lint.python.values import Function, Operation, Value
+from effectonce_lint.python.values import Function, TracedOperation, Value
 from effectonce_lint.python.walk_state import taints_of
 from effectonce_lint.word_lists import word_set
 
@@ -39,7 +39,7 @@ _WORK_NAME = re.compile(
 ).search
 
 
-def is_work(op: Operation) -> bool:
+def is_work(op: TracedOperation) -> bool:
     """Whether an operation in the background is work that must not get lost.
 
     A call whose code is not in the project is work only by its name: it may as well show the message in a browser.

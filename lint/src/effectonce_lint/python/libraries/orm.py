@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import Effect, Operation, Value
+from effectonce_lint.python.values import Effect, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from . import django, orm_rows, sqlalchemy
@@ -149,7 +149,7 @@ def row_of_query(walk: CallWalker, query: Value, node: ast.AST) -> Value:
     return Value(text=f"{query.text}<row>", tag="orm.entity", origin=(op,), base=query)
 
 
-def conditions_of_filter(query: Value, row: Value) -> tuple[Operation, ...]:
+def conditions_of_filter(query: Value, row: Value) -> tuple[TracedOperation, ...]:
     """The checks that a loop over `filter(sent=False)` makes: it skips the rows for which the work was done."""
     if query.tag != "orm.query" or not row.origin:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import Effect, Function, Operation, Scope, Value
+from effectonce_lint.python.values import Effect, Function, Scope, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import is_stable
@@ -66,7 +66,7 @@ def add_row(
     cls: ClassDefinition | None,
     verb: str,
     **description: object,
-) -> Operation:
+) -> TracedOperation:
     """Emit the insert of a row: a claim if its table refuses a second row like it, else an effect.
 
     ``verb`` is for the message ("creates a"), ``description`` has further fields of the operation.
@@ -96,7 +96,7 @@ def add_row(
     return walk.emit("effect", call.node, effect=Effect("insert", f"{verb} {model} row"), **description)
 
 
-def emit_increment(walk: CallWalker, node: ast.AST, row: Operation, attribute: str) -> None:
+def emit_increment(walk: CallWalker, node: ast.AST, row: TracedOperation, attribute: str) -> None:
     """Emit the increment of a row's attribute."""
     walk.emit(
         "effect",
