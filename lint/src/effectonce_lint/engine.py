@@ -132,7 +132,7 @@ def _make_report(files: list[str], results: dict[str, FileResult], config: Confi
 
 def _list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
     """The files to check. A file that several paths or links lead to comes once."""
-    seen: set[str] = set()
+    listed_paths: set[str] = set()
     for argument in paths:
         start = os.path.abspath(argument)
         try:
@@ -147,8 +147,8 @@ def _list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
             raise LintError(f"cannot check {argument}: neither a file nor a folder")
         for path in files:
             real_path = os.path.realpath(path)
-            if real_path not in seen:
-                seen.add(real_path)
+            if real_path not in listed_paths:
+                listed_paths.add(real_path)
                 yield path
 
 

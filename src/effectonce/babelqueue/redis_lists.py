@@ -129,10 +129,10 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         keys = [self._queue.encode(), *self._processing_keys, self._delayed]
         ends_at = time.monotonic() + self._window
         async with self._exchange:
-            taken = await self._connection.batch(TAKE_SCRIPT, keys, [str(self._window), limit, os.urandom(16)])
+            reserved = await self._connection.batch(TAKE_SCRIPT, keys, [str(self._window), limit, os.urandom(16)])
         return [
             Delivery(packet=read_packet(element), queue=self._queue, handle=ListReservation(token, ends_at, element))
-            for token, element in taken
+            for token, element in reserved
         ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
@@ -224,7 +224,7 @@ class BabelQueueListDeadLetters:
         return 0
 
     async def remove(self, ids: Sequence[str]) -> int:
-        found: list[bytes] = []
+        wanted_elements: list[bytes] = []
         wanted, start = set(ids), 0
         while wanted:
             elements = await self._connection.call("LRANGE", self._list, start, start + BROWSE_CHUNK - 1)
@@ -233,11 +233,11 @@ class BabelQueueListDeadLetters:
             for element in elements:
                 if (id := element_id(element)) in wanted:
                     wanted.remove(id)
-                    found.append(element)
+                    wanted_elements.append(element)
             start += BROWSE_CHUNK
-        if not found:
+        if not wanted_elements:
             return 0
-        return sum(await self._connection.exchange(*(("LREM", self._list, 1, element) for element in found)))
+        return sum(await self._connection.exchange(*(("LREM", self._list, 1, element) for element in wanted_elements)))
 
     async def count(self) -> int:
         return int(await self._connection.call("LLEN", self._list))

@@ -221,8 +221,8 @@ def purge(
         with audit_action(audit, "records purge", shown), GracefulInterrupt() as interrupt:
             with Progress("purging", total) as progress:
                 while not interrupt.requested:
-                    left = _PURGE_BATCH_SIZE if limit is None else min(_PURGE_BATCH_SIZE, limit - deleted)
-                    swept = store.purge(limit=left)
+                    batch_size = _PURGE_BATCH_SIZE if limit is None else min(_PURGE_BATCH_SIZE, limit - deleted)
+                    swept = store.purge(limit=batch_size)
                     deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
                     progress.step(count=swept.deleted)
                     if not swept.more or (limit is not None and deleted >= limit):

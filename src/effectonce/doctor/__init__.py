@@ -54,5 +54,5 @@ def examine(
     return findings.worst_first()
 
 
-def _drop_repeats(*things: T | None) -> list[T]:
-    return list(dict.fromkeys(thing for thing in things if thing is not None))
+def _drop_repeats(*values: T | None) -> list[T]:
+    return list(dict.fromkeys(value for value in values if value is not None))

@@ -35,17 +35,17 @@ def policy_options(
         isinstance(kind, type) and issubclass(kind, BaseException) for kind in permanent
     ):
         raise ConfigurationError("permanent= takes a tuple of exception classes, like permanent=(CardDeclined,)")
-    seen = read_choice("mode", mode, "seen", "lease")
+    is_seen_set = read_choice("mode", mode, "seen", "lease")
     doubt_on_error = read_choice("on_error", on_error, "doubt", "release")
     doubt_on_lapse = read_choice("on_lapse", on_lapse, "doubt", "rerun")
     needs_claim = doubt_on_error or doubt_on_lapse or wait is not None or max_attempts is not None or permanent
-    if seen and needs_claim:
+    if is_seen_set and needs_claim:
         raise ConfigurationError(
             "mode='seen' claims nothing, so wait=, max_attempts=, permanent=, on_error='doubt' and on_lapse='doubt' "
             "have no meaning there; use mode='lease'"
         )
     return {
-        "seen_set": seen,
+        "seen_set": is_seen_set,
         "lease_us": micros(lease, "lease"),
         "retention_us": micros(retention, "retention"),
         "wait_s": None if wait is None else micros(wait, "wait") / 1e6,

@@ -358,7 +358,7 @@ class CallWalker(ExpressionWalker):
         if typed.is_known():
             return replace(typed, text=value.text, taint=value.taint or typed.taint, origin=value.origin)
         if argument is None:
-            return message_parameter(parameter.arg, whole=parameter.arg in BODY_TAGS)
+            return message_parameter(parameter.arg, is_whole_body=parameter.arg in BODY_TAGS)
         return value
 
     # -- what the scan for consumers overrides

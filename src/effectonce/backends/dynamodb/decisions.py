@@ -50,7 +50,7 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
             expires_at=now + op.retention,
         )
     lease_until = now + op.lease
-    taken = replace(
+    claimed = replace(
         previous,
         state="claimed",
         owner=op.owner,
@@ -65,7 +65,7 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
         changed_at=now,
         expires_at=None if op.doubt_on_lapse else lease_until + op.retention,
     )
-    return Answer("claimed", taken.token, taken.attempts, taken.generation, lapsed=taken.lapsed), taken
+    return Answer("claimed", claimed.token, claimed.attempts, claimed.generation, lapsed=claimed.lapsed), claimed
 
 
 def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Decision:

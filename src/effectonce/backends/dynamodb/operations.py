@@ -60,8 +60,8 @@ _SETTLEMENT_ATTRIBUTES: Final = ("expires_at", "expires", "bucket", "rank", "res
 def _settlement_update(changes: dict[str, str]) -> str:
     """The update expression that sets these attributes of a settled record, and removes the others."""
     assignments = ", ".join(f"#{name} = {value}" for name, value in changes.items())
-    left = [name for name in _SETTLEMENT_ATTRIBUTES if name not in changes]
-    removed = ", ".join(f"#{name}" for name in (*_CLAIM_ATTRIBUTES, *left))
+    unset = [name for name in _SETTLEMENT_ATTRIBUTES if name not in changes]
+    removed = ", ".join(f"#{name}" for name in (*_CLAIM_ATTRIBUTES, *unset))
     return f"SET {assignments} REMOVE {removed}"
 
 

@@ -144,7 +144,7 @@ class MemoryPort:
             if 0 < op.max_attempts <= live.attempts:  # rule 8
                 return self._exhaust(live, op, now)
         lease_until = now + op.lease
-        taken = MemoryRow(
+        claimed = MemoryRow(
             state="claimed",
             owner=op.owner,
             token=now if stored is None else max(stored.token + 1, now),
@@ -161,14 +161,14 @@ class MemoryPort:
         )
         if rows.get(op.key) is not stored:  # a signal handler on this very thread has claimed it meanwhile
             return self._claim(op, now)
-        rows[op.key] = taken
+        rows[op.key] = claimed
         return Answer(
             "claimed",
-            token=taken.token,
-            attempts=taken.attempts,
-            generation=taken.generation,
-            lapsed=taken.lapsed,
-            note=taken.note,
+            token=claimed.token,
+            attempts=claimed.attempts,
+            generation=claimed.generation,
+            lapsed=claimed.lapsed,
+            note=claimed.note,
         )
 
     def _answer_for(self, row: MemoryRow, fingerprints: bytes, now: int, owner: bytes | None = None) -> Answer | None:

@@ -169,13 +169,13 @@ class BlockingWaiter:
     """Waits by blocking the calling thread."""
 
     async def wait_until_ready(self, fd: int, writing: bool, deadline: float) -> None:
-        left = max(0.0, deadline - time.monotonic())
+        seconds_left = max(0.0, deadline - time.monotonic())
         if hasattr(select, "poll"):
             poll = select.poll()
             poll.register(fd, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
-            is_ready = bool(poll.poll(left * 1000))
+            is_ready = bool(poll.poll(seconds_left * 1000))
         else:  # Windows
-            is_ready = any(select.select([fd], [fd] if writing else [], [], left))
+            is_ready = any(select.select([fd], [fd] if writing else [], [], seconds_left))
         if not is_ready:
             raise TimeoutError
 

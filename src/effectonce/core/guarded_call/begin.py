@@ -90,10 +90,10 @@ async def _wait_for_other_delivery(run: Run, client: StoreClient, wait: float) -
             signal.clear()
             run.lease_requested_at = runtime.monotonic()
             answer = await client.claim(claim)
-            left = deadline - runtime.monotonic()
-            if answer.kind != "in_progress" or left <= 0:
+            seconds_left = deadline - runtime.monotonic()
+            if answer.kind != "in_progress" or seconds_left <= 0:
                 return answer
-            await signal.wait(min(poll, left, max(answer.retry_after, 0.001)))
+            await signal.wait(min(poll, seconds_left, max(answer.retry_after, 0.001)))
             poll = min(poll * 2, MAX_POLL_S)
     finally:
         runtime.waiters.remove(identity, signal.wake)

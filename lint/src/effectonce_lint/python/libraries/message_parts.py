@@ -102,9 +102,9 @@ def is_unstable(value: Value) -> bool:
     return any(taint.startswith("unstable:") for taint in value.taint)
 
 
-def message_parameter(name: str, tag: str = "", *, whole: bool = False) -> Value:
-    """A parameter that is a field of the message, or the ``whole`` of it."""
-    part = PAYLOAD if whole else f"field:{name}"
+def message_parameter(name: str, tag: str = "", *, is_whole_body: bool = False) -> Value:
+    """A parameter that is a field of the message, or, with ``is_whole_body``, all of it."""
+    part = PAYLOAD if is_whole_body else f"field:{name}"
     return Value(text=name, tag=tag, taint=frozenset({MESSAGE, part}))
 
 

@@ -120,11 +120,11 @@ class BrokerHarness:
         deadline = time.monotonic() + (timeout or self.timeout)
         deliveries: list[Delivery] = []
         while len(deliveries) < count:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 received = sorted(body[:40] for body in bodies_of(deliveries))
                 raise AssertionError(f"{count} deliveries were due, {len(deliveries)} were made: {received}")
-            deliveries += await consumer.receive(count - len(deliveries), min(left, 1.0))
+            deliveries += await consumer.receive(count - len(deliveries), min(seconds_left, 1.0))
         expect(len(deliveries), count, "the number of deliveries")
         return deliveries
 
