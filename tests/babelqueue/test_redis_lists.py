@@ -232,7 +232,7 @@ async def test_of_two_equal_elements_a_consumer_without_deadlines_keeps_its_own(
 
 
 async def test_what_they_left_reserved_comes_to_us_and_what_we_left_to_them(both: Both) -> None:
-    """A killed process at either end: whoever is there takes over when the deadline is past."""
+    """A killed process at either end: another consumer takes over when the deadline is past."""
     id = both.theirs.publish(URN, {"n": 1})
     received = both.theirs.transport.pop(both.queue, 0.1)
     assert received is not None

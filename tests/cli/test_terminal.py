@@ -128,7 +128,7 @@ def test_any_answer_but_yes_declines(store: eo.Store, at_terminal: Open, tmp_pat
         record = store.get("charge", "pay_1")
         assert record is not None
         assert record.state == state
-    assert len(AuditLog(tmp_path / "audit.jsonl").recent()) == 2, "what was declined is no deed"
+    assert len(AuditLog(tmp_path / "audit.jsonl").recent()) == 2, "a declined action is not logged"
 
 
 def test_ctrl_c_at_a_prompt_does_nothing(store: eo.Store, at_terminal: Open) -> None:

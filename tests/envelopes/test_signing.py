@@ -52,9 +52,9 @@ def forgeries(packet: Packet) -> dict[str, Packet]:
         "no signature": replace(packet, headers=unsigned),
         "half a signature": replace(packet, headers={**headers, "eo-signature": headers["eo-signature"][:32]}),
         "an empty signature": replace(packet, headers={**headers, "eo-signature": ""}),
-        "a signature that is no ASCII": replace(packet, headers={**headers, "eo-signature": "é"}),
+        "a signature that is not ASCII": replace(packet, headers={**headers, "eo-signature": "é"}),
         "another key's name": replace(packet, headers={**headers, "eo-signature-key": "k2"}),
-        "a key nobody knows": replace(packet, headers={**headers, "eo-signature-key": "k9"}),
+        "an unknown key": replace(packet, headers={**headers, "eo-signature-key": "k9"}),
     }
 
 

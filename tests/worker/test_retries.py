@@ -250,7 +250,7 @@ async def test_what_is_behind_a_delayed_message_comes_after_it_and_other_keys_do
 async def test_those_behind_a_message_that_fails_again_and_again_keep_their_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was behind the first retry is behind the second, too, though nothing of it has come again by then."""
+    """What was behind the first retry is behind the second, too, though none of it has been redelivered by then."""
     give_back_in_disorder(monkeypatch)
     bench = Bench()
     worker = bench.worker()
