@@ -276,7 +276,7 @@ def composite(*parts: KeyPart) -> tuple[KeyPart, ...]:
 
 
 def content_hash(*paths: KeyPart) -> Strategy:
-    """The payload is its own key: a hash of what ``paths`` name, or of all arguments but ``self``.
+    """The payload is its own key: a hash of the values at ``paths``, or of all arguments but ``self``.
 
     WARNING: two honest requests with the same content are one operation. The second coffee of the day, the
     second transfer of the same amount to the same account is taken for a duplicate and *does not happen*. Use

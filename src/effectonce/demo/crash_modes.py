@@ -77,7 +77,7 @@ class ScenarioOutcome(Struct, frozen=True):
 
 ONCE = ScenarioOutcome(1)
 DOUBLED = ScenarioOutcome(2)
-#: Charged or not: that is what is in doubt.
+#: Whether it was charged is in doubt.
 IN_DOUBT: tuple[ScenarioOutcome, ...] = (ScenarioOutcome(0, in_doubt=True), ScenarioOutcome(1, in_doubt=True))
 ALWAYS_ONCE: Promise = {"twice": (ONCE,), "at_once": (ONCE,), "killed_before": (ONCE,), "killed_after": (ONCE,)}
 

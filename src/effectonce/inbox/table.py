@@ -89,7 +89,7 @@ class InboxTable(ABC):
         await session.rows(self._sql["store"], (*self._identity(key), self._encode(result)))
 
     async def is_ours(self, session: DriverSession, key: InboxKey) -> bool:
-        """Whether the row that is there is the one that was inserted for this very ``key`` object."""
+        """Whether the stored row was inserted for this very ``key`` object."""
         return bool(await session.rows(self._sql["ours"], (*self._identity(key), self._encode(key.row_mark))))
 
     async def refund_attempt(self, session: DriverSession, key: InboxKey) -> None:

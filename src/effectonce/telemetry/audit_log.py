@@ -1,4 +1,4 @@
-"""The audit log: which operator did what to which record, written before it is done and again afterwards."""
+"""The audit log: which operator did what to which record. Each action is written before it is done, and afterwards."""
 
 from __future__ import annotations
 

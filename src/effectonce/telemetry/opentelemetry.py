@@ -59,7 +59,7 @@ log = logging.getLogger("effectonce")
 
 
 class Tracing:
-    """Makes spans and metrics of what it watches. It is the `contracts.Tracer` of stores, brokers and outboxes.
+    """Makes spans and metrics of watched objects. It is the `contracts.Tracer` of stores, brokers and outboxes.
 
     Spans and metrics go to the providers that are passed, or to the global ones of OpenTelemetry.
     """

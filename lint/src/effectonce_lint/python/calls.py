@@ -25,7 +25,7 @@ from .libraries import (
     sql_drivers,
     standard_library,
 )
-from .libraries.message_parts import BODY_TAGS, MESSAGE, PAYLOAD, message_parameter
+from .libraries.message_parts import BODY_PARAMETERS, MESSAGE, PAYLOAD, message_parameter
 from .libraries.object_types import ATTRIBUTES, FLUENT_METHOD, tag_of
 from .project import OUTSIDE_PACKAGES
 from .values import Function, Scope, Value
@@ -50,22 +50,22 @@ class Call:
 
     @property
     def receiver(self) -> Value:
-        """What it is called on: ``channel`` of `channel.basic_ack()`."""
+        """The object whose method is called: ``channel`` of `channel.basic_ack()`."""
         return self.target.base if self.target.base is not None else Value()
 
     @property
     def name(self) -> str:
-        """The last part of what is called."""
+        """The last part of the called name: ``basic_ack`` of `channel.basic_ack()`."""
         return self.target.attr or self.target.ref.rpartition(".")[2] or self.target.text.rpartition(".")[2]
 
     @property
     def ref(self) -> str:
-        """The dotted name of what is called, where it is outside the project."""
+        """The dotted name of the called function, if it is outside the project."""
         return self.target.ref
 
     @property
     def tag(self) -> str:
-        """Which library object it is called on."""
+        """The tag of the library object whose method is called."""
         return self.receiver.tag
 
     def argument(self, position: int, *names: str) -> Value | None:
@@ -358,7 +358,7 @@ class CallWalker(ExpressionWalker):
         if typed.is_known():
             return replace(typed, text=value.text, taint=value.taint or typed.taint, origin=value.origin)
         if argument is None:
-            return message_parameter(parameter.arg, is_whole_body=parameter.arg in BODY_TAGS)
+            return message_parameter(parameter.arg, is_whole_body=parameter.arg in BODY_PARAMETERS)
         return value
 
     # -- what the scan for consumers overrides

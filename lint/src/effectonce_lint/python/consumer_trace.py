@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .libraries.message_parts import BODY_TAGS, MESSAGE, message_parameter
+from .libraries.message_parts import BODY_PARAMETERS, MESSAGE, message_parameter
 from .project import Project
 from .statements import StatementWalker
 from .values import DetectedConsumer, Trace, Value
@@ -53,7 +53,7 @@ def _delivered_arguments(consumer: DetectedConsumer) -> tuple[Value, ...]:
             values.append(Value(text="self", tag=tag, taint=frozenset({MESSAGE})))
         else:
             is_alone = len(parameters) == 1 and not consumer.tags
-            is_whole_body = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODY_TAGS or is_alone
+            is_whole_body = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODY_PARAMETERS or is_alone
             values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, is_whole_body=is_whole_body))
     return tuple(values)
 

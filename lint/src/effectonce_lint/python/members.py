@@ -1,4 +1,4 @@
-"""Resolves attributes and items: of modules, objects and classes of the project, and of what libraries give out."""
+"""Resolves attributes and items of the project's modules, objects and classes, and of objects of libraries."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ class StatementWalker(TryWithWalker):
         self.scope.names = self.merge_names(names_before, states, condition)
         if not states:
             return join_endings(endings)
-        if len(states) < len(arms):  # those that go on passed the test that made others leave
+        if len(states) < len(arms):  # runs that continue passed the test that made others leave
             all_raise = all(ending in (NEXT, "raise") for ending in endings)
             self.hold(condition.origin, "raise" if all_raise else "function")
         if len(states) == 1:
@@ -373,8 +373,8 @@ class StatementWalker(TryWithWalker):
         return "return" if forever and not breaks and ending == NEXT and self.call_stack else ending
 
     def _walk_loop(self, body: list[ast.stmt], orelse: list[ast.stmt], *, retry: bool) -> str:
-        """Walk once through a loop's body. A loop that retries runs to its end once; any other may run no round at all,
-        so what holds and how it ends inside says nothing of what follows."""
+        """Walk once through a loop's body. A loop that retries runs to its end once. Any other may run no round at
+        all, so the guards and the ending of its body say nothing about the code behind it."""
         held_before = len(self.held)
         names_before = dict(self.scope.names)
         position = self.position.in_loop(self.number())

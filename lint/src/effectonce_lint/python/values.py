@@ -163,7 +163,7 @@ class Effect:
 
 @dataclass(slots=True, eq=False)
 class TracedOperation:
-    """One thing that a consumer does: what it is, where it stands, and what holds there.
+    """One thing that a consumer does, with its place in the code and the guards that hold there.
 
     Kinds: ``effect``; ``write`` (to a database, harmless when repeated); ``read`` (a look-up that may be a check);
     ``claim`` (an atomic first-one-wins); ``mark`` (writes a dedup record); ``unmark``; ``ack``; ``nack``; ``retry``;

@@ -1,4 +1,4 @@
-"""The state of a walk through code: where it is, what holds there, and the trace that it leaves."""
+"""The state of a walk through code: the position, the guards that hold there, and the trace of operations."""
 
 from __future__ import annotations
 
@@ -226,8 +226,7 @@ class WalkState:
         return op
 
     def hold(self, ops: Sequence[TracedOperation], until: Literal["block", "function", "raise", "walk"]) -> None:
-        """Guard all that follows, until ``until``: it does not happen for a duplicate of what ``ops`` looked up or
-        claimed."""
+        """Guard all that follows, until ``until``: a duplicate that ``ops`` looked up or claimed does not get there."""
         self.held.extend(HeldGuard(op, until) for op in ops)
 
     def transaction(self) -> str:

@@ -144,5 +144,5 @@ def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
 
 
 def _next_token(stored: StoredItem | None, now: int) -> int:
-    """A token above every earlier one: also above that of an expired record, and where that is ahead of the clock."""
+    """A token above every earlier one, also that of an expired record, even if it is ahead of the clock."""
     return now if stored is None else max(stored.token + 1, now)

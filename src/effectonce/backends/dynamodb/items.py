@@ -95,8 +95,8 @@ class StoredItem(StoredClaim, kw_only=True, gc=False):
         return Record(**{name: getattr(self, name) for name in Record.__struct_fields__})
 
 
-#: The fields that are attributes of the same name. There are no notes, and ``lapsed`` is written as ``was``: the state
-#: before, which is what an update can set.
+#: The fields that are attributes of the same name. There are no notes, and ``lapsed`` is stored as ``was``, the state
+#: before, since an update can set that.
 _ATTRIBUTES: Final = [name for name in StoredItem.__struct_fields__ if name not in ("lapsed", "note")]
 #: Those that an item may lack.
 _OPTIONAL_ATTRIBUTES: Final = ("owner", "lease_until", "expires_at", "fingerprint", "result", "error")

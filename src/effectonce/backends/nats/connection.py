@@ -1,6 +1,6 @@
 """One connection to NATS through nats-py: requests and their replies, with every error translated.
 
-nats-py can reconnect by itself, and then buffers what is published meanwhile, so that the caller does not know what was
+nats-py can reconnect by itself. It then buffers publishes meanwhile, and the caller cannot know which of them were
 sent. That is switched off here: a lost connection is an error, and the next caller opens another.
 """
 

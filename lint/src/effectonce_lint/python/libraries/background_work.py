@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from effectonce_lint.python.walk_state import WalkState
 
 _COROUTINE_STARTERS = word_set("create_task ensure_future run_coroutine_threadsafe")
-"""Functions that start the coroutine that they are passed."""
-#: Methods that start the function that they are passed: the position of that argument.
+"""Functions that start a coroutine, their first argument."""
+#: Methods that start a function: the position of the argument with the function.
 _FUNCTION_STARTERS = {"submit": 0, "start_soon": 0, "spawn": 0, "add_task": 0, "apply_async": 0, "run_in_executor": 1}
 _THREAD_CLASSES = word_set("threading.Thread multiprocessing.Process")
 _PUT_METHODS = word_set("put put_nowait append appendleft")

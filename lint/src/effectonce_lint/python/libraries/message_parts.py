@@ -108,7 +108,7 @@ def message_parameter(name: str, tag: str = "", *, is_whole_body: bool = False) 
     return Value(text=name, tag=tag, taint=frozenset({MESSAGE, part}))
 
 
-BODY_TAGS = word_set(
+BODY_PARAMETERS = word_set(
     "body data payload message msg event record value content job order envelope item request req ctx context"
     " notification command raw_message raw"
 )

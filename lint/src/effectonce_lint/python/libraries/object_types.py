@@ -41,7 +41,7 @@ mongo.client        pymongo:MongoClient,AsyncMongoClient motor:AsyncIOMotorClien
 mongo.collection    pymongo:Collection motor:AsyncIOMotorCollection
 http                requests:Session,session httpx:Client,AsyncClient aiohttp:ClientSession urllib3:PoolManager
                     requests_toolbelt:BaseUrlSession
-kafka.consumer      confluent_kafka:DetectedConsumer,DeserializingConsumer,AIOConsumer kafka:KafkaConsumer
+kafka.consumer      confluent_kafka:Consumer,DeserializingConsumer,AIOConsumer kafka:KafkaConsumer
                     aiokafka:AIOKafkaConsumer
 kafka.producer      confluent_kafka:Producer,SerializingProducer kafka:KafkaProducer aiokafka:AIOKafkaProducer
 kafka.message       confluent_kafka:Message aiokafka:ConsumerRecord kafka:ConsumerRecord
@@ -57,7 +57,7 @@ aiopika.queue       aio_pika:Queue,RobustQueue,AbstractQueue,AbstractRobustQueue
 aiopika.exchange    aio_pika:Exchange,RobustExchange,AbstractExchange
 aiopika.message     aio_pika:IncomingMessage,AbstractIncomingMessage
 kombu.producer      kombu:Producer
-kombu.consumer      kombu:DetectedConsumer
+kombu.consumer      kombu:Consumer
 kombu.connection    kombu:Connection
 nats.client         nats:connect,NATS,Client
 nats.js             nats:JetStreamContext
@@ -74,7 +74,7 @@ boto.session        boto3:Session aioboto3:Session aiobotocore:get_session,AioSe
 pubsub.subscriber   google:SubscriberClient
 pubsub.publisher    google:PublisherClient
 pulsar.client       pulsar:Client
-pulsar.consumer     pulsar:DetectedConsumer
+pulsar.consumer     pulsar:Consumer
 mqtt.client         paho:Client aiomqtt:Client
 stomp.connection    stomp:Connection,Connection11,Connection12
 celery.app          celery:Celery,current_app

@@ -28,7 +28,7 @@ async def both_ends_recover_from_a_restart(h: BrokerHarness) -> None:
 
 
 async def _expect_recovery(h: BrokerHarness, fault: Callable[[], Any]) -> None:
-    """Require that what was confirmed before and after the fault is delivered, that what was acked before it is not,
+    """Require that messages confirmed before and after the fault are delivered, that messages acked before it are not,
     and that nothing but `BrokerUnavailable` is raised."""
     publisher, consumer = h.publisher(), await h.consumer()
     await h.publish(b"acked", publisher=publisher)
