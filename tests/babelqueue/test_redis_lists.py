@@ -21,7 +21,7 @@ from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.redis_lists import RedisBabelQueueBackend
 from effectonce.contracts import Delivery, Packet
 from effectonce.envelopes import Signed
-from effectonce.message import BYPASS, REDRIVEN
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER
 from effectonce.testing.suites import Site, broker_suite
 from effectonce.values.urls import Address
 from tests.harness.proxy import FaultProxy
@@ -294,7 +294,7 @@ async def test_our_dead_letter_is_one_of_theirs_and_their_redrive_sends_it_again
     assert (result.redriven, result.items[0].message_id) == (1, message.id)
     (again,) = await both.ours(1)
     found = BabelQueue().decode(again.packet)
-    assert (found.id, found.headers[REDRIVEN]) == (message.id, BYPASS)
+    assert (found.id, found.headers[REDRIVEN_HEADER]) == (message.id, BYPASS_PREFIX)
 
 
 async def test_their_dead_letter_is_one_of_ours(both: Both) -> None:

@@ -23,7 +23,7 @@ from effectonce.babelqueue import headers as header_names
 from effectonce.contracts import Packet
 from effectonce.envelopes.bodies import DEFAULT_MAX_BODY_BYTES, body_too_large, make_packet, read_json, write_json
 from effectonce.errors import ConfigurationError, Undecodable, show
-from effectonce.message import BYPASS, REDRIVEN, Message
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 
 from .bindings import BabelQueuePacket
 
@@ -87,7 +87,7 @@ class BabelQueue:
         body.update(job=urn, trace_id=trace, data=Raw(data), meta=meta, attempts=attempts)
         headers = header_names.other_headers(message.headers)
         headers.pop(ENVELOPE_HEADER, None)
-        if headers.get(REDRIVEN, "").startswith(BYPASS):
+        if headers.get(REDRIVEN_HEADER, "").startswith(BYPASS_PREFIX):
             headers |= self.bypass
         headers |= {
             "content-type": header_names.JSON,
@@ -199,7 +199,7 @@ def _message_headers(headers: Mapping[str, str], members: dict[str, Raw], meta: 
     """The headers of a message that was read: those beside the contract's, and its envelope for `_earlier_members`."""
     message_headers = header_names.other_headers(headers)
     if message_headers.pop(REPLAY_HEADER, ""):
-        message_headers[REDRIVEN] = BYPASS
+        message_headers[REDRIVEN_HEADER] = BYPASS_PREFIX
     message_headers[ENVELOPE_HEADER] = _to_json({**members, "data": None, "meta": meta}).decode()
     return message_headers
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from effectonce.broker import Broker
 from effectonce.contracts import DeadLetter, DeadLetters, Delivery, Packet
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
-from effectonce.message import BYPASS, REDRIVEN, Message
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.queue_names import require_name
 from effectonce.worker.causes import CAUSE, Cause, read_cause
 from effectonce.worker.jobs import ATTEMPTS, Job
@@ -229,7 +229,7 @@ class DeadLetterQueue:
         """
         headers = _published_headers(dead.packet)
         headers[ATTEMPTS] = str(attempts)
-        headers[REDRIVEN] = f"{BYPASS if bypass else 'run'}-{os.urandom(6).hex()}"
+        headers[REDRIVEN_HEADER] = f"{BYPASS_PREFIX if bypass else 'run'}-{os.urandom(6).hex()}"
         if bypass:
             headers |= getattr(self._envelope, "bypass", None) or {}  # the same mark in the envelope's own format
         return replace(dead.packet, headers=headers)

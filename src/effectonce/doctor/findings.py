@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from effectonce.errors import EffectOnceError
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .advice import ADVICE, SEVERITIES, DoctorSeverity
 
@@ -103,9 +103,9 @@ class Findings:
 
 
 def format_span(seconds: float) -> str:
-    return readable(max(0, round(seconds * 1e6)))
+    return span_text(max(0, round(seconds * 1e6)))
 
 
 def format_age(now: int, at: int) -> str:
     """Format how long before ``now`` it was, both in microseconds."""
-    return f"{readable(max(0, now - at))} ago"
+    return f"{span_text(max(0, now - at))} ago"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from effectonce.errors import ConfigurationError, show
-from effectonce.values.durations import Duration, micros, readable
+from effectonce.values.durations import Duration, micros, span_text
 
 MAX_SCOPE_BYTES: Final = 255
 MIN_LEASE_US: Final = 10_000  # a shorter one could not be renewed in time
@@ -30,7 +30,7 @@ def policy_options(
     if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
         raise ConfigurationError(f"max_attempts={max_attempts} is not a number of attempts; give 1 or more, or None")
     if micros(lease, "lease") < MIN_LEASE_US:
-        raise ConfigurationError(f"lease={lease!r} is too short to be renewed; give at least {readable(MIN_LEASE_US)}")
+        raise ConfigurationError(f"lease={lease!r} is too short to be renewed; give at least {span_text(MIN_LEASE_US)}")
     if not isinstance(permanent, tuple) or not all(
         isinstance(kind, type) and issubclass(kind, BaseException) for kind in permanent
     ):

@@ -19,7 +19,7 @@ from effectonce.guard.introspection import is_async, name_of, refuse_in_event_lo
 from effectonce.guard.once import Guarded
 from effectonce.message import Message, message_id
 from effectonce.store import Store
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .fault_points import Fault, FaultInjectingBackend, FaultInjector, Killed
 from .lockstep import call_in_lockstep
@@ -177,7 +177,7 @@ class TrialWorld:
     def pass_time(self, span: int) -> None:
         if span:
             self.backend.clock.advance_micros(span)
-            self.events.append(f"{readable(span)} pass")
+            self.events.append(f"{span_text(span)} pass")
 
     @property
     def is_parked(self) -> bool:

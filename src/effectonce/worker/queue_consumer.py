@@ -189,7 +189,7 @@ class QueueConsumer:
             log.warning("queue %s: deleted: %s", self.queue, error)
             self.settler.ack([delivery])
         elif outcome == "retry":
-            self.settler.redeliver(delivery, Retry(None).after(error, max(1, delivery.attempt)) or 0.0)
+            self.settler.redeliver(delivery, Retry(None).delay_after(error, max(1, delivery.attempt)) or 0.0)
         else:
             self._fail(error)
             self.settler.redeliver(delivery, 0.0)

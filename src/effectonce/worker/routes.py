@@ -72,7 +72,7 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
             return GiveUp("permanent-failure")
         if self.policy.doubt_on_error:
             return GiveUp("in-doubt")
-        delay = self.retry.after(error, attempt)
+        delay = self.retry.delay_after(error, attempt)
         if delay is not None:
             return RetryAfter(delay)
         return GiveUp("refused" if self.retry.refuses(error) else "attempts-exhausted")

@@ -15,7 +15,7 @@ from typing import Final
 from effectonce.contracts import AckBuffer, Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .causes import Cause
 
@@ -149,7 +149,7 @@ class Settler:
             "queue %s: the dead letters refused a message (%s); it stays in its queue and is redelivered in %s: %s",
             self.queue,
             cause.why,
-            readable(round(UNMOVABLE_DELAY_S * 1e6)),
+            span_text(round(UNMOVABLE_DELAY_S * 1e6)),
             refusal,
         )
         await self._consumer.nack([delivery], UNMOVABLE_DELAY_S)

@@ -53,8 +53,8 @@ def _delivered_arguments(consumer: DetectedConsumer) -> tuple[Value, ...]:
             values.append(Value(text="self", tag=tag, taint=frozenset({MESSAGE})))
         else:
             is_alone = len(parameters) == 1 and not consumer.tags
-            is_whole_body = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODY_PARAMETERS or is_alone
-            values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, is_whole_body=is_whole_body))
+            is_body = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODY_PARAMETERS or is_alone
+            values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, is_whole_body=is_body))
     return tuple(values)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from effectonce.record import EXHAUSTED, Answer, Claim, Look, Remember, Reply, Resolution, answer_for
+from effectonce.record import EXHAUSTED_ERROR, Answer, Claim, Look, Remember, Reply, Resolution, answer_for
 from effectonce.values.fingerprint import first_fingerprint
 
 from .clock import Time
@@ -40,10 +40,10 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
     previous = record or _new_record(op, now)
     if 0 < op.max_attempts <= previous.attempts:
         counts = (previous.token, previous.attempts, previous.generation)
-        return Answer("exhausted", *counts, error=EXHAUSTED), replace(
+        return Answer("exhausted", *counts, error=EXHAUSTED_ERROR), replace(
             previous,
             state="failed",
-            error=EXHAUSTED,
+            error=EXHAUSTED_ERROR,
             result=None,
             changed_at=now,
             lease_until=None,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable, UnsafeStore
 from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 from effectonce.values.fingerprint import split_fingerprints
 from effectonce.values.identity import digest
 
@@ -155,7 +155,7 @@ class Operations:
             # Its lease was computed from a wrong time: release it, and refund the attempt.
             await self._settle(Settlement(op.scope, op.key, op.owner, reply.token, "free", op.retention, refund=True))
             return StoreUnavailable(
-                f"the time of {self._target} and this machine's moved apart by {readable(moved)}; "
+                f"the time of {self._target} and this machine's moved apart by {span_text(moved)}; "
                 "the estimate is corrected, deliver the message again",
                 retry_after=0.1,
             )
@@ -164,8 +164,8 @@ class Operations:
     def _lease_too_short(self, lease: int) -> StoreUnavailable:
         uncertainty = self._clock.uncertainty()
         return StoreUnavailable(
-            f"the time of {self._target} is only known to ±{readable(uncertainty)}, too little for a lease of "
-            f"{readable(lease)}; use a lease of at least {readable(5 * uncertainty)}"
+            f"the time of {self._target} is only known to ±{span_text(uncertainty)}, too little for a lease of "
+            f"{span_text(lease)}; use a lease of at least {span_text(5 * uncertainty)}"
         )
 
     async def _take(self, op: Claim) -> Reply:

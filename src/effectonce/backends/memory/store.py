@@ -15,7 +15,7 @@ from msgspec import structs
 from effectonce.contracts import Capabilities, Clock, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -183,11 +183,13 @@ class MemoryPort:
 
     def _exhaust(self, row: MemoryRow, op: Claim, now: int) -> Answer:
         row.state = "failed"
-        row.error = EXHAUSTED
+        row.error = EXHAUSTED_ERROR
         row.result = None
         row.changed_at = now
         row.expires_at = now + op.retention
-        return Answer("exhausted", token=row.token, attempts=row.attempts, generation=row.generation, error=EXHAUSTED)
+        return Answer(
+            "exhausted", token=row.token, attempts=row.attempts, generation=row.generation, error=EXHAUSTED_ERROR
+        )
 
     def _look(self, op: Look, now: int) -> Answer:
         row = self._find(op.scope, op.key, now)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Final
 
 from effectonce.backends.common.sql_files import read_statements
-from effectonce.record import EXHAUSTED
+from effectonce.record import EXHAUSTED_ERROR
 
 from .literals import bytes_literal
 
@@ -31,7 +31,7 @@ def load_statements(prefix: str) -> dict[str, str]:
         "backends/mysql/records.sql",
         records_name=f"{prefix}_records",
         meta_name=f"{prefix}_meta",
-        exhausted=bytes_literal(EXHAUSTED),
+        exhausted=bytes_literal(EXHAUSTED_ERROR),
         now=NOW_SQL,
         began=STATEMENT_BEGAN_SQL,
         **table_names(prefix),

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Final
 
 from effectonce.backends.common.sql_files import CLOCK_EXPRESSIONS, read_statements
-from effectonce.record import EXHAUSTED
+from effectonce.record import EXHAUSTED_ERROR
 
 from .client import Statement
 
@@ -46,7 +46,7 @@ def schema_words(prefix: str) -> dict[str, str]:
         "place": f'(SELECT r.ctid FROM "{prefix}_records" r WHERE r.scope = i.scope AND r.key = i.key)',
         "is_placed": "r.ctid = l.place AND r.owner = l.owner AND r.token = l.token AND r.state = 'claimed' "
         "AND (r.expires_at IS NULL OR r.expires_at > l.now)",
-        "exhausted": f"'\\x{EXHAUSTED.hex()}'",
+        "exhausted": f"'\\x{EXHAUSTED_ERROR.hex()}'",
         # pg_notify fails for a payload of 8,000 bytes or more, and where the queue of notifications is full (since some
         # listener keeps a transaction open). Either would undo the settlement. So nothing is announced in these cases,
         # and waiters find out by polling.

@@ -22,7 +22,7 @@ from effectonce.backends.common.sql_store import RECORD_COLUMNS, require_schema_
 from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port
 from effectonce.errors import CorruptRecord, InvalidKey, show
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -214,7 +214,7 @@ class SQLitePort:
                         token=stored.token,
                         attempts=stored.attempts,
                         generation=stored.generation,
-                        error=EXHAUSTED,
+                        error=EXHAUSTED_ERROR,
                     )
                 continue
             if answer.kind == "in_doubt" and stored.state == "claimed":
@@ -225,7 +225,7 @@ class SQLitePort:
         raise _contention(op)
 
     def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, token: int, now: int) -> bool:
-        end = {"token": token, "error": EXHAUSTED, "now": now, "expires_at": now + op.retention}
+        end = {"token": token, "error": EXHAUSTED_ERROR, "now": now, "expires_at": now + op.retention}
         return self._update_one(cursor, "exhaust", {**asdict(op), **end})
 
     def _update_one(self, cursor: sqlite3.Cursor, statement: str, values: Mapping[str, Any]) -> bool:

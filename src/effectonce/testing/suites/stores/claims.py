@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effectonce.record import EXHAUSTED
+from effectonce.record import EXHAUSTED_ERROR
 from effectonce.testing.suites.expectations import expect, expect_between, expect_fields, require
 
 from .harness import FINISHED, LEASE_US, RETENTION_US, StoreHarness, expect_newer_token, fingerprint
@@ -200,7 +200,7 @@ async def claims_up_to_the_limit_are_granted(h: StoreHarness) -> None:
 
 async def a_claim_past_the_limit_fails_the_record(h: StoreHarness) -> None:
     await h.make_record("exhausted")
-    expect_fields(await h.record(), state="failed", error=EXHAUSTED, attempts=1, result=None)
+    expect_fields(await h.record(), state="failed", error=EXHAUSTED_ERROR, attempts=1, result=None)
     for answer in (await h.look(), await h.try_claim(max_attempts=1), await h.try_claim(max_attempts=0)):
         expect_fields(answer, kind="exhausted")
 
@@ -217,11 +217,11 @@ async def an_attempt_that_took_the_process_down_counts(h: StoreHarness) -> None:
     grant = await h.make_record("lapsed", max_attempts=1)
     expect_fields(await h.try_claim(max_attempts=1), "the answer after the only attempt lapsed", kind="exhausted")
     expect(await h.try_settle(grant, "done"), False, "a completion after the record was exhausted")
-    expect_fields(await h.record(), error=EXHAUSTED)
+    expect_fields(await h.record(), error=EXHAUSTED_ERROR)
 
 
 async def exhausted_is_recognised_by_its_stored_error(h: StoreHarness) -> None:
-    await h.make_record("failed", error=EXHAUSTED)
+    await h.make_record("failed", error=EXHAUSTED_ERROR)
     for answer in (await h.try_claim(), await h.look()):
         expect_fields(answer, kind="exhausted")
 
