@@ -259,7 +259,8 @@ class Intents:
             if rules.keyed and rules.window_us - rules.margin_us < horizon and operation.reconciler is None:
                 raise ConfigurationError(
                     f"{rules.provider} keeps keys for {span_text(rules.window_us)}, and messages may be redelivered "
-                    f"for {span_text(horizon)}: add a reconciler (@intents.reconcile({rules.provider!r})), or shorten it"
+                    f"for {span_text(horizon)}: add a reconciler (@intents.reconcile({rules.provider!r})), "
+                    "or shorten that"
                 )
         self._warn_of_orphans()
 
