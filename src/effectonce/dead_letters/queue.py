@@ -23,8 +23,8 @@ from effectonce.contracts import DeadLetter, DeadLetters, Delivery, Packet
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
 from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.queue_names import require_name
-from effectonce.worker.causes import CAUSE, Cause, read_cause
-from effectonce.worker.jobs import ATTEMPTS, Job
+from effectonce.worker.causes import CAUSE_HEADER, Cause, read_cause
+from effectonce.worker.jobs import USED_ATTEMPTS_HEADER, Job
 from effectonce.worker.redrive_records import Fate
 from effectonce.worker.worker import Worker
 
@@ -201,7 +201,7 @@ class DeadLetterQueue:
 
     async def _predict(self, dead: DeadLetterDetails, target: str) -> tuple[Job | None, Fate, int]:
         """Predict the redrive of ``dead`` to ``target``: its job there, its fate, and the attempts so far."""
-        attempts = int(dead.packet.headers.get(ATTEMPTS, "0")) + dead.cause.attempts
+        attempts = int(dead.packet.headers.get(USED_ATTEMPTS_HEADER, "0")) + dead.cause.attempts
         if self._worker is None or target not in self._worker.queues:
             return None, "unknown", attempts
         try:
@@ -228,7 +228,7 @@ class DeadLetterQueue:
         as a new one.
         """
         headers = _published_headers(dead.packet)
-        headers[ATTEMPTS] = str(attempts)
+        headers[USED_ATTEMPTS_HEADER] = str(attempts)
         headers[REDRIVEN_HEADER] = f"{BYPASS_PREFIX if bypass else 'run'}-{os.urandom(6).hex()}"
         if bypass:
             headers |= getattr(self._envelope, "bypass", None) or {}  # the same mark in the envelope's own format
@@ -299,4 +299,4 @@ class DeadLetterQueue:
 
 def _published_headers(packet: Packet) -> dict[str, str]:
     """Return the headers that the packet was first published with."""
-    return {name: value for name, value in packet.headers.items() if name != CAUSE}
+    return {name: value for name, value in packet.headers.items() if name != CAUSE_HEADER}

@@ -92,7 +92,7 @@ class HandlerPool(Generic[W]):
         self._closed = False
 
     @property
-    def claimed(self) -> int:
+    def claimed_count(self) -> int:
         """How many are being claimed, ready or running."""
         return self._claimed
 

@@ -13,7 +13,7 @@ from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import MAX_KEY, encode_key
 
-from .jobs import ATTEMPTS, Job
+from .jobs import USED_ATTEMPTS_HEADER, Job
 from .routes import HandlerRoute
 
 
@@ -60,8 +60,8 @@ class MessageReader:
         redriven = packet.headers.get(REDRIVEN_HEADER) or message.headers.get(REDRIVEN_HEADER)
         if redriven is not None:
             job.redriven, job.bypassing = True, redriven.startswith(BYPASS_PREFIX)
-        if ATTEMPTS in packet.headers:
-            attempts = packet.headers[ATTEMPTS]
+        if USED_ATTEMPTS_HEADER in packet.headers:
+            attempts = packet.headers[USED_ATTEMPTS_HEADER]
             job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0
         return job
 

@@ -137,7 +137,7 @@ class Settler:
         They may refuse it because the cause leaves too little room for the body: then it goes with a brief one. If they
         refuse that as well it stays in its queue and is redelivered later: nothing is lost, and the worker goes on.
         """
-        for attached in (cause, cause.brief()):
+        for attached in (cause, cause.shorten()):
             began = self._loop.time()
             try:
                 await self._consumer.dead_letter(delivery, attached.header())

@@ -39,7 +39,7 @@ log = logging.getLogger("effectonce")
 T = TypeVar("T")
 
 #: What no retry mends: the worker stops.
-FATAL: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
+FATAL_ERRORS: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
 
 
 class RouteInbox(Inbox):
@@ -160,7 +160,7 @@ class TransactionRunner:
                     if not is_failure(error):
                         raise
                     known = batch.translated_error or error
-                    if isinstance(known, (ConnectionLost, *FATAL)):
+                    if isinstance(known, (ConnectionLost, *FATAL_ERRORS)):
                         unit.errors[:] = [known] * len(unit.jobs)
                         return True
                     if isinstance(error, ConfigurationError):
