@@ -128,7 +128,7 @@ def _report_findings(report: engine.LintReport, options: argparse.Namespace, con
     baseline = options.baseline or config.baseline
     if baseline:
         report.findings = unreadable + suppressions.new_findings(suppressions.read_baseline(baseline), findings)
-        report.findings.sort(key=lambda finding: (*finding.place.at, finding.rule))
+        report.findings.sort(key=lambda finding: (*finding.place.start, finding.rule))
     _print_report(report, options)
     if report.has_unreadable_files:
         return 2

@@ -122,7 +122,7 @@ def _make_report(files: list[str], results: dict[str, FileResult], config: Confi
             continue  # the comment may hide what is found when its own file is checked
         if finding.rule == "EO900" or is_selected(finding.rule, select, (*ignore, *config.ignored_in(path))):
             findings.append(finding)
-    findings.sort(key=lambda finding: (*finding.place.at, finding.rule))
+    findings.sort(key=lambda finding: (*finding.place.start, finding.rule))
     lines = sum(results[path].lines for path in files)
     return LintReport(findings=findings, files=len(files), lines=lines, looked_at=looked_at)
 

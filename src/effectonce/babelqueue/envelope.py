@@ -90,7 +90,7 @@ class BabelQueue:
         if headers.get(REDRIVEN_HEADER, "").startswith(BYPASS_PREFIX):
             headers |= self.bypass
         headers |= {
-            "content-type": header_names.JSON,
+            "content-type": header_names.JSON_CONTENT_TYPE,
             header_names.JOB: urn,
             header_names.TRACE: trace,
             header_names.ID: message.id,

@@ -143,7 +143,7 @@ class AckBuffer(Protocol):
     """An optional ability of a `Consumer`: to keep acks, at no cost, until the next `receive` or `flush` sends them."""
 
     def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
-        """As `Consumer.ack`, without answers: a delivery that is no longer this consumer's is ignored."""
+        """Do what `Consumer.ack` does, without answers: a delivery that is no longer this consumer's is ignored."""
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):

@@ -244,8 +244,8 @@ class LeaseExecutor:
         self._quarantine.start_next_suspect()
 
     def _make_progress(self) -> None:
-        """The store has answered a batch, or something has left: ack what is recorded, run what is granted, and claim
-        what there is room for."""
+        """Ack recorded jobs, run granted ones, and claim as many as there is room for. Called when the store has
+        answered a batch, or a job has left."""
         self._recorder.ack_recorded()
         for pool in self.pools:
             if pool.ready:

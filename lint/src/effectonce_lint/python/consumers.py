@@ -25,7 +25,7 @@ from .libraries.object_types import to_snake_case
 from .modules import ClassDefinition, Module
 from .project import RECEIVE_CALL, Project
 from .statements import StatementWalker
-from .values import NOTHING, DetectedConsumer, Function, Scope, TracedOperation, Value
+from .values import EMPTY_SET, DetectedConsumer, Function, Scope, TracedOperation, Value
 from .walk_state import FuelExhausted
 
 FUNCTION_FUEL = 8_000
@@ -103,7 +103,7 @@ class ConsumerScanner(StatementWalker):
         self.reset(min(FUNCTION_FUEL, self._file_fuel))
 
     def _fill_tables(self, module: Module) -> None:
-        """As an import does: decorators of ``module`` put its functions into the tables of the project's objects."""
+        """Fill the tables of the project's objects with the functions that decorators of ``module`` register."""
         if b"\n@" not in module.content:
             return
         self._start_walk()
@@ -205,7 +205,7 @@ class ConsumerScanner(StatementWalker):
             tags=tags,
             settings=dict(call.keywords) if call is not None else {},
             registration=call.node if call is not None else None,
-            only=frozenset({"EO402"}) if family == "saga" else NOTHING,
+            only_rules=frozenset({"EO402"}) if family == "saga" else EMPTY_SET,
         )
 
     def register_route(self, call: Call, view: Value) -> None:
@@ -305,7 +305,7 @@ class ConsumerScanner(StatementWalker):
         self._add_endpoint(function, (prefix.string or "") + (path.string or ""))
 
     def _add_endpoint(self, function: Function, path: str) -> None:
-        """Add a webhook, which is a consumer, or another endpoint: it is none, but its dual writes do the same harm."""
+        """Add a webhook, which is a consumer, or another endpoint, whose dual writes do the same harm."""
         module = function.module
         node = function.node if function.owner is None else function.owner.node
         source = b"".join(module.lines[node.lineno - 1 : node.end_lineno])
@@ -321,7 +321,7 @@ class ConsumerScanner(StatementWalker):
             function,
             family="webhook",
             guard=self._make_tool_guard("IdempotencyMiddleware" if has_middleware else base_guard, node),
-            only=NOTHING if is_webhook else ENDPOINT_RULES,
+            only_rules=EMPTY_SET if is_webhook else ENDPOINT_RULES,
         )
 
     # -- by class and by shape
@@ -424,7 +424,7 @@ class ConsumerScanner(StatementWalker):
         elif function.owner is None and self._is_django and is_django_webhook(function.name, names, source):
             self._add("webhook", function, family="webhook", tags=((0, "web.request"),))
         if b"dempoten" in source and _RETRYING_CODE.search(source):
-            self._add("retried function", function, only=frozenset({"EO304"}))
+            self._add("retried function", function, only_rules=frozenset({"EO304"}))
 
 
 def _settings_of(source: Value) -> dict[str, Value]:
@@ -441,15 +441,15 @@ def _deduplicate(consumers: list[DetectedConsumer]) -> list[DetectedConsumer]:
     """Each consumer once: a webhook rather than a plain endpoint, one with settings rather than one without."""
     best: dict[tuple[object, ...], DetectedConsumer] = {}
     for consumer in consumers:
-        function, is_endpoint = consumer.function, bool(consumer.only)
+        function, is_endpoint = consumer.function, bool(consumer.only_rules)
         key = (
-            consumer.at.at,
+            consumer.at.start,
             "" if is_endpoint else consumer.family,
             consumer.name if consumer.receive is not None else "",
             id(function.scope) if function is not None and function.scope is not None else 0,
         )
         other = best.get(key)
-        if other is None or (other.only and not is_endpoint) or (not other.settings and consumer.settings):
+        if other is None or (other.only_rules and not is_endpoint) or (not other.settings and consumer.settings):
             best[key] = consumer
-    full_places = {consumer.at.at for consumer in best.values() if not consumer.only}
-    return [consumer for consumer in best.values() if not consumer.only or consumer.at.at not in full_places]
+    full_places = {consumer.at.start for consumer in best.values() if not consumer.only_rules}
+    return [consumer for consumer in best.values() if not consumer.only_rules or consumer.at.start not in full_places]

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import replace
 
 from .members import MemberResolver
-from .values import UNKNOWN, Function, TracedOperation, Value
+from .values import UNKNOWN_LITERAL, Function, TracedOperation, Value
 from .walk_state import FuelExhausted, origins_of, taints_of
 
 _CONTAINERS = {ast.List: "list", ast.Tuple: "tuple", ast.Set: "set"}
@@ -102,7 +102,7 @@ class ExpressionWalker(MemberResolver):
 
     def _evaluate_binary(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
-        literal: object = UNKNOWN
+        literal: object = UNKNOWN_LITERAL
         if isinstance(node.op, ast.Add) and (left.string is not None or right.string is not None):
             literal = (_FILLED_IN if left.string is None else left.string) + (
                 _FILLED_IN if right.string is None else right.string
@@ -161,7 +161,7 @@ class ExpressionWalker(MemberResolver):
 
     def emit_lookup(self, container: Value, key: Value, node: ast.expr) -> tuple[TracedOperation, ...]:
         """`id in seen`: a check on what this process remembers."""
-        if container.tag not in ("set", "dict", "list", "deque") or container.literal is not UNKNOWN:
+        if container.tag not in ("set", "dict", "list", "deque") or container.literal is not UNKNOWN_LITERAL:
             return ()
         if not self.outlives(container):
             return ()
@@ -174,7 +174,7 @@ class ExpressionWalker(MemberResolver):
 
     def _evaluate_unary(self, node: ast.UnaryOp) -> Value:
         operand = self.value(node.operand)
-        literal: object = UNKNOWN
+        literal: object = UNKNOWN_LITERAL
         if isinstance(node.op, ast.USub) and isinstance(operand.literal, int | float):
             literal = -operand.literal
         return Value(text=self.text("~", operand.text), literal=literal, taint=operand.taint, origin=operand.origin)
@@ -262,11 +262,11 @@ def _fold_arithmetic(op: ast.operator, left: object, right: object) -> object:
     assert isinstance(left, int | float)
     assert isinstance(right, int | float)
     if abs(left) > _MAX_FOLDED_NUMBER or abs(right) > _MAX_FOLDED_NUMBER:
-        return UNKNOWN
+        return UNKNOWN_LITERAL
     if isinstance(op, ast.Mult):
         return left * right
     if isinstance(op, ast.Add):
         return left + right
     if isinstance(op, ast.Sub):
         return left - right
-    return UNKNOWN
+    return UNKNOWN_LITERAL

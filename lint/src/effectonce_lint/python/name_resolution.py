@@ -10,7 +10,7 @@ from .libraries.message_parts import MESSAGE, PAYLOAD
 from .libraries.object_types import tag_of
 from .libraries.record_services import SERVICES
 from .modules import Binding, ClassDefinition, Module
-from .values import NOTHING, Function, Instance, Scope, Value
+from .values import EMPTY_SET, Function, Instance, Scope, Value
 from .walk_state import BUILTINS, WalkState, taints_of
 
 _WRAPPERS = (
@@ -137,7 +137,7 @@ class NameResolver(WalkState):
         """A name outside the project. Some libraries export objects: `from flask import request`."""
         is_object = dotted.rpartition(".")[2] in ("request", "current_app", "async_shared_broker")
         tag = tag_of(dotted) if is_object else ""
-        taint = frozenset({MESSAGE, PAYLOAD}) if tag == "web.request" else NOTHING
+        taint = frozenset({MESSAGE, PAYLOAD}) if tag == "web.request" else EMPTY_SET
         return Value(text=name, ref=dotted, tag=tag, taint=taint)
 
     def value_of_module(self, importer: Module, dotted: str) -> Value:

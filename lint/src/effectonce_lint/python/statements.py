@@ -10,7 +10,7 @@ from .handler_tables import registered_handlers
 from .libraries import background_work, brokers, error_handling, nosql, orm, registrations
 from .modules import Binding, ClassDefinition, imports_of
 from .try_and_with import NEXT, TryWithWalker, join_endings
-from .values import ATTEMPT_NUMBER, UNKNOWN, Function, TracedOperation, Value
+from .values import ATTEMPT_NUMBER, UNKNOWN_LITERAL, Function, TracedOperation, Value
 from .walk_state import HeldGuard, join_values, origins_of, taints_of
 
 _MAX_UNROLLED_ITEMS = 40
@@ -145,7 +145,7 @@ class StatementWalker(TryWithWalker):
                 if (
                     self.conditions
                     and (ops := self._controlling_operations())
-                    and value.literal is not UNKNOWN
+                    and value.literal is not UNKNOWN_LITERAL
                     and not value.origin
                 ):
                     value = replace(value, origin=ops)  # a flag: it tells which way the code went
@@ -222,7 +222,7 @@ class StatementWalker(TryWithWalker):
             if ops := self._controlling_operations():
                 value = replace(value, origin=(*value.origin, *(op for op in ops if op not in value.origin)))
                 if value.literal is None or isinstance(value.literal, bool):
-                    value = replace(value, literal=UNKNOWN)  # an answer: the caller may test it
+                    value = replace(value, literal=UNKNOWN_LITERAL)  # an answer: the caller may test it
             self.call_stack[-1].returned.append(value)
         return "return"
 

@@ -11,7 +11,7 @@ from effectonce_lint.word_lists import word_set
 
 from .calls import CallFrame, CallWalker
 from .libraries import error_handling, guards
-from .values import ATTEMPT_NUMBER, UNKNOWN, ExceptBlock, Function, TracedOperation, Value
+from .values import ATTEMPT_NUMBER, UNKNOWN_LITERAL, ExceptBlock, Function, TracedOperation, Value
 from .walk_state import join_values, origins_of, taints_of
 
 NEXT = "next"
@@ -308,8 +308,8 @@ class TryWithWalker(CallWalker):
                     names[name] = value
                 elif names[name] is not value:
                     merged = join_values([names[name], value], name)
-                    if merged.literal is not UNKNOWN and names[name].literal != value.literal:
-                        merged = replace(merged, literal=UNKNOWN, origin=origins_of(merged, condition))
+                    if merged.literal is not UNKNOWN_LITERAL and names[name].literal != value.literal:
+                        merged = replace(merged, literal=UNKNOWN_LITERAL, origin=origins_of(merged, condition))
                     names[name] = merged
         return names
 

@@ -11,9 +11,9 @@ from effectonce_lint.findings import Place
 if TYPE_CHECKING:
     from .modules import ClassDefinition, Module
 
-NOTHING: Final = frozenset[str]()
-UNKNOWN: Final = object()
-"""The literal of a value that is none."""
+EMPTY_SET: Final = frozenset[str]()
+UNKNOWN_LITERAL: Final = object()
+"""Stands in `Value.literal` for a value that is not a literal."""
 ATTEMPT_NUMBER: Final = "attempt:the attempt's number"
 """The taint of the variable of a retry loop."""
 
@@ -107,10 +107,10 @@ class Value:
     instance: Instance | None = None
     module: Module | None = None
     home: Module | None = None
-    literal: object = UNKNOWN
+    literal: object = UNKNOWN_LITERAL
     items: tuple[Value, ...] = ()
     fields: dict[str, Value] | None = None
-    taint: frozenset[str] = NOTHING
+    taint: frozenset[str] = EMPTY_SET
     origin: tuple[TracedOperation, ...] = ()
 
     @property
@@ -131,7 +131,7 @@ class Value:
                 or self.items
                 or self.fields
             )
-            or self.literal is not UNKNOWN
+            or self.literal is not UNKNOWN_LITERAL
         )
 
 
@@ -304,5 +304,5 @@ class DetectedConsumer:
     """The module of this call."""
     guard: TracedOperation | None = None
     """The guard that it runs under as a whole."""
-    only: frozenset[str] = NOTHING
+    only_rules: frozenset[str] = EMPTY_SET
     """The only rules that apply, for code that is not a consumer but can do the same harm. Empty: all rules."""

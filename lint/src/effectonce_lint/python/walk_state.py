@@ -13,7 +13,7 @@ from effectonce_lint.findings import Place
 
 from .modules import Module
 from .project import Project
-from .values import NOTHING, Scope, Trace, TracedOperation, Value
+from .values import EMPTY_SET, Scope, Trace, TracedOperation, Value
 
 BUILTINS = frozenset(dir(builtins))
 _MAX_TEXT_LENGTH = 160
@@ -247,7 +247,7 @@ class WalkState:
 
 def taints_of(*values: Value) -> frozenset[str]:
     """The union of the values' taints."""
-    taints = NOTHING
+    taints = EMPTY_SET
     for value in values:
         if value.taint:
             taints = taints | value.taint if taints else value.taint

@@ -99,7 +99,7 @@ class UnsettledDeliveries(Generic[HeldT]):
     async def extend(
         self, deliveries: Sequence[Delivery], send: Callable[[list[HeldT]], Awaitable[Sequence[bool]]]
     ) -> list[bool]:
-        """As `settle`, without releasing them: ``send`` extends their timeouts."""
+        """Do what `settle` does, without releasing the deliveries: ``send`` extends their timeouts."""
         held = [delivery.handle for delivery in deliveries if self.holds(delivery.handle)]
         applied = await send(held) if held else ()
         extended = {delivery for delivery, is_ours in zip(held, applied, strict=True) if is_ours}

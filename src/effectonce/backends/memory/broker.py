@@ -194,7 +194,7 @@ class MemoryBrokerBackend:
         return None
 
     def after_fork(self) -> None:
-        """In a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
+        """Reset a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
         self.queues.lock = threading.Lock()
         self.queues.waiting.clear()
 

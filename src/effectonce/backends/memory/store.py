@@ -99,7 +99,7 @@ class MemoryStoreBackend:
     async_port = sync_port
 
     def after_fork(self) -> None:
-        """In a forked child: a thread of the parent may have held the lock, and that thread does not exist here."""
+        """Reset a forked child: a thread of the parent may have held the lock, and that thread does not exist here."""
         self.lock = threading.RLock()
 
     def schema_sql(self) -> str:

@@ -88,8 +88,8 @@ class PostgresClient:
         return await self._with_connection(work, schema=True)
 
     async def query(self, statement: Statement, params: Params = (), *, schema: bool = True) -> list[NamedRow]:
-        """As `execute`, planned for these parameters, with the names of the columns. For statements that are not sent
-        for every message. ``schema=False``: it needs none of our tables."""
+        """Do what `execute` does, planned for these parameters; the rows have the names of their columns. It is for
+        statements that are not sent for every message. ``schema=False``: it needs none of our tables."""
 
         async def work(connection: PostgresConnection, deadline: float) -> list[NamedRow]:
             return _named_rows(connection, await self._run_alone(connection, statement, params, deadline, False))
@@ -269,7 +269,7 @@ class PostgresClient:
     async def _run_alone(
         self, connection: PostgresConnection, statement: Statement, params: Params, deadline: float, prepare: bool
     ) -> PGresult:
-        """As `_run`, in a transaction of its own at READ COMMITTED."""
+        """Do what `_run` does, in a transaction of its own at READ COMMITTED."""
         if connection.read_committed:
             return await self._run(connection, statement, params, deadline, prepare)
         await self._send(connection, lambda: connection.pgconn.send_query(_BEGIN_STATEMENT), deadline)

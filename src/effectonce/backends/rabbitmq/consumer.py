@@ -126,7 +126,7 @@ class RabbitMQConsumer:
     # -- settling
 
     def _are_owned(self, deliveries: Sequence[Delivery]) -> list[bool]:
-        """For each delivery, whether it is unsettled on the channel that consumes now."""
+        """Return for each delivery whether it is unsettled on the channel that consumes now."""
         current = self._consuming
         return [
             delivery.handle.consuming is current and delivery.handle.tag in current.unsettled for delivery in deliveries

@@ -65,7 +65,7 @@ class SQLiteConnection:
             pause = min(pause * 2, MAX_LOCK_PAUSE_S)
 
     def transaction(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        """As `execute`, in one transaction, with the write lock held from the start."""
+        """Do what `execute` does, in one transaction that holds the write lock from the start."""
 
         def run_transaction(cursor: sqlite3.Cursor) -> T:
             # An interruption (Ctrl-C) may leave the connection inside of the transaction, even during the rollback. The

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from effectonce_lint.findings import Edit, Fix, Label, Place
 from effectonce_lint.python.libraries.background_work import is_work
 from effectonce_lint.python.modules import Module
-from effectonce_lint.python.values import UNKNOWN, ExceptBlock, TracedOperation, Value
+from effectonce_lint.python.values import UNKNOWN_LITERAL, ExceptBlock, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .consumer_check import TOOL_STORES, ConsumerCheck, receives_message
@@ -254,7 +254,7 @@ def _check_background_work(case: ConsumerCheck) -> None:
 
 def _commits_finished(ack: TracedOperation) -> bool:
     """Whether the code passes the offsets to commit, and so counts the messages whose work is done."""
-    return ack.key is not None and not receives_message(ack) and ack.key.literal is UNKNOWN
+    return ack.key is not None and not receives_message(ack) and ack.key.literal is UNKNOWN_LITERAL
 
 
 def _is_unawaited(case: ConsumerCheck, op: TracedOperation, until: float = inf) -> bool:

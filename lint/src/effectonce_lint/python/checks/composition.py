@@ -24,7 +24,7 @@ def check_composition(case: ConsumerCheck) -> None:
             continue
         if op.deferred and effect.category == "enqueue":
             continue  # enqueuing in on_commit is the usual advice, and a sweep can find the rows without a task
-        if case.consumer.only and effect.category != "publish":
+        if case.consumer.only_rules and effect.category != "publish":
             continue
         if any(guard.store in TOOL_STORES and guard.text in _HANDLER_GUARDS for guard in op.guards):
             continue

@@ -48,12 +48,12 @@ class ConsumerCheck:
         return [op for op in self.ops if op.kind == "effect" and id(op) not in compared]
 
     @cached_property
-    def only(self) -> frozenset[str]:
+    def only_rules(self) -> frozenset[str]:
         """The rules that apply; empty if all do.
 
         An HTTP endpoint that checks for duplicates expects them, so the rules about guards apply to it as well.
         """
-        only = self.consumer.only
+        only = self.consumer.only_rules
         checks_duplicates = self.consumer.family == "webhook" and any(
             _expects_duplicates(guard) for op in self.effects for guard in op.guards
         )
@@ -89,7 +89,7 @@ class ConsumerCheck:
         sure: bool = True,
     ) -> None:
         """Add a finding, if the rule applies to this consumer. A finding that is not ``sure`` is a warning."""
-        if self.only and rule not in self.only:
+        if self.only_rules and rule not in self.only_rules:
             return
         self.findings.append(
             Finding(

@@ -123,7 +123,7 @@ def _redelivery_window(case: ConsumerCheck) -> _RedeliveryWindow | None:
 
 
 def _retry_window(case: ConsumerCheck) -> tuple[float, str] | None:
-    """For how many seconds a failed message is retried, and the reason."""
+    """Return for how many seconds a failed message is retried, and the reason."""
     settings = dict(case.consumer.settings)
     for name in ("retry_kwargs", "retry"):  # Celery's; a strategy of procrastinate, rq's Retry
         settings.update((settings[name].fields or {}) if name in settings else {})

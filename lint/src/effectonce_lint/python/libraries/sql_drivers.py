@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.python import sql
 from effectonce_lint.python.handler_tables import imported_modules
-from effectonce_lint.python.values import UNKNOWN, Effect, TracedOperation, Value
+from effectonce_lint.python.values import UNKNOWN_LITERAL, Effect, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import is_stable, is_unstable
@@ -272,7 +272,7 @@ def _first_value(call: Call) -> Value | None:
             return argument.items[0]
         if argument.fields:
             return next(iter(argument.fields.values()))
-        if argument.literal is UNKNOWN or argument.taint:
+        if argument.literal is UNKNOWN_LITERAL or argument.taint:
             return argument
     return None
 

@@ -84,7 +84,7 @@ async def an_unreachable_broker_is_unavailable(h: BrokerHarness) -> None:
 
 
 async def wrong_credentials_are_a_configuration_error(h: BrokerHarness) -> None:
-    """At once, and not retried like an outage; and the password is in nothing that is printed (F66)."""
+    """They raise at once, and are not retried like an outage. The password is never printed (F66)."""
     backend, secret = skip_unless(h.site.locked, "a server that wants a password"), h.site.secret
     printed = await _expect_errors(backend, ConfigurationError)
     require(bool(secret) and secret not in printed, "the password of a failed call was printed")

@@ -125,7 +125,7 @@ async def notes_of_a_batch_go_to_their_records(h: StoreHarness) -> None:
 
 
 async def notes_and_settlements_of_one_batch_do_each_their_own(h: StoreHarness) -> None:
-    """F08, F68: as if each were alone, also for the zombie among them, and when the batch is sent again."""
+    """F08, F68: each has its own outcome, also the zombie among them, and when the batch is sent again."""
     noted, ended, doubted = [await h.claim(key, note=b"0") for key in ("noted", "ended", "doubted")]
     over = await h.make_record("done", "over", note=b"0")
     zombie = await h.make_record("lapsed", "zombie", note=b"0")
