@@ -270,10 +270,6 @@ class Trace:
                     return False  # the arm leaves before it comes to `then`
         return True
 
-    def of(self, *kinds: str) -> list[TracedOperation]:
-        """The operations of these kinds."""
-        return [op for op in self.ops if op.kind in kinds]
-
 
 @dataclass(slots=True, eq=False)
 class DetectedConsumer:
