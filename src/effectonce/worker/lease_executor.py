@@ -90,7 +90,7 @@ class LeaseExecutor:
             batcher.on_batch.append(self._make_progress)
 
     @property
-    def claimed_jobs(self) -> int:
+    def claimed_count(self) -> int:
         """How many jobs are claimed, as far as this process knows."""
         return sum(pool.claimed_count for pool in self.pools) + len(self._consumer.finishing)
 
@@ -254,7 +254,7 @@ class LeaseExecutor:
             self._quarantine.start_next_suspect()
         else:
             self.start()
-        if self._consumer.stopping and not self.claimed_jobs and not self._recorder.has_tasks:
+        if self._consumer.stopping and not self.claimed_count and not self._recorder.has_tasks:
             self._idle.set()
 
     # -- stop
