@@ -116,7 +116,7 @@ def test_every_error_has_a_stable_code_of_its_own() -> None:
 
 
 def test_the_package_loads_its_names_when_the_first_is_asked_for() -> None:
-    """So that `effectonce --help` need not; and nobody else can tell, not even sixteen threads at once."""
+    """So that `effectonce --help` need not; and callers cannot tell, not even sixteen threads at once."""
     code = """
 import sys, threading
 import effectonce as eo

@@ -177,11 +177,11 @@ class PayloadTooLarge(EffectOnceError, code="payload-too-large"):
 
 
 class MissingKey(EffectOnceError, code="missing-key"):
-    """The call carries no key, so a duplicate could not be told from a new operation."""
+    """The call carries no key, so a duplicate could not be distinguished from a new operation."""
 
 
 class MissingPrincipal(MissingKey, code="missing-principal"):
-    """The HTTP request names no caller, so its key could not be told from another caller's."""
+    """The HTTP request names no caller, so its key could not be distinguished from another caller's."""
 
 
 class InvalidKey(EffectOnceError, code="invalid-key"):

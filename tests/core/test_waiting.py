@@ -56,7 +56,7 @@ class _NotifyingPort(MemoryPort):
 
 @pytest.fixture(autouse=True)
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody finds out by asking again: only by being woken."""
+    """No waiter finds out by polling: only by being woken."""
     monkeypatch.setattr(begin, "FIRST_POLL_S", 600.0)
     monkeypatch.setattr(begin, "MAX_POLL_S", 600.0)
 

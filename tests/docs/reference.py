@@ -64,7 +64,7 @@ TOOLS = (
 
 SETTINGS = """# Configuration
 
-There is no file that has to exist. What code needs it is told in code; URLs may come from the environment; the command
+There is no file that has to exist. Code gets its settings in code; URLs may come from the environment; the command
 line also reads `pyproject.toml`.
 
 ## The environment

@@ -70,7 +70,7 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
     second.join(10)
     assert told.hooks == (hook, other)
     told.add_hook(hook)
-    assert told.hooks == (hook, other), "whoever is there is told once"
+    assert told.hooks == (hook, other), "each hook is called once"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

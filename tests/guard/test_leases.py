@@ -232,8 +232,8 @@ def test_f68_a_claim_resent_after_a_lost_reply_is_its_own(faulty: FaultyBackend,
 
 
 def stop_between_writes(process: subprocess.Popen[str], path: Path) -> None:
-    """Stopped in the middle of a heartbeat's write it would keep the lock of the file, and everybody out. So nobody
-    else has the lock at that moment: we do."""
+    """Stopped in the middle of a heartbeat's write it would keep the lock of the file. So we hold the lock at that
+    moment."""
     with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         process.send_signal(signal.SIGSTOP)

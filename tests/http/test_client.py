@@ -339,7 +339,7 @@ def test_a_second_call_to_one_address_is_refused_unless_it_says_that_it_is_anoth
 
 
 def test_a_retry_of_the_handlers_own_keeps_the_key(client: Client, api: Api, handler: Any) -> None:
-    """After a failure the same call is a retry, whoever makes it; another body under that key is not."""
+    """After a failure the same call is a retry, whichever client makes it; another body under that key is not."""
     api.told = [None, (503, {}, b"")]
 
     def stubborn() -> None:

@@ -1,4 +1,4 @@
-"""What is left is gone on with, what is in doubt is decided by people, and what cannot keep its promise is refused."""
+"""Unfinished intents are resumed, operators decide those in doubt, and what cannot keep its promise is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_recovery_goes_on_with_what_a_dead_process_left(
     clock: ManualClock, intents: Intents, charge: Any, bank: Bank
 ) -> None:
     unknown(charge, bank)
-    assert intents.recover().later == 0, "it is too fresh: its own delivery may come again"
+    assert intents.recover().later == 0, "it is too fresh: its own message may be redelivered"
     clock.advance("2m")
     assert intents.recover().done == 1
     assert charge.call(PAYMENT, key="pay_1").replayed

@@ -189,7 +189,7 @@ def test_a_recovery_leaves_the_completion_to_the_delivery_that_has_the_rows(shop
     assert recovered(shop).later == 1
     assert (shop.paid(), shop.state("o1"), len(set(shop.sent))) == (0, "free", 1)
     sends = len(shop.sent)
-    assert recovered(shop).later == 1, "what it gave is known: nobody is asked again"
+    assert recovered(shop).later == 1, "its result is known, so the provider is not asked again"
     sent = shop.pay("o1")
     assert (sent.result, sent.replayed, shop.paid(), shop.state("o1")) == ("ch_o1", False, 1, "done")
     assert len(shop.sent) == sends

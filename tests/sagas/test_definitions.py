@@ -152,7 +152,7 @@ def undoable(
 def test_a_compensation_that_is_gone_is_noticed_where_it_may_be_needed(
     store: eo.Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody else would ever release what is reserved."""
+    """Nothing else would ever release what is reserved."""
     did: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)

@@ -134,7 +134,7 @@ def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
 
 
 def test_a_step_that_ended_in_good_order_is_not_run_blindly_either() -> None:
-    """Nobody knew what came of it, which was written down; and then nobody resumed for longer than the retention."""
+    """An unknown outcome was written down, and then no process resumed the saga for longer than the retention."""
     backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     saga = order_saga(store, shop)

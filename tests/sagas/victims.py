@@ -32,7 +32,7 @@ class Order(msgspec.Struct):
 
     @property
     def ambiguous(self) -> bool:
-        """Whether nobody can know what came of it: it was killed around a call to an API without keys."""
+        """Whether its outcome is unknown: it was killed around a call to an API without keys."""
         return self.killed_at.startswith("mail:")
 
 

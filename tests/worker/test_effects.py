@@ -79,7 +79,7 @@ async def test_f57_a_zombie_whose_completion_is_fenced_does_not_ack() -> None:
         go.set()
         await until(lambda: bench.count("nack") == 1)
         assert bench.count("ack") == 0
-        await until(lambda: bench.count("ack") == 1)  # it comes again, as a new generation
+        await until(lambda: bench.count("ack") == 1)  # it is redelivered, as a new generation
     assert [event.kind for event in bench.events].count("fenced") == 1
 
 
@@ -108,7 +108,7 @@ async def test_f06_a_duplicate_of_what_runs_elsewhere_is_delayed_and_never_acked
 
 
 async def test_duplicates_in_hand_wait_for_the_first_and_are_acked_at_once() -> None:
-    """Nobody waits for the end of a lease where the first delivery runs in the same worker."""
+    """A duplicate does not wait for the end of the lease where the first delivery runs in the same worker."""
     bench = Bench()
     worker = bench.worker()
     runs = 0

@@ -234,17 +234,17 @@ async def test_as_many_jobs_are_claimed_as_handlers_can_run() -> None:
     bench = PoolBench(do_nothing, concurrency=4)
     bench.begin_claim()
     bench.pool.add_ready(Numbered(1))
-    assert (bench.pool.claimed, bench.pool.free_slots) == (2, 2)
+    assert (bench.pool.claimed_count, bench.pool.free_slots) == (2, 2)
 
 
 async def test_an_answered_claim_and_an_ended_handler_free_a_slot_each() -> None:
     bench = PoolBench(do_nothing, concurrency=4)
     job = bench.begin_claim()
     bench.run(1)
-    assert bench.pool.claimed == 2
+    assert bench.pool.claimed_count == 2
     await until(lambda: bench.succeeded == [1])
     bench.pool.end_claim(job)
-    assert bench.pool.claimed == 0
+    assert bench.pool.claimed_count == 0
 
 
 async def test_handlers_that_end_during_a_claim_let_jobs_be_claimed_ahead_of_them() -> None:
@@ -273,4 +273,4 @@ async def test_what_has_not_started_can_be_taken_back_in_its_order() -> None:
     for number in range(3):
         bench.pool.add_ready(Numbered(number))
     assert [work.number for work in bench.pool.take_ready()] == [0, 1, 2]
-    assert (bench.pool.claimed, len(bench.pool.ready)) == (0, 0)
+    assert (bench.pool.claimed_count, len(bench.pool.ready)) == (0, 0)

@@ -376,7 +376,7 @@ async def test_f33_a_handler_that_commits_its_batch_loses_no_message_of_it(
     async with serving(worker):
         await until(lambda: sqlite.bench.count("ack") + sqlite.bench.count("dead") == 8)
     assert set(sqlite.effects()) == set(range(8))
-    if goes_on:  # nobody can tell what of it is committed: it is given up
+    if goes_on:  # it is unknown what of it is committed: it is given up
         assert (sqlite.rows(), sqlite.bench.count("dead")) == (7, 1)
         (dead,) = await sqlite.bench.dead(worker, "orders").alist()
         assert "<locals>.insert has ended the transaction it runs in" in dead.cause.text

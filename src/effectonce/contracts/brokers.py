@@ -86,8 +86,8 @@ class Publisher(Protocol):
 
         Returns the outcomes in the order of the packets: None for a confirmed one, its exception for a refused one
         (F44: a batch may fail in part). Raises where the outcome of every packet is unknown: the caller then sends them
-        all again, with the same ids. A packet with the header `message.REDRIVEN` is sent again on purpose: the broker's
-        own deduplication must not drop it.
+        all again, with the same ids. A packet with the header `message.REDRIVEN_HEADER` is sent again on purpose: the
+        broker's own deduplication must not drop it.
         """
 
     async def close(self) -> None: ...
@@ -143,7 +143,7 @@ class AckBuffer(Protocol):
     """An optional ability of a `Consumer`: to keep acks, at no cost, until the next `receive` or `flush` sends them."""
 
     def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
-        """As `Consumer.ack`, without answers: a delivery that is no longer this consumer's is ignored."""
+        """Do what `Consumer.ack` does, without answers: a delivery that is no longer this consumer's is ignored."""
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):

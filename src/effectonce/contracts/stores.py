@@ -82,13 +82,13 @@ class Port(Protocol):
            ``mismatch``, whatever the state; nothing changes;
         3. claimed by this very owner: ``claimed`` again, same token, attempts, generation and ``lapsed``;
         4. done or failed: ``done`` / ``failed`` with what is stored (``exhausted`` where the error is
-           `record.EXHAUSTED`);
+           `record.EXHAUSTED_ERROR`);
         5. in_doubt: ``in_doubt``;
         6. claimed, ``now < lease_until``: ``in_progress`` with the time that is left; with ``waiting`` the
            record is flagged, and its next settlement is reported by `changes`;
         7. claimed, lapsed, ``doubt_on_lapse``: moved to in_doubt, owner and token kept: ``in_doubt``;
         8. absent, free, or lapsed with rerun: where ``max_attempts`` > 0 and attempts >= max_attempts, it is
-           moved to failed with `record.EXHAUSTED`, expiring in ``retention``: ``exhausted``. Otherwise taken:
+           moved to failed with `record.EXHAUSTED_ERROR`, expiring in ``retention``: ``exhausted``. Otherwise taken:
            claimed, attempts + 1 (absent: 1), generation kept (absent: 0), token = max(old + 1, now),
            lease_until = now + lease, expires_at = lease_until + retention (never, with ``doubt_on_lapse``),
            the claim's first fingerprint stored where it has one, the claim's note stored where the record has

@@ -12,7 +12,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.record import Answer
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .codec import StoredError, decode_error
 
@@ -30,7 +30,7 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
             "happened: ack this delivery"
         )
     if kind == "in_progress":
-        when = readable(max(1000, round(answer.retry_after * 1e6)))
+        when = span_text(max(1000, round(answer.retry_after * 1e6)))
         return InProgress(
             f"{about} is being run by another delivery; its lease ends in {when} unless it is renewed: do not ack this "
             "one, deliver it again later (or let it wait for the result: wait=)",

@@ -86,7 +86,7 @@ def decide_delivery(
     if retry is None:
         delay = error.retry_after if isinstance(error, Retryable) else _DEFAULT_REDELIVERY_S
         return Redeliver(max(delay, _MIN_REDELIVERY_S), error)
-    after = retry.after(error, attempt)
+    after = retry.delay_after(error, attempt)
     return Reject(error) if after is None else Redeliver(after, error)
 
 

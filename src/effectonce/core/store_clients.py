@@ -128,7 +128,7 @@ class LoopClient:
 
 
 def release_with_refund(claim: Claim, answer: Answer) -> Settlement:
-    """The settlement that gives a grant back whose work never started, so that it does not count as an attempt."""
+    """The settlement that gives back a grant whose work never started. It does not count as an attempt."""
     return Settlement(
         scope=claim.scope,
         key=claim.key,

@@ -61,7 +61,7 @@ PAGES: Final[dict[str, View]] = {
 }
 
 #: These views query no store or broker. They do not wait for a slot of the pool, so they work while a store hangs.
-STORELESS: Final = frozenset({overview.overview, overview.figures, audit.show_audit_log})
+STORELESS_VIEWS: Final = frozenset({overview.overview, overview.figures, audit.show_audit_log})
 
 #: Only operators may post these, with the CSRF token of their session.
 ACTIONS: Final[dict[str, View]] = {
@@ -131,7 +131,7 @@ def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
             if request.headers.get("accept", "").startswith("application/json"):
                 return PlainTextResponse("log in first", 401)
             return RedirectResponse("/login", 303)
-        return await _run_view(view, RequestContext(dashboard, session, request, {}), storeless=view in STORELESS)
+        return await _run_view(view, RequestContext(dashboard, session, request, {}), storeless=view in STORELESS_VIEWS)
 
     return endpoint
 

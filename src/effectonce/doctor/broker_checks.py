@@ -16,7 +16,7 @@ from effectonce.values.durations import micros
 from effectonce.worker.startup_checks import check_spans, fit_lease
 from effectonce.worker.worker import Worker
 
-from .advice import Severity
+from .advice import DoctorSeverity
 from .findings import Findings, Limits, format_span
 from .store_checks import shortest_retention
 
@@ -86,7 +86,7 @@ def _add_dead_letters(
 ) -> None:
     age = time.time() - oldest.cause.last if oldest.cause.last else 0.0
     what = f"dead letters: {count:,}" + (f", the oldest for {format_span(age)}" if age else "")
-    severity: Severity = "warning" if age > limits.unattended else "note"
+    severity: DoctorSeverity = "warning" if age > limits.unattended else "note"
     if age > retention:
         findings.add("dead-letters", about, what, severity="error", why=_RECORD_IS_GONE)
     else:

@@ -30,7 +30,8 @@ class InboxTransaction:
         #: After `abort`: the error to raise in place of the driver's; None: raise the driver's.
         self.translated_error: Exception | None = None
         self._session: DriverAdapter | None = None
-        self._leave_manager: Callable[..., Any] | None = None  # `__exit__` or `__aexit__` of what connect= returned
+        #: `__exit__` or `__aexit__` of the context manager that connect= returned.
+        self._leave_manager: Callable[..., Any] | None = None
         self._is_open = False  # a transaction was begun and has not been ended
         self._is_marked = False  # `mark` was called in it
         self._retries = 0

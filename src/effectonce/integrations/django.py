@@ -134,7 +134,7 @@ class Idempotency:
         run = respond_once_async if is_async else respond_once
         atomic = AtomicInside(getattr(view, "_non_atomic_requests", ()))
 
-        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        def guarded_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             def respond(request: HttpRequest) -> Any:
                 if is_async:
                     return view(request, *args, **kwargs)
@@ -143,7 +143,7 @@ class Idempotency:
 
             return run(self.guard, self.plan, request, respond) if self.guards(request) else respond(request)
 
-        wrapped: Any = functools.update_wrapper(guarded, view)
+        wrapped: Any = functools.update_wrapper(guarded_view, view)
         if is_async:
             return markcoroutinefunction(wrapped)  # type: ignore[no-any-return]
         wrapped._non_atomic_requests = atomic

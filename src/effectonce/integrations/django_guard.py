@@ -26,7 +26,7 @@ from effectonce.http.recorded_bodies import AsyncRecordedBody, RecordedBody
 from effectonce.http.response_recording import ResponseRecording
 from effectonce.http.routes import RoutePlan
 from effectonce.values.awaitables import maybe_await
-from effectonce.values.fingerprint import canonical
+from effectonce.values.fingerprint import canonical_json
 
 #: Exceptions of a view that Django itself turns into a response.
 _ANSWERED_BY_DJANGO: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)
@@ -185,7 +185,7 @@ def read_body(request: HttpRequest, limit: int) -> bytes:
         raise PayloadTooLarge(f"the body is over DATA_UPLOAD_MAX_MEMORY_SIZE: {error}") from error
     except RawPostDataException:
         files = [(name, file) for name, group in request.FILES.lists() for file in group]
-        data = canonical([list(request.POST.lists()), [(name, file.name, file.read()) for name, file in files]])
+        data = canonical_json([list(request.POST.lists()), [(name, file.name, file.read()) for name, file in files]])
         for _, file in files:
             file.seek(0)
     if len(data) > limit:

@@ -7,8 +7,8 @@
 
 ``principal`` is a dependency like any other: what it raises (401, 429) is answered before any key is looked up. A
 request that may not run raises `InProgress`, `PayloadMismatch` and so on, which is answered as problem+json, unless the
-application has an exception handler of its own for it. Where authentication is no dependency but a middleware,
-`effectonce.http.asgi` inside of it does the same for all routes at once.
+application has an exception handler of its own for it. Where a middleware authenticates, not a
+dependency, `effectonce.http.asgi` inside of it does the same for all routes at once.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
         return {self.provider.field: self.provider_key} if self.provider.carrier == "header" else {}
 
     def __repr__(self) -> str:
-        """Without the request, which may hold a card's number or a password."""
+        """Show the intent without its request, which may hold a card's number or a password."""
         return f"<intent {self.id} {self.provider.name} {show(self.operation)}, send {self.send_count}>"
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, overload
 
 import msgspec
 
-from effectonce.backends.common.sql_files import CLOCKS, outbox_schema, outbox_words, quote_name
+from effectonce.backends.common.sql_files import CLOCK_EXPRESSIONS, outbox_schema, outbox_words, quote_name
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
@@ -256,7 +256,7 @@ def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
     rows = []
     for start in range(1, count * width, width):
         values = [_value(dialect, column, f"${start + n}") for n, column in enumerate(NewOutboxRow._fields)]
-        rows.append(f"({', '.join(values)}, {CLOCKS[dialect]})")
+        rows.append(f"({', '.join(values)}, {CLOCK_EXPRESSIONS[dialect]})")
     columns = ", ".join((*NewOutboxRow._fields, "created_at"))
     insert = f"INSERT INTO {quote_name(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
     if notify and dialect == "postgresql":
@@ -274,10 +274,10 @@ def _value(dialect: Dialect, column: str, placeholder: str) -> str:
 
 def _params(dialect: Dialect, rows: Sequence[NewOutboxRow]) -> list[Any]:
     values = [value for row in rows for value in row]
-    return [_hex(value) for value in values] if dialect == "mysql" else values
+    return [_to_hex(value) for value in values] if dialect == "mysql" else values
 
 
-def _hex(value: Any) -> Any:
+def _to_hex(value: Any) -> Any:
     """Write ``value`` in hexadecimal, which no quoting mode or character set of the caller's connection changes."""
     if isinstance(value, str):
         return value.encode().hex()

@@ -163,7 +163,7 @@ class PublishBatch:
 
     def _record_failure(self, row: OutboxRow, error: Exception) -> None:
         """Park ``row`` or let it wait for its next attempt, and block its line: only its own key is held up (F46)."""
-        delay = self._settings.retry.after(error, row.attempts)
+        delay = self._settings.retry.delay_after(error, row.attempts)
         if delay is None:
             outcome = RowOutcome(row.seq, "parked", error=_describe(error))
         else:

@@ -151,8 +151,8 @@ class RelayRun:
     async def _pause(self, seconds: float, reason: Exception) -> None:
         self._settings.runtime.emit("relay_paused", seconds=seconds, detail=str(reason))
         deadline = self.loop.time() + seconds
-        while not self.signals.stopping and (left := deadline - self.loop.time()) > 0:
-            await self._sleep(left)
+        while not self.signals.stopping and (seconds_left := deadline - self.loop.time()) > 0:
+            await self._sleep(seconds_left)
 
     # -- waking up
 

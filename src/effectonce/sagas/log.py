@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-from effectonce.core.codec import VERSION
+from effectonce.core.codec import FORMAT_VERSION
 from effectonce.core.error_text import describe_error
 from effectonce.errors import CorruptRecord, show
 
@@ -132,8 +132,8 @@ def decode_log(stored: bytes | None) -> SagaLog:
 
 def pack_results(results: Mapping[str, bytes]) -> bytes:
     """Pack the results of all steps into the one result of the record."""
-    return VERSION + _to_json({name: msgspec.Raw(stored[1:]) for name, stored in results.items()})
+    return FORMAT_VERSION + _to_json({name: msgspec.Raw(stored[1:]) for name, stored in results.items()})
 
 
 def unpack_results(value: Mapping[str, msgspec.Raw]) -> dict[str, bytes]:
-    return {name: VERSION + bytes(raw) for name, raw in value.items()}
+    return {name: FORMAT_VERSION + bytes(raw) for name, raw in value.items()}

@@ -29,7 +29,7 @@ from effectonce.errors import (
 )
 from effectonce.providers import Provider, classify, is_ambiguous
 from effectonce.record import Answer
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .claimed_saga import ClaimedSaga
 from .log import LoggedStep, StepProgress, unpack_results
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("effectonce")
 
 #: Errors of a step after which only an operator can find out whether it happened.
-_DOUBTFUL: Final = (InDoubt, LeaseLost)
+_DOUBT_ERRORS: Final = (InDoubt, LeaseLost)
 _ANY_PROVIDER: Final = Provider(name="it")
 UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 """A step whose outcome is unknown is tried again for a day; after that an operator must decide."""
@@ -173,7 +173,7 @@ class SagaRunner:
         """Turn around, and wait for the late end of the step (F49: it may still succeed, and is compensated then).
         Until its outcome is known, nothing else is compensated."""
         claimed = self._claimed
-        limit = readable(round((step.do.timeout_s or 0) * 1e6))
+        limit = span_text(round((step.do.timeout_s or 0) * 1e6))
         call.run.renewal_refused = True  # its `current().lease_lost` tells it to stop
         claimed.end_step(entry.do, "timed_out", f"no end within {limit}")
         self._turn_around(entry, TimeoutError(f"no end within {limit}"))
@@ -258,7 +258,7 @@ class SagaRunner:
             _mark_interrupted(progress, error)
             await claimed.release_after_error(type(error).__name__)
             raise error
-        if isinstance(error, _DOUBTFUL):
+        if isinstance(error, _DOUBT_ERRORS):
             claimed.end_step(progress, "running", describe_error(error))
             await claimed.doubt(entry, progress.error)
         unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)
@@ -266,7 +266,7 @@ class SagaRunner:
             progress.unknown_since = progress.unknown_since or progress.began
         was_guessed = progress.guessed
         progress.guessed = was_guessed or (unknown and not isinstance(error, EffectOnceError))
-        delay = function.retry.after(error, progress.attempts)
+        delay = function.retry.delay_after(error, progress.attempts)
         if delay is not None and not self._exceeds_limit(entry, progress, unknown):
             if progress.guessed and not was_guessed:  # if this process dies now, the next runner must know it
                 progress.state = "running"
@@ -294,7 +294,7 @@ class SagaRunner:
         claimed = self._claimed
         claimed.end_step(progress, "running", describe_error(error))
         if self._exceeds_limit(entry, progress, True):
-            limit = readable(UNKNOWN_OUTCOME_LIMIT_US)
+            limit = span_text(UNKNOWN_OUTCOME_LIMIT_US)
             await claimed.doubt(entry, f"for {limit} it was not known whether it happened: {progress.error}")
         await claimed.release_after_error(progress.error)
         if isinstance(error, Retryable):
@@ -355,7 +355,7 @@ class SagaRunner:
                 )
             await self._claimed.doubt(entry, reason)
         if progress.state == "running" and self._claimed.outlived_retention(progress):
-            retention = readable(self._claimed.run.policy.retention_us)
+            retention = span_text(self._claimed.run.policy.retention_us)
             await self._claimed.doubt(
                 entry, f"its outcome is not known, and it began longer ago than its effect is remembered ({retention})"
             )

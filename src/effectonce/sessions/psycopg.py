@@ -11,7 +11,7 @@ from psycopg.rows import tuple_row
 
 from effectonce.values.awaitables import maybe_await
 
-from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction
+from .driver_adapter import DriverAdapter, NamedRows, closed_connection_error, no_transaction_error
 
 _IDLE = TransactionStatus.IDLE
 _INERROR = TransactionStatus.INERROR
@@ -33,12 +33,12 @@ class PsycopgSession(DriverAdapter):
     def require_transaction(self) -> None:
         connection = self.connection
         if connection.closed:
-            raise connection_closed()
+            raise closed_connection_error()
         if connection.autocommit:
             status = connection.pgconn.transaction_status
             # In a pipeline the BEGIN of `conn.transaction()` may still be on its way.
             if status == _IDLE and not (connection.pgconn.pipeline_status and connection._num_transactions):
-                raise not_in_transaction(_HOW_TO_BEGIN)
+                raise no_transaction_error(_HOW_TO_BEGIN)
 
     async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         cursor: Any = self._cursor_class(self.connection, row_factory=tuple_row)

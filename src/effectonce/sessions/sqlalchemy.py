@@ -16,10 +16,10 @@ from effectonce.errors import ConfigurationError
 from .driver_adapter import (
     DriverAdapter,
     NamedRows,
-    connection_closed,
+    closed_connection_error,
     foreign_transaction,
     known_dialect,
-    not_in_transaction,
+    no_transaction_error,
     render,
 )
 from .sqlite import is_autocommit
@@ -48,7 +48,7 @@ class SQLAlchemySession(DriverAdapter):
         """Refuse a closed object. `_connection` refuses autocommit, with the first statement: before that, a session
         has no connection to check."""
         if getattr(self.connection, "closed", False):
-            raise connection_closed()
+            raise closed_connection_error()
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         return function(self.connection, *args)
@@ -134,7 +134,7 @@ def _connection(target: Any) -> Any:
         if not target.in_transaction():
             target.begin()
     if _is_autocommit(connection):
-        raise not_in_transaction(_HOW_TO_BEGIN)
+        raise no_transaction_error(_HOW_TO_BEGIN)
     return connection
 
 

@@ -43,10 +43,10 @@ class Address:
         self.password = unquote(parts.password) if parts.password is not None else None
         self.path = unquote(parts.path)
         self._options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        self._shown = self._redacted() if self.scheme else "(a URL without a scheme)"
+        self._shown = self._redact() if self.scheme else "(a URL without a scheme)"
         self._taken: list[str] = []
 
-    def _redacted(self) -> str:
+    def _redact(self) -> str:
         user = f"{self.user}@" if self.user else ""
         if self.password is not None:
             user = f"{self.user}:***@"

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.interrupts import is_being_cancelled
-from effectonce.guard.introspection import LAZY, refuse_lazy
+from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 
 from .background_tasks import ReportFailure
 from .jobs import Job
@@ -92,7 +92,7 @@ class HandlerPool(Generic[W]):
         self._closed = False
 
     @property
-    def claimed(self) -> int:
+    def claimed_count(self) -> int:
         """How many are being claimed, ready or running."""
         return self._claimed
 
@@ -198,7 +198,7 @@ class HandlerPool(Generic[W]):
         if self.ready:
             self.wake()
         error, value = await done
-        if type(value) in LAZY or hasattr(value, "__await__"):
+        if type(value) in LAZY_TYPES or hasattr(value, "__await__"):
             refuse_lazy(self.route.function, value)
         return error  # not raised: inside a coroutine a StopIteration would become something else
 

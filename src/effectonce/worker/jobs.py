@@ -13,7 +13,7 @@ from effectonce.message import Message
 
 from .routes import HandlerRoute
 
-ATTEMPTS: Final = "eo-used-attempts"
+USED_ATTEMPTS_HEADER: Final = "eo-used-attempts"
 """The header of a redriven message that says how many attempts were counted before."""
 
 

@@ -90,9 +90,9 @@ class LeaseExecutor:
             batcher.on_batch.append(self._make_progress)
 
     @property
-    def busy(self) -> int:
+    def claimed_count(self) -> int:
         """How many jobs are claimed, as far as this process knows."""
-        return sum(pool.claimed for pool in self.pools) + len(self._consumer.finishing)
+        return sum(pool.claimed_count for pool in self.pools) + len(self._consumer.finishing)
 
     # -- claim
 
@@ -244,8 +244,8 @@ class LeaseExecutor:
         self._quarantine.start_next_suspect()
 
     def _make_progress(self) -> None:
-        """The store has answered a batch, or something has left: ack what is recorded, run what is granted, and claim
-        what there is room for."""
+        """Ack recorded jobs, run granted ones, and claim as many as there is room for. Called when the store has
+        answered a batch, or a job has left."""
         self._recorder.ack_recorded()
         for pool in self.pools:
             if pool.ready:
@@ -254,7 +254,7 @@ class LeaseExecutor:
             self._quarantine.start_next_suspect()
         else:
             self.start()
-        if self._consumer.stopping and not self.busy and not self._recorder.has_tasks:
+        if self._consumer.stopping and not self.claimed_count and not self._recorder.has_tasks:
             self._idle.set()
 
     # -- stop

@@ -9,11 +9,11 @@ from msgspec.structs import force_setattr
 
 from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
-from effectonce.message import BYPASS, REDRIVEN, Message
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import MAX_KEY, encode_key
 
-from .jobs import ATTEMPTS, Job
+from .jobs import USED_ATTEMPTS_HEADER, Job
 from .routes import HandlerRoute
 
 
@@ -57,11 +57,11 @@ class MessageReader:
             force_setattr(message, "attempt", delivery.attempt)
         job = Job(delivery, route, message, key, prints, message.ordering_key or key)
         # A redrive writes it on the packet, or in a header that the envelope carries.
-        redriven = packet.headers.get(REDRIVEN) or message.headers.get(REDRIVEN)
+        redriven = packet.headers.get(REDRIVEN_HEADER) or message.headers.get(REDRIVEN_HEADER)
         if redriven is not None:
-            job.redriven, job.bypassing = True, redriven.startswith(BYPASS)
-        if ATTEMPTS in packet.headers:
-            attempts = packet.headers[ATTEMPTS]
+            job.redriven, job.bypassing = True, redriven.startswith(BYPASS_PREFIX)
+        if USED_ATTEMPTS_HEADER in packet.headers:
+            attempts = packet.headers[USED_ATTEMPTS_HEADER]
             job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0
         return job
 

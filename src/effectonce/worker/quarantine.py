@@ -25,7 +25,7 @@ class QuarantineMember(Protocol):
     """An executor of the worker, as the quarantine sees it."""
 
     @property
-    def busy(self) -> int:
+    def claimed_count(self) -> int:
         """How many jobs it has claimed and not settled."""
         ...
 
@@ -79,7 +79,7 @@ class Quarantine:
     def start_next_suspect(self) -> None:
         """Start the next suspect where it would be alone; where there is none, let the others go on."""
         while self._running_suspect is None and self._suspects:
-            if not self._wait_expired and any(member.busy for member in self._members):
+            if not self._wait_expired and any(member.claimed_count for member in self._members):
                 if self._timer is None:
                     self._start_timer()
                 return
@@ -123,7 +123,7 @@ class SuspectTurns:
         self._waiting: deque[tuple[Callable[[Job], None], Job]] = deque()
 
     @property
-    def taken(self) -> bool:
+    def is_taken(self) -> bool:
         return self._running is not None
 
     def take(self, job: Job) -> None:

@@ -165,7 +165,7 @@ class QueueConsumer:
                 continue
             job.redelivered = maybe_tried or delivery.attempt > 1
             if delivery.attempt > 1:
-                job.untried = self.counts.untried(delivery)
+                job.untried = self.counts.count_untried(delivery)
             delay = self._delayed.admit(job) if job.message.ordering_key else None
             if delay is not None:
                 self.counts.add_untried(job)
@@ -189,7 +189,7 @@ class QueueConsumer:
             log.warning("queue %s: deleted: %s", self.queue, error)
             self.settler.ack([delivery])
         elif outcome == "retry":
-            self.settler.redeliver(delivery, Retry(None).after(error, max(1, delivery.attempt)) or 0.0)
+            self.settler.redeliver(delivery, Retry(None).delay_after(error, max(1, delivery.attempt)) or 0.0)
         else:
             self._fail(error)
             self.settler.redeliver(delivery, 0.0)
@@ -316,8 +316,8 @@ class QueueConsumer:
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Cancel ``tasks`` and wait until they have ended. Before Python 3.12 `asyncio.wait_for` may swallow a
     cancellation, so it is repeated."""
-    left = set(tasks)
-    while left:
-        for task in left:
+    pending = set(tasks)
+    while pending:
+        for task in pending:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=0.1)
+        _, pending = await asyncio.wait(pending, timeout=0.1)

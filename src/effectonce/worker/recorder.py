@@ -151,7 +151,7 @@ class Recorder:
         except BrokerUnavailable as error:
             self._consumer.redeliver(job, error.retry_after)
         except Exception as error:
-            delay = job.route.retry.after(error, max(1, job.delivery.attempt))
+            delay = job.route.retry.delay_after(error, max(1, job.delivery.attempt))
             if delay is None:
                 await self._dead_letter(job, error, job.delivery.attempt, "unsent")
             else:

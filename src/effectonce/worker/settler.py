@@ -15,7 +15,7 @@ from typing import Final
 from effectonce.contracts import AckBuffer, Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .causes import Cause
 
@@ -137,7 +137,7 @@ class Settler:
         They may refuse it because the cause leaves too little room for the body: then it goes with a brief one. If they
         refuse that as well it stays in its queue and is redelivered later: nothing is lost, and the worker goes on.
         """
-        for attached in (cause, cause.brief()):
+        for attached in (cause, cause.shorten()):
             began = self._loop.time()
             try:
                 await self._consumer.dead_letter(delivery, attached.header())
@@ -149,7 +149,7 @@ class Settler:
             "queue %s: the dead letters refused a message (%s); it stays in its queue and is redelivered in %s: %s",
             self.queue,
             cause.why,
-            readable(round(UNMOVABLE_DELAY_S * 1e6)),
+            span_text(round(UNMOVABLE_DELAY_S * 1e6)),
             refusal,
         )
         await self._consumer.nack([delivery], UNMOVABLE_DELAY_S)

@@ -30,7 +30,7 @@ from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
 from .routes import GiveUp, HandlerRoute
-from .transaction_runner import FATAL, TransactionRunner, WorkUnit
+from .transaction_runner import FATAL_ERRORS, TransactionRunner, WorkUnit
 
 MAX_BATCH: Final = 50
 
@@ -98,7 +98,7 @@ class TransactionExecutor:
                 self._consumer.drop(job)
             elif not job.suspect:
                 jobs += self._consumer.take_batchable(job, limit - len(jobs))
-            elif self._turns.taken:
+            elif self._turns.is_taken:
                 self._turns.wait(job, self.resume)
             elif jobs:  # the suspect starts when the jobs of this unit have ended
                 pool.waiting.appendleft(job)
@@ -179,7 +179,7 @@ class TransactionExecutor:
         """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
         consumer, retry = self._consumer, job.route.retry
         attempt = job.attempt
-        if isinstance(error, FATAL):
+        if isinstance(error, FATAL_ERRORS):
             self._fail(error)
             consumer.redeliver(job, 0.0)
         elif isinstance(error, PayloadMismatch):
@@ -201,14 +201,14 @@ class TransactionExecutor:
         """``unit`` has ended: start the next suspect and waiting jobs; while draining, notice when nothing runs."""
         self._turns.release(unit.jobs)
         self.start()
-        if self._consumer.stopping and not any(pool.claimed for pool in self.pools):
+        if self._consumer.stopping and not any(pool.claimed_count for pool in self.pools):
             self._idle.set()
 
     async def stop(self, drain_ended: asyncio.Event) -> None:
         for pool in self.pools:
             for unit in pool.take_ready():
                 self._redeliver_unit(unit)
-        if any(pool.claimed for pool in self.pools):
+        if any(pool.claimed_count for pool in self.pools):
             await wait_for_either(self._idle, drain_ended)
         for pool in self.pools:
             await pool.close()

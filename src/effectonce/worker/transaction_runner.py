@@ -23,7 +23,7 @@ from effectonce.errors import (
     UnsafeStore,
     show,
 )
-from effectonce.guard.introspection import LAZY, refuse_lazy
+from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 from effectonce.inbox.handler import TransactionalHandler
 from effectonce.inbox.inbox import Inbox
 from effectonce.inbox.table import InboxKey
@@ -39,7 +39,7 @@ log = logging.getLogger("effectonce")
 T = TypeVar("T")
 
 #: What no retry mends: the worker stops.
-FATAL: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
+FATAL_ERRORS: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
 
 
 class RouteInbox(Inbox):
@@ -160,7 +160,7 @@ class TransactionRunner:
                     if not is_failure(error):
                         raise
                     known = batch.translated_error or error
-                    if isinstance(known, (ConnectionLost, *FATAL)):
+                    if isinstance(known, (ConnectionLost, *FATAL_ERRORS)):
                         unit.errors[:] = [known] * len(unit.jobs)
                         return True
                     if isinstance(error, ConfigurationError):
@@ -265,7 +265,7 @@ def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | 
             current_run.set(job.run)
             job.started_at = time.monotonic()
             value = job.route.function(connection, job.message)
-            if type(value) in LAZY or hasattr(value, "__await__"):
+            if type(value) in LAZY_TYPES or hasattr(value, "__await__"):
                 refuse_lazy(job.route.function, value)
 
     handle.__qualname__ = route.name

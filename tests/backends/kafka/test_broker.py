@@ -143,10 +143,10 @@ async def test_f53_a_rebalance_in_mid_flight_takes_what_is_open_and_leaves_what_
         stale = {int(d.packet.body) for d, mine in zip(rest, answers, strict=True) if not mine}
         assert 0 < len(stale) < len(rest), "with four partitions and two consumers, each has some"
         taken_over += await collect(second, len(stale) - len(taken_over))
-        assert numbers(taken_over) == stale, "what was settled came again, or what was open did not"
+        assert numbers(taken_over) == stale, "what was settled was redelivered, or what was open was not"
         assert await second.receive(10, 0.3) == []
 
-        # The late acks of the first have committed nothing: given back, it comes again.
+        # The late acks of the first have committed nothing: given back, the message is redelivered.
         await first.close()
         await second.close()
         assert numbers(await collect(third, len(stale))) == stale

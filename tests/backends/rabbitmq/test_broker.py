@@ -110,7 +110,7 @@ class TestClassic(broker_suite(skip=all_but(*ON_CLASSIC))):  # type: ignore[misc
 @pytest.mark.chaos
 class TestBriefWindow(broker_suite(skip=all_but(*WINDOWED))):  # type: ignore[misc]
     """F55, with a consumer_timeout of 0.6 s in the place of 30 minutes: the broker ends the channel, and all that was
-    delivered on it comes again."""
+    delivered on it is redelivered."""
 
     @pytest.fixture
     def site(self, own: RabbitMQ) -> Site:

@@ -38,7 +38,7 @@ from effectonce.errors import (
     UnsafeStore,
 )
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Claim,
     Query,
@@ -612,7 +612,7 @@ def test_scripts_are_loaded_again_after_script_flush(own_redis: servers.Redis, u
     answer = answered(port, claim)
     own_redis.execute("SCRIPT", "FLUSH")
     assert one(port, done(claim, answer)) is True
-    assert own_redis.execute("SCRIPT", "EXISTS", redis_port.RECORDS.sha.decode()) == [True]
+    assert own_redis.execute("SCRIPT", "EXISTS", redis_port.RECORDS_SCRIPT.sha.decode()) == [True]
     run_sync(port.close())
 
 
@@ -803,7 +803,7 @@ def test_f26_redis_itself_never_removes_what_may_be_in_doubt(redis_url: str, uni
 
 
 def test_the_script_and_the_codec_agree_on_what_exhausted_is() -> None:
-    assert EXHAUSTED in redis_port.RECORDS.source
+    assert EXHAUSTED_ERROR in redis_port.RECORDS_SCRIPT.source
 
 
 @pytest.mark.parametrize("poison", [("SET", "x"), ("HSET", "h", "x"), ("HSET", "h", "Q" + "\0" * 55)], ids=str)

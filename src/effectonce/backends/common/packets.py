@@ -11,7 +11,7 @@ from typing import Any
 
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable
-from effectonce.message import REDRIVEN
+from effectonce.message import REDRIVEN_HEADER
 
 
 def is_redriven(headers: Mapping[str, str]) -> bool:
@@ -20,7 +20,7 @@ def is_redriven(headers: Mapping[str, str]) -> bool:
     A broker that deduplicates by id has seen this id before: it would confirm the packet and drop it. So publish such a
     packet under another id.
     """
-    return any(name == REDRIVEN or name.startswith("eo-dead") for name in headers)
+    return any(name == REDRIVEN_HEADER or name.startswith("eo-dead") for name in headers)
 
 
 def deduplication_id(packet: Packet, allowed: re.Pattern[str]) -> str:

@@ -23,7 +23,7 @@ from .index import (
     shard_names,
     write_cursor,
 )
-from .items import SHARDS, StoredItem, Value, bucket, decode, expressions, wrap
+from .items import INDEX_SHARDS, AttributeValue, StoredItem, bucket, decode, expressions, wrap
 from .operations import Operations
 from .schema import META_ID, check_table, migrate_table
 
@@ -67,7 +67,7 @@ class DynamoDBPort(Operations):
         return await self._list_by_index(query, query.state)
 
     async def _list_by_scan(self, query: Query) -> Page:
-        values: dict[str, Value] = {}
+        values: dict[str, AttributeValue] = {}
         filters = ["attribute_exists(#version)"]
         for name in ("state", "scope"):
             value = getattr(query, name)
@@ -161,7 +161,7 @@ class DynamoDBPort(Operations):
 
         pages = await self._dynamodb.gather(  # one over the limit, which tells whether there is more
             lambda shard: read_shard(self._dynamodb, shard, limit + 1, until=past),
-            [f"claimed?/{n}" for n in range(SHARDS)],
+            [f"claimed?/{n}" for n in range(INDEX_SHARDS)],
         )
         identities = [item["id"]["B"] for page in pages for item in page.items]
         lapsed = sum(await self._dynamodb.gather(lapse, identities[:limit]))

@@ -66,16 +66,16 @@ class GroupQueue:
 
     def take(self, limit: int, now: int, until: int) -> list[tuple[_QueuedMessage, HeldDelivery]]:
         """Deliver up to ``limit`` visible messages, and make them invisible until ``until``."""
-        taken: list[tuple[_QueuedMessage, HeldDelivery]] = []
-        while len(taken) < limit and self.schedule and self.schedule[0][0] <= now:
+        deliveries: list[tuple[_QueuedMessage, HeldDelivery]] = []
+        while len(deliveries) < limit and self.schedule and self.schedule[0][0] <= now:
             visible_at, number = heapq.heappop(self.schedule)
             message = self.messages.get(number)
             if message is not None and message.visible_at == visible_at:
                 message.attempts += 1
                 message.delivery = HeldDelivery(number, until)
                 self.make_visible_at(number, until)
-                taken.append((message, message.delivery))
-        return taken
+                deliveries.append((message, message.delivery))
+        return deliveries
 
     def make_visible_at(self, number: int, visible_at: int) -> None:
         self.messages[number].visible_at = visible_at
@@ -102,7 +102,7 @@ class GroupQueue:
         return packet
 
 
-class _Queue:
+class _MemoryQueue:
     """A queue, with a `GroupQueue` for each of its groups."""
 
     def __init__(self) -> None:
@@ -115,12 +115,12 @@ class MemoryQueues:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.by_name: dict[str, _Queue] = {}
+        self.by_name: dict[str, _MemoryQueue] = {}
         self.last_number = 0
         self.waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def queue(self, name: str) -> _Queue:
-        return self.by_name.setdefault(name, _Queue())
+    def queue(self, name: str) -> _MemoryQueue:
+        return self.by_name.setdefault(name, _MemoryQueue())
 
     def group(self, queue: str, group: str, now: int) -> GroupQueue:
         groups, early = self.queue(queue).groups, self.queue(queue).early
@@ -194,7 +194,7 @@ class MemoryBrokerBackend:
         return None
 
     def after_fork(self) -> None:
-        """In a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
+        """Reset a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
         self.queues.lock = threading.Lock()
         self.queues.waiting.clear()
 
@@ -244,13 +244,13 @@ class MemoryConsumer:
         while True:
             with self._queues.lock:
                 deliveries, pause = self._take(limit)
-                left = deadline - loop.time()
-                if deliveries or left <= 0:
+                seconds_left = deadline - loop.time()
+                if deliveries or seconds_left <= 0:
                     return deliveries
                 self._queues.waiting.add((loop, wake_up))
             try:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(wake_up.wait(), min(left, pause))
+                    await asyncio.wait_for(wake_up.wait(), min(seconds_left, pause))
             finally:
                 with self._queues.lock:
                     self._queues.waiting.discard((loop, wake_up))

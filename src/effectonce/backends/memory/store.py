@@ -15,7 +15,7 @@ from msgspec import structs
 from effectonce.contracts import Capabilities, Clock, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -99,7 +99,7 @@ class MemoryStoreBackend:
     async_port = sync_port
 
     def after_fork(self) -> None:
-        """In a forked child: a thread of the parent may have held the lock, and that thread does not exist here."""
+        """Reset a forked child: a thread of the parent may have held the lock, and that thread does not exist here."""
         self.lock = threading.RLock()
 
     def schema_sql(self) -> str:
@@ -144,7 +144,7 @@ class MemoryPort:
             if 0 < op.max_attempts <= live.attempts:  # rule 8
                 return self._exhaust(live, op, now)
         lease_until = now + op.lease
-        taken = MemoryRow(
+        claimed = MemoryRow(
             state="claimed",
             owner=op.owner,
             token=now if stored is None else max(stored.token + 1, now),
@@ -161,14 +161,14 @@ class MemoryPort:
         )
         if rows.get(op.key) is not stored:  # a signal handler on this very thread has claimed it meanwhile
             return self._claim(op, now)
-        rows[op.key] = taken
+        rows[op.key] = claimed
         return Answer(
             "claimed",
-            token=taken.token,
-            attempts=taken.attempts,
-            generation=taken.generation,
-            lapsed=taken.lapsed,
-            note=taken.note,
+            token=claimed.token,
+            attempts=claimed.attempts,
+            generation=claimed.generation,
+            lapsed=claimed.lapsed,
+            note=claimed.note,
         )
 
     def _answer_for(self, row: MemoryRow, fingerprints: bytes, now: int, owner: bytes | None = None) -> Answer | None:
@@ -183,11 +183,13 @@ class MemoryPort:
 
     def _exhaust(self, row: MemoryRow, op: Claim, now: int) -> Answer:
         row.state = "failed"
-        row.error = EXHAUSTED
+        row.error = EXHAUSTED_ERROR
         row.result = None
         row.changed_at = now
         row.expires_at = now + op.retention
-        return Answer("exhausted", token=row.token, attempts=row.attempts, generation=row.generation, error=EXHAUSTED)
+        return Answer(
+            "exhausted", token=row.token, attempts=row.attempts, generation=row.generation, error=EXHAUSTED_ERROR
+        )
 
     def _look(self, op: Look, now: int) -> Answer:
         row = self._find(op.scope, op.key, now)

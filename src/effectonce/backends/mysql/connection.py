@@ -105,7 +105,7 @@ class MySQLServer(NamedTuple):
     supports_row_alias: bool
 
     @property
-    def returning(self) -> bool:
+    def supports_returning(self) -> bool:
         """Whether the server has INSERT ... RETURNING."""
         return self.flavour == "MariaDB"
 

@@ -56,7 +56,7 @@ from .connection import (
     ResultRows,
     SyncMySQLConnection,
 )
-from .literals import Value, bind, bytes_literal
+from .literals import LiteralValue, bind, bytes_literal
 from .outbox import MySQLOutbox, outbox_statements
 from .statements import load_statements, upserts_with_alias
 from .tables import MySQLTables, schema_sql
@@ -171,7 +171,7 @@ class MySQLPort:
         """Insert or update records. Returns the rows as the statement left them, by id."""
         statements = self._upserts_with_alias if server.supports_row_alias else self._sql
         upsert = fill(statements[name], rows=",".join(rows))
-        if self._returning and server.returning:
+        if self._returning and server.supports_returning:
             [stored] = await self.tables.execute(f"{upsert} RETURNING {self._sql['stored_claim']}")
         else:
             reread = bind(self._sql["reread"], ids=ids)
@@ -233,7 +233,7 @@ class MySQLPort:
     async def _scan(self, query: Query, at_us: int, after: bytes, width: int) -> ResultRows:
         """Read the next ``width`` entries of the index that serves the query: id, time, and whether the query
         matches."""
-        start: dict[str, Value] = {"at": at_us, "id": after, "width": width}
+        start: dict[str, LiteralValue] = {"at": at_us, "id": after, "width": width}
         # Compared as bytes: to the index, scopes that differ in trailing spaces are equal.
         wanted = "TRUE" if query.scope is None else f"CAST(r.scope AS BINARY) = {bytes_literal(query.scope.encode())}"
         if query.unfinished:

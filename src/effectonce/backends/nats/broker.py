@@ -15,7 +15,7 @@ from .connection import NatsConnection, NatsEndpoint
 from .consumer import NatsConsumer
 from .dead_letters import NatsDeadLetters
 from .publisher import NatsPublisher
-from .streams import Retention, StreamDeclarations, require_subject
+from .streams import StreamDeclarations, StreamRetention, require_subject
 
 MAX_BODY_BYTES: Final = 960 * 1024  # the server's default for a message is 1 MB, headers included
 
@@ -30,7 +30,7 @@ class NatsBackend:
     """
 
     def __init__(self, address: Address) -> None:
-        default: Retention = "workqueue"
+        default: StreamRetention = "workqueue"
         if address.path not in ("", "/"):
             raise InvalidOption(f"nats:// has no path; name a stream with stream=, got {address}")
         self._streams = StreamDeclarations(
@@ -82,8 +82,8 @@ class NatsBackend:
         return self._streams.endpoint.shown
 
 
-def _parse_retention(text: str) -> Retention:
-    for kind in get_args(Retention):
+def _parse_retention(text: str) -> StreamRetention:
+    for kind in get_args(StreamRetention):
         if text == kind:
             return kind  # type: ignore[no-any-return]
     raise InvalidOption("retention is workqueue or limits")

@@ -156,7 +156,7 @@ class PostgresConnection:
 class Waiter(Protocol):
     """How to wait for sockets."""
 
-    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+    async def wait_until_ready(self, fd: int, writing: bool, deadline: float) -> None:
         """Wait until the socket can be read (or, with ``writing``, written). TimeoutError at the deadline."""
 
     async def sleep(self, seconds: float) -> None: ...
@@ -168,14 +168,14 @@ class Waiter(Protocol):
 class BlockingWaiter:
     """Waits by blocking the calling thread."""
 
-    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
-        left = max(0.0, deadline - time.monotonic())
+    async def wait_until_ready(self, fd: int, writing: bool, deadline: float) -> None:
+        seconds_left = max(0.0, deadline - time.monotonic())
         if hasattr(select, "poll"):
             poll = select.poll()
             poll.register(fd, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
-            is_ready = bool(poll.poll(left * 1000))
+            is_ready = bool(poll.poll(seconds_left * 1000))
         else:  # Windows
-            is_ready = any(select.select([fd], [fd] if writing else [], [], left))
+            is_ready = any(select.select([fd], [fd] if writing else [], [], seconds_left))
         if not is_ready:
             raise TimeoutError
 
@@ -189,7 +189,7 @@ class BlockingWaiter:
 class LoopWaiter:
     """Waits on the running event loop."""
 
-    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+    async def wait_until_ready(self, fd: int, writing: bool, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         loop.add_reader(fd, _set_once, future, True)
@@ -300,7 +300,7 @@ class OwnConnection(ConnectionSource):
                     return pgconn
                 if status == pq.PollingStatus.FAILED:
                     raise psycopg.OperationalError(pgconn.get_error_message())
-                await self.waiter.ready(pgconn.socket, status == pq.PollingStatus.WRITING, deadline)
+                await self.waiter.wait_until_ready(pgconn.socket, status == pq.PollingStatus.WRITING, deadline)
         except BaseException:
             pgconn.finish()
             raise

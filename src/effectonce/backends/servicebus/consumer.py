@@ -71,8 +71,8 @@ class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
             received = read_packet(message)
             # Two times at which the lock may end: one that the service's clock names, and one window after our call.
             # The earlier one counts, since the machine's clock may be wrong.
-            left = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
-            held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + left))
+            lock_left_s = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
+            held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + lock_left_s))
             deliveries.append(
                 Delivery(packet=received.packet, queue=self._queue, attempt=received.attempt, handle=held)
             )

@@ -217,10 +217,10 @@ class SQLiteConsumer:
             if self._arrived:  # including what a cancelled receive had taken
                 deliveries, self._arrived = self._arrived[:limit], self._arrived[limit:]
                 return deliveries
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 return []
-            await asyncio.sleep(min(left, pause))
+            await asyncio.sleep(min(seconds_left, pause))
             pause = min(pause * 2, MAX_PAUSE_S)
 
     async def _poll(self, limit: int) -> None:

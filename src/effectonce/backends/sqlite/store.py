@@ -22,7 +22,7 @@ from effectonce.backends.common.sql_store import RECORD_COLUMNS, require_schema_
 from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port
 from effectonce.errors import CorruptRecord, InvalidKey, show
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -178,7 +178,7 @@ class SQLitePort:
             invalid.__cause__ = error
             return invalid
 
-    def _due(self, at_us: int) -> int:
+    def _due_rowid(self, at_us: int) -> int:
         """A rowid for a record that the sweep shall visit at ``at_us``. Another row rarely has the same one."""
         return (at_us // 1000 << _SEQUENCE_BITS) | (next(self._sequence) & _SEQUENCE_MASK)
 
@@ -186,7 +186,7 @@ class SQLitePort:
         for _ in range(MAX_CLAIM_ROUNDS):
             now = self._now()
             lease_until = now + op.lease
-            due = self._due(now + op.retention)
+            due = self._due_rowid(now + op.retention)
             claim = {
                 **asdict(op),
                 "due": due,
@@ -214,7 +214,7 @@ class SQLitePort:
                         token=stored.token,
                         attempts=stored.attempts,
                         generation=stored.generation,
-                        error=EXHAUSTED,
+                        error=EXHAUSTED_ERROR,
                     )
                 continue
             if answer.kind == "in_doubt" and stored.state == "claimed":
@@ -225,7 +225,7 @@ class SQLitePort:
         raise _contention(op)
 
     def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, token: int, now: int) -> bool:
-        end = {"token": token, "error": EXHAUSTED, "now": now, "expires_at": now + op.retention}
+        end = {"token": token, "error": EXHAUSTED_ERROR, "now": now, "expires_at": now + op.retention}
         return self._update_one(cursor, "exhaust", {**asdict(op), **end})
 
     def _update_one(self, cursor: sqlite3.Cursor, statement: str, values: Mapping[str, Any]) -> bool:
@@ -266,7 +266,7 @@ class SQLitePort:
             expires_at = now + op.retention
             success = {
                 **asdict(op),
-                "due": self._due(expires_at),
+                "due": self._due_rowid(expires_at),
                 "now": now,
                 "expires_at": expires_at,
                 "fingerprint": first_fingerprint(op.fingerprints) or None,
@@ -313,7 +313,7 @@ class SQLitePort:
     @in_autocommit
     def figures(self, cursor: sqlite3.Cursor, before: int) -> Figures:
         """Overdue records are counted among the rows that the sweep should have visited by now."""
-        values = (self._due(before) | _SEQUENCE_MASK, MAX_COUNT, before)
+        values = (self._due_rowid(before) | _SEQUENCE_MASK, MAX_COUNT, before)
         overdue, oldest = cursor.execute(self._sql["overdue"], values).fetchone()
         settings = {
             name: str(cursor.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
@@ -325,12 +325,12 @@ class SQLitePort:
     @in_transaction
     def sweep(self, cursor: sqlite3.Cursor, limit: int) -> SweepResult:
         now = self._now()
-        rows = cursor.execute(self._sql["due"], (self._due(now) | _SEQUENCE_MASK, 2 * limit + 1)).fetchall()
+        rows = cursor.execute(self._sql["due"], (self._due_rowid(now) | _SEQUENCE_MASK, 2 * limit + 1)).fetchall()
         visited, has_more_due = rows[: 2 * limit], len(rows) > 2 * limit
         # A row that is due and has not expired was claimed again, or its lease was renewed, or it never expires: visit
         # it again later, rounded up so that it is not within this very millisecond.
         postponed = [
-            (self._due(now + POSTPONE_US if expires_at is None else expires_at + 999), due)
+            (self._due_rowid(now + POSTPONE_US if expires_at is None else expires_at + 999), due)
             for due, expires_at in visited
             if expires_at is None or expires_at > now
         ]

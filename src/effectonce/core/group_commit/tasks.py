@@ -42,7 +42,7 @@ class AsyncGroup:
       enough while the ``neighbour``, the group that sends the loop's other kinds of operations, has no round trip under
       way.
     - When a caller is cancelled, its future is done. A claim that is still queued is dropped; one that was sent and is
-      granted is given back by ``orphaned``. A settlement goes out all the same.
+      granted is given back by ``give_back_grant``. A settlement goes out all the same.
     - When a task is cancelled (the loop ends), the operations that it has sent return to the front of the queue, and
       another task starts if callers still wait. Any other exception of a task is the reply to what it has sent.
     """
@@ -51,12 +51,12 @@ class AsyncGroup:
         self,
         ports: Sequence[Port],
         limit: int,
-        orphaned: Callable[[Claim, Answer], None],
+        give_back_grant: Callable[[Claim, Answer], None],
         loop: asyncio.AbstractEventLoop,
         neighbour: AsyncGroup | None = None,
     ) -> None:
         self._limit = limit
-        self._orphaned = orphaned
+        self._give_back_grant = give_back_grant
         self._loop = loop
         self._ports = ports
         self._queue: deque[TaskEntry] = deque()
@@ -77,7 +77,7 @@ class AsyncGroup:
 
     def _give_back(self, op: Batchable, reply: Reply | None) -> None:
         if is_grant(op, reply):
-            self._orphaned(op, reply)  # type: ignore[arg-type]
+            self._give_back_grant(op, reply)  # type: ignore[arg-type]
 
     async def close(self) -> None:
         self._closing = True

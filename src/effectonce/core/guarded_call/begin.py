@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from effectonce.core.claim_errors import claim_error
-from effectonce.core.codec import ABANDONED, without_trace
+from effectonce.core.codec import ABANDONED_ERROR, without_trace
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
@@ -90,10 +90,10 @@ async def _wait_for_other_delivery(run: Run, client: StoreClient, wait: float) -
             signal.clear()
             run.lease_requested_at = runtime.monotonic()
             answer = await client.claim(claim)
-            left = deadline - runtime.monotonic()
-            if answer.kind != "in_progress" or left <= 0:
+            seconds_left = deadline - runtime.monotonic()
+            if answer.kind != "in_progress" or seconds_left <= 0:
                 return answer
-            await signal.wait(min(poll, left, max(answer.retry_after, 0.001)))
+            await signal.wait(min(poll, seconds_left, max(answer.retry_after, 0.001)))
             poll = min(poll * 2, MAX_POLL_S)
     finally:
         runtime.waiters.remove(identity, signal.wake)
@@ -148,6 +148,6 @@ def _replay(run: Run, answer: Answer) -> None:
     else:
         run.emit(answer.kind)
     error = answer.error
-    if answer.kind == "failed" and error != ABANDONED:  # an operator who abandoned it may not have had the secret
+    if answer.kind == "failed" and error != ABANDONED_ERROR:  # an operator who abandoned it may not have had the secret
         error = run.unseal(error, answer.generation)
     raise claim_error(answer, run.scope, run.key, error, run.policy.permanent)

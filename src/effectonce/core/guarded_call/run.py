@@ -194,7 +194,7 @@ class Run(Struct, eq=False, gc=False):
     def mark_lease_lost(self) -> None:
         """A renewal was refused. Called by the heartbeat, on its own thread."""
         self.runtime.leased_runs.discard(self)
-        if self.active:  # else its own settlement has just ended the claim, and the refusal is no loss
+        if self.active:  # else its own settlement has just ended the claim, so no lease was lost
             self.renewal_refused = True
             self.emit("lease_lost", seconds=0.0)  # on this thread it is not known how long the handler ran
 

@@ -125,8 +125,8 @@ class PortHarness:
             self.clock.advance_micros(span + 1)
             return
         until = await self.now() + span + self.slack_us
-        while (left := until - await self.now()) > 0:
-            await self.sleep(left / SECOND_US)
+        while (time_left_us := until - await self.now()) > 0:
+            await self.sleep(time_left_us / SECOND_US)
 
     # -- races
 
