@@ -16,7 +16,7 @@ from effectonce.record import Batchable, Reply
 from .batches import BatchSizes, Entry, pair_replies, split_for_resend, take_batch
 from .send_batch import send_batch
 
-MIN_OPS_FOR_SECOND_TRIP: Final = 16
+MIN_JOBS_FOR_SECOND_TRIP: Final = 16
 """This many waiting operations are worth a round trip of their own beside the one that is under way. Measured with 100
 and 300 jobs at a time: 4 to 64 are equal within the noise; without second trips PostgreSQL loses a fifth."""
 
@@ -65,7 +65,7 @@ class StoreBatcher:
     def submit(self, op: Batchable, callback: Callback, subject: Any) -> None:
         """Send ``op`` with the next batch, and call ``callback`` with ``subject``, ``op`` and the reply."""
         self._queue.append(CallbackEntry(op, callback=callback, subject=subject))
-        if self._idle and (len(self._idle) == len(self._ports) or len(self._queue) >= MIN_OPS_FOR_SECOND_TRIP):
+        if self._idle and (len(self._idle) == len(self._ports) or len(self._queue) >= MIN_JOBS_FOR_SECOND_TRIP):
             self._wake()
 
     def _wake(self) -> None:
@@ -90,7 +90,7 @@ class StoreBatcher:
                 await self._wait_for_work()
             self._drained.clear()
             entries = take_batch(self._queue, self._limit, self.sizes)
-            if self._idle and len(self._queue) >= MIN_OPS_FOR_SECOND_TRIP:
+            if self._idle and len(self._queue) >= MIN_JOBS_FOR_SECOND_TRIP:
                 self._wake()
             try:
                 replies = await send_batch(port, [entry.op for entry in entries], asyncio.sleep)

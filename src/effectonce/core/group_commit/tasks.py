@@ -18,9 +18,9 @@ from .send_batch import copy_error, send_batch
 
 #: This many waiting operations are worth a round trip of their own beside the one that is under way. Measured on Redis
 #: with 60 to 100 tasks: 8 loses a fifth of the rate against 32, and more than 32 gains nothing.
-MIN_OPS_FOR_SECOND_TRIP = 32
+MIN_CALLS_FOR_SECOND_TRIP = 32
 #: The same while the neighbouring group has nothing under way: otherwise the store idles whenever the loop is busy.
-MIN_OPS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE = 16
+MIN_CALLS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE = 16
 
 
 class TaskEntry(Entry, eq=False, kw_only=True):
@@ -39,8 +39,7 @@ class AsyncGroup:
       in an empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.
     - A task ends when the queue is empty. `submit` starts one if none runs. A second task starts only while many
       operations wait: half of them are then at the store while the loop serves the callers of the other half. Fewer are
-      enough while the ``neighbour``, the group that sends the loop's other kinds of operations, has no round trip under
-      way.
+      enough while the ``neighbour`` has no round trip under way.
     - When a caller is cancelled, its future is done. A claim that is still queued is dropped; one that was sent and is
       granted is given back by ``orphaned``. A settlement goes out all the same.
     - When a task is cancelled (the loop ends), the operations that it has sent return to the front of the queue, and
@@ -53,7 +52,6 @@ class AsyncGroup:
         limit: int,
         orphaned: Callable[[Claim, Answer], None],
         loop: asyncio.AbstractEventLoop,
-        neighbour: AsyncGroup | None = None,
     ) -> None:
         self._limit = limit
         self._orphaned = orphaned
@@ -64,9 +62,8 @@ class AsyncGroup:
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself does not keep them alive
         self._closing = False
         self._round_trips = 0  # under way
-        self._neighbour = neighbour
-        if neighbour is not None:
-            neighbour._neighbour = self
+        #: The group that sends the loop's other kinds of operations, if there is one.
+        self.neighbour: AsyncGroup | None = None
         self.sizes = BatchSizes()
 
     def submit(self, op: Batchable) -> asyncio.Future[Any]:
@@ -88,22 +85,26 @@ class AsyncGroup:
                 await port.close()
         finally:
             self._closing = False
-            if self._queue and len(self._idle) == len(self._ports):
-                self._start()
+            self._start_if_due()
 
     # -- the tasks
 
-    def _min_ops_for_second_trip(self) -> int:
-        if self._neighbour is not None and self._neighbour._round_trips:
-            return MIN_OPS_FOR_SECOND_TRIP
-        return MIN_OPS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE
-
     def _start_if_due(self) -> None:
-        if not self._idle or self._closing:
+        """Start a task where operations wait and none runs, or a second one where enough wait for a round trip beside
+        the one that is under way.
+
+        It is asked whenever that may have changed: after a `submit`, when a round trip begins, and when a task ends.
+        """
+        if not self._queue or not self._idle or self._closing or self._loop.is_closed():
             return
         no_task_runs = len(self._idle) == len(self._ports)
-        if no_task_runs or (self._round_trips and len(self._queue) >= self._min_ops_for_second_trip()):
+        if no_task_runs or (self._round_trips and len(self._queue) >= self._min_calls_for_second_trip()):
             self._start()
+
+    def _min_calls_for_second_trip(self) -> int:
+        if self.neighbour is not None and self.neighbour._round_trips:
+            return MIN_CALLS_FOR_SECOND_TRIP
+        return MIN_CALLS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE
 
     def _start(self) -> None:
         port = self._idle.pop()
@@ -117,10 +118,7 @@ class AsyncGroup:
         self._idle.append(port)
         if not task.cancelled():
             task.exception()  # marks it as retrieved; the callers have got it as their reply
-        # Callers that the task answered may have submitted again by now. They need not wait for the other port.
-        due = len(self._idle) == len(self._ports) or len(self._queue) >= self._min_ops_for_second_trip()
-        if self._queue and due and not self._closing and not self._loop.is_closed():
-            self._start()
+        self._start_if_due()  # callers that the task answered may have submitted again by now
 
     async def _empty_queue(self, port: Port) -> None:
         entries: list[TaskEntry] = []
@@ -129,8 +127,6 @@ class AsyncGroup:
                 entries = self._take()
                 if not entries:
                     continue
-                if self._idle and len(self._queue) >= self._min_ops_for_second_trip():
-                    self._start()
                 replies = await self._send_batch(port, [entry.op for entry in entries])
                 for entry, reply in pair_replies(entries, replies, self._queue):
                     self._deliver(entry, reply)
@@ -147,25 +143,26 @@ class AsyncGroup:
 
     async def _send_batch(self, port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
         self._round_trips += 1
+        self._start_if_due()  # for what this batch leaves in the queue
         try:
             return await send_batch(port, batch, asyncio.sleep)
         finally:
             self._round_trips -= 1
 
     def _take(self) -> list[TaskEntry]:
-        """Take the next batch: all that waits, or half of it if the other port can send the other half meanwhile."""
+        return take_batch(self._queue, min(self._batch_size(), self._limit), self.sizes)
+
+    def _batch_size(self) -> int:
+        """All that waits, or half of it if the other port can send the other half meanwhile."""
         waiting = len(self._queue)
-        size = waiting
-        if len(self._ports) > 1:
-            min_half = MIN_OPS_FOR_SECOND_TRIP
-            if isinstance(self._queue[0].op, Note) and not self._round_trips:
-                # A caller that writes a note soon submits its next one. In a single batch, all callers would wait for
-                # the store together, and then the store for all of them. In halves, one half runs while the other
-                # waits.
-                min_half = self._min_ops_for_second_trip()
-            if waiting >= 2 * min_half:
-                size = waiting // 2
-        return take_batch(self._queue, min(size, self._limit), self.sizes)
+        if len(self._ports) == 1:
+            return waiting
+        min_half = MIN_CALLS_FOR_SECOND_TRIP
+        if isinstance(self._queue[0].op, Note) and not self._round_trips:
+            # A caller that writes a note soon submits its next one. In a single batch, all callers would wait for the
+            # store together, and then the store for all of them. In halves, one half runs while the other waits.
+            min_half = self._min_calls_for_second_trip()
+        return waiting if waiting < 2 * min_half else waiting // 2
 
     def _deliver(self, entry: TaskEntry, reply: Reply) -> None:
         if entry.future.done():
