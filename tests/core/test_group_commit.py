@@ -107,7 +107,9 @@ def side(claims: Slow, settlements: Slow) -> tuple[AsyncGroup, AsyncGroup]:
     """The two groups of one loop, each with two ports."""
     loop = asyncio.get_running_loop()
     first = AsyncGroup([claims, claims], 128, give_nothing_back, loop)  # type: ignore[list-item]
-    return first, AsyncGroup([settlements, settlements], 128, give_nothing_back, loop, first)  # type: ignore[list-item]
+    second = AsyncGroup([settlements, settlements], 128, give_nothing_back, loop)  # type: ignore[list-item]
+    first.neighbour, second.neighbour = second, first
+    return first, second
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -147,7 +149,7 @@ async def test_notes_in_step_go_out_in_halves_and_claims_do_not() -> None:
     assert settlements.batches == [25] * 6
 
 
-async def test_whoever_comes_back_does_not_wait_for_the_other_half() -> None:
+async def test_a_caller_that_submits_again_does_not_wait_for_the_other_half() -> None:
     """Else the two halves go out together from then on, and the loop and the store wait for each other in turn."""
     one, other = Slow(), Slow()
     loop = asyncio.get_running_loop()

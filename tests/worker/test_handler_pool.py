@@ -117,7 +117,7 @@ async def test_sync_handlers_run_side_by_side_on_threads_up_to_the_concurrency()
 async def test_handlers_that_never_wait_leave_the_event_loop_to_others_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(handler_pool, "RUNNER_TURN_S", 0.0)
+    monkeypatch.setattr(handler_pool, "TASK_TURN_S", 0.0)
     bench = PoolBench(do_nothing)
     bench.run(*range(100))
     await asyncio.sleep(0)

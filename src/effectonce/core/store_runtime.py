@@ -157,11 +157,14 @@ class StoreRuntime(Events):
         if capabilities.connections == "none":
             return LocalClient(self.backend.async_port(), loop)
 
-        def new_group(neighbour: AsyncGroup | None = None) -> AsyncGroup:
-            return AsyncGroup(self._new_async_ports(), capabilities.batch, self._release_from_loop, loop, neighbour)
+        def new_group() -> AsyncGroup:
+            return AsyncGroup(self._new_async_ports(), capabilities.batch, self._release_from_loop, loop)
 
-        claims = new_group()
-        return LoopClient(ByKind(claims, new_group(claims) if capabilities.connections == "by_kind" else claims), loop)
+        claims = settlements = new_group()
+        if capabilities.connections == "by_kind":
+            settlements = new_group()
+            claims.neighbour, settlements.neighbour = settlements, claims
+        return LoopClient(ByKind(claims, settlements), loop)
 
     def _new_async_ports(self) -> list[Port]:
         """The ports of one group or batcher. With two, half of its operations are at the store while the loop serves

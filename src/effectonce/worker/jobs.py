@@ -10,6 +10,7 @@ from effectonce.contracts import Delivery
 from effectonce.core.codec import STORED_NONE
 from effectonce.core.guarded_call.run import Run
 from effectonce.message import Message
+from effectonce.record import Answer
 
 from .routes import HandlerRoute
 
@@ -43,10 +44,13 @@ class Job(Struct, eq=False, gc=False):
     def attempt(self) -> int:
         """Which attempt this is since it was last redriven: by the store's count, else by the broker's, which begins
         anew with a redrive."""
-        run = self.run
-        if run is None or run.policy.seen_set:
+        return self.broker_attempt if self.run is None else self.attempts_at(self.run.answer)
+
+    def attempts_at(self, answer: Answer) -> int:
+        """`attempt`, by the store's ``answer``. In mode S, which counts nothing, by the broker."""
+        if self.route.policy.seen_set:
             return self.broker_attempt
-        return run.attempt - self.attempts_before_redrive
+        return answer.attempts - self.attempts_before_redrive
 
     @property
     def broker_attempt(self) -> int:

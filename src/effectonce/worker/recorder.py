@@ -167,7 +167,7 @@ class Recorder:
         cancelled = isinstance(error, asyncio.CancelledError)
         if cancelled and not failed and not job.route.is_async:
             return  # only its waiter is gone: the thread runs on, and keeps its lease
-        self._consumer.finishing.add(job)
+        self._consumer.add_finishing(job)
         if not failed and not cancelled:
             self._fail(error)
         self._background.spawn(self._abort(job, error, failed))
