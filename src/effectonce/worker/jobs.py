@@ -18,7 +18,10 @@ ATTEMPTS: Final = "eo-used-attempts"
 
 
 class Job(Struct, eq=False, gc=False):
-    """One delivery that can be handled, from its receipt to its settlement."""
+    """One delivery that can be handled, from its receipt to its settlement.
+
+    The cycle collector does not track jobs: no field may lead back to its job.
+    """
 
     delivery: Delivery
     route: HandlerRoute
