@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.backends.common.sql_files import inbox_schema
+from effectonce.core.sql_files import inbox_schema
 from tests.harness import servers
 from tests.inbox.conftest import Shop, sqlite_file
 from tests.inbox.kinds import Place

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, TransactionConflict, show
 from effectonce.guard.introspection import name_of
-from effectonce.sessions import DriverAdapter, connect_error, is_connection, session_on
+from effectonce.sessions import BaseDriverSession, connect_error, is_connection, session_on
 from effectonce.values.awaitables import maybe_await
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ class InboxTransaction:
         self.handler = handler
         #: After `abort`: the error to raise in place of the driver's; None: raise the driver's.
         self.translated_error: Exception | None = None
-        self._session: DriverAdapter | None = None
+        self._session: BaseDriverSession | None = None
         self._leave_manager: Callable[..., Any] | None = None  # `__exit__` or `__aexit__` of what connect= returned
         self._is_open = False  # a transaction was begun and has not been ended
         self._is_marked = False  # `mark` was called in it
         self._retries = 0
 
     @property
-    def session(self) -> DriverAdapter:
+    def session(self) -> BaseDriverSession:
         assert self._session is not None
         return self._session
 
-    async def open(self) -> DriverAdapter:
+    async def open(self) -> BaseDriverSession:
         """Open a connection and begin. The handler's first transaction also checks that the database is safe."""
         handler = self.handler
         session = self._session = await self._connect()
@@ -55,7 +55,7 @@ class InboxTransaction:
             handler.needs_check = False
         return session
 
-    async def run_once(self, work: Callable[[DriverAdapter], Awaitable[T]]) -> T:
+    async def run_once(self, work: Callable[[BaseDriverSession], Awaitable[T]]) -> T:
         """Open, and do ``work``, which ends the transaction itself. The connection is given back in any case."""
         try:
             result = await work(await self.open())
@@ -118,7 +118,7 @@ class InboxTransaction:
     async def roll_back(self) -> None:
         await self.session.roll_back()
 
-    async def _connect(self) -> DriverAdapter:
+    async def _connect(self) -> BaseDriverSession:
         """Call connect=, which returns a connection, an awaitable of one, or a context manager around one."""
         is_async = self.handler.is_async
         connection = self.handler.options.connect()

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, overload
 
 import msgspec
 
-from effectonce.backends.common.sql_files import CLOCKS, outbox_schema, outbox_words, quote_name
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
 from effectonce.core.run_sync import run_sync
+from effectonce.core.sql_files import CLOCKS, outbox_schema, outbox_words, quote_name
 from effectonce.errors import ConfigurationError, InvalidKey, InvalidOption, KeyTooLong, PayloadTooLarge, show
 from effectonce.message import Message
 from effectonce.sessions import Pending, session_on

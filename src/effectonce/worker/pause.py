@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from effectonce.values.backoff import Backoff
+from effectonce.core.backoff import Backoff
 
 
 class Pause:

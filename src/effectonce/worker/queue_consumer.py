@@ -13,10 +13,10 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
 from effectonce.contracts import Consumer, Delivery, HandlerTracer
+from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
-from effectonce.values.backoff import Backoff
 
 from .attempt_counts import AttemptCounts
 from .background_tasks import ReportFailure

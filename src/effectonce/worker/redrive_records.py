@@ -12,7 +12,7 @@ from effectonce.core.guarded_call import begin
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import InProgress, PayloadMismatch
 from effectonce.record import Look
-from effectonce.sessions import DriverAdapter
+from effectonce.sessions import BaseDriverSession
 from effectonce.store import Store
 
 from .jobs import Job
@@ -94,7 +94,7 @@ class InboxRedrive:
     async def predict(self, job: Job) -> tuple[Fate, int]:
         inbox = self._runners[job.route].inbox
 
-        async def look(session: DriverAdapter) -> Fate:
+        async def look(session: BaseDriverSession) -> Fate:
             first = await inbox.record(session, inbox.key_for(job))
             await session.roll_back()
             return "execute" if first else "no-op"
@@ -109,7 +109,7 @@ class InboxRedrive:
     async def reopen(self, job: Job, fate: Fate) -> bool:
         inbox = self._runners[job.route].inbox
 
-        async def forget(session: DriverAdapter) -> bool:
+        async def forget(session: BaseDriverSession) -> bool:
             key, table = inbox.key_for(job), inbox.table(session)
             await table.forget_many(session, [key])
             await table.forget_attempts(session, key)

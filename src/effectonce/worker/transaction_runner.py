@@ -28,7 +28,7 @@ from effectonce.inbox.handler import TransactionalHandler
 from effectonce.inbox.inbox import Inbox
 from effectonce.inbox.table import InboxKey
 from effectonce.inbox.transaction import InboxTransaction
-from effectonce.sessions import DriverAdapter
+from effectonce.sessions import BaseDriverSession
 
 from .handler_pool import is_failure
 from .jobs import Job
@@ -98,7 +98,7 @@ class TransactionRunner:
         """Whether the database can keep its promise."""
         await self.run_beside(lambda session: session.commit())
 
-    async def run_beside(self, work: Callable[[DriverAdapter], Awaitable[T]]) -> T:
+    async def run_beside(self, work: Callable[[BaseDriverSession], Awaitable[T]]) -> T:
         """Do ``work`` in a transaction of its own, which it ends itself; in a thread where the driver is sync."""
         transaction = InboxTransaction(self.plain)
         if self.route.is_async:
@@ -183,7 +183,7 @@ class TransactionRunner:
         self._starts_to_forget.discard(job.key)
         return True
 
-    async def forget_attempts(self, job: Job, session: DriverAdapter) -> None:
+    async def forget_attempts(self, job: Job, session: BaseDriverSession) -> None:
         """Reset the count of the starts of ``job``, and commit."""
         await self.inbox.table(session).forget_attempts(session, self.inbox.key_for(job))
         await session.commit()
@@ -232,7 +232,7 @@ class Batch(InboxTransaction):
         if foreign:
             await self._forget_committed_rows(self.session)
 
-    async def _forget_committed_rows(self, session: DriverAdapter) -> None:
+    async def _forget_committed_rows(self, session: BaseDriverSession) -> None:
         """A handler has ended the transaction. Delete the rows that it committed for jobs whose effects may not be
         committed: else their messages would be lost."""
         table = self.handler.inbox.table(session)

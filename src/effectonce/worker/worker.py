@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from effectonce.broker import Broker
 from effectonce.contracts import Envelope, HandlerTracer
+from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
 from effectonce.core.interrupts import is_being_cancelled
 from effectonce.core.retry import Retry
@@ -19,7 +20,6 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavai
 from effectonce.inbox.inbox import Inbox
 from effectonce.keys import FingerprintSpec, KeySpec
 from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES, Store
-from effectonce.values.backoff import Backoff
 from effectonce.values.durations import Duration, micros
 from effectonce.values.queue_names import require_name
 
