@@ -10,6 +10,7 @@ that transaction, within retention, with durable commits.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
@@ -85,6 +86,14 @@ class Inbox:
         self._fingerprint = fingerprint
         self._privacy = None if private is None else Privacy(private)
         self._max_result = max_result
+
+    def for_scope(self, scope: str, retention_us: int) -> Inbox:
+        """This inbox (its table, its secret and the rest) under another scope, with a retention in microseconds: what
+        a worker uses for each of its handlers."""
+        check_scope(scope)
+        inbox = copy.copy(self)  # what both share is never changed
+        inbox.scope, inbox.retention_us = scope, retention_us
+        return inbox
 
     def __repr__(self) -> str:
         return f"<Inbox {show(self.scope)!r} in {self.table_name}>"

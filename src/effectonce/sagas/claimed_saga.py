@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from effectonce.core.claim_notes import read_note, seal_note, write_note
 from effectonce.core.codec import encode_error
 from effectonce.core.guarded_call.finish import make_completion, settle_unfinished
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import StoreRun
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import InDoubt, LeaseLost, SagaFailed, show
 from effectonce.record import Settlement
@@ -22,7 +22,7 @@ class ClaimedSaga:
     ``claimed_at``: when the saga was first claimed, on the store's clock, if that is known.
     """
 
-    def __init__(self, run: Run, client: StoreClient, name: str, claimed_at: int | None = None) -> None:
+    def __init__(self, run: StoreRun, client: StoreClient, name: str, claimed_at: int | None = None) -> None:
         self.run = run
         self.client = client
         self.name = name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from effectonce.core.codec import Unstorable
 from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.begin import begin
-from effectonce.core.guarded_call.run import Run, current_run
+from effectonce.core.guarded_call.run import StoreRun, current_run
 from effectonce.core.interrupts import is_own_exit
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
@@ -48,7 +48,7 @@ UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 
 
 async def run_saga(
-    saga: Saga[Any], run: Run, client: StoreClient, compensate: bool = False, claimed_at: int | None = None
+    saga: Saga[Any], run: StoreRun, client: StoreClient, compensate: bool = False, claimed_at: int | None = None
 ) -> Done:
     """Claim a saga, run it from where its log stands to its end, and return the results of its steps. With
     ``compensate``, undo what is done. ``claimed_at``: see `ClaimedSaga`."""
@@ -80,7 +80,7 @@ async def run_saga(
             runner.orphan.keep_leased(run)
 
 
-async def record_saga(saga: Saga[Any], run: Run, client: StoreClient) -> None:
+async def record_saga(saga: Saga[Any], run: StoreRun, client: StoreClient) -> None:
     """Record a saga and leave it to `Saga.resume`. Changes nothing if it is recorded already."""
     try:
         await begin(run, client)

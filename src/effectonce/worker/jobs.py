@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from effectonce.contracts import Delivery
 from effectonce.core.codec import STORED_NONE
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import Run, StoreRun
 from effectonce.message import Message
 
 from .routes import HandlerRoute
@@ -30,7 +30,8 @@ class Job(Struct, eq=False, gc=False):
     fingerprints: bytes
     lane: str  # only one job of a lane runs at a time: the ordering key, or its own key, which its duplicates share
     attempts_before_redrive: int = 0  # that the store had counted when it was redriven
-    run: Run | None = None
+    run: StoreRun | None = None  # with `store=`: its claim
+    transaction_run: Run | None = None  # with `inbox=`: what `current()` returns in its handler
     redriven: bool = False
     bypassing: bool = False  # redriven, and effects outside are to be skipped
     redelivered: bool = False  # it has been delivered before, or may have been

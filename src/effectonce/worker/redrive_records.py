@@ -92,31 +92,31 @@ class InboxRedrive:
         self._runners = runners
 
     async def predict(self, job: Job) -> tuple[Fate, int]:
-        inbox = self._runners[job.route].inbox
+        runner = self._runners[job.route]
 
         async def look(session: BaseDriverSession) -> Fate:
-            first = await inbox.record(session, inbox.key_for(job))
+            first = await runner.inbox.record(session, runner.key_for(job))
             await session.roll_back()
             return "execute" if first else "no-op"
 
         try:
-            return await self._runners[job.route].run_beside(look), 0
+            return await runner.run_beside(look), 0
         except PayloadMismatch:
             return "mismatch", 0
         except InProgress:
             return "in-progress", 0
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
-        inbox = self._runners[job.route].inbox
+        runner = self._runners[job.route]
 
         async def forget(session: BaseDriverSession) -> bool:
-            key, table = inbox.key_for(job), inbox.table(session)
+            key, table = runner.key_for(job), runner.inbox.table(session)
             await table.forget_many(session, [key])
             await table.forget_attempts(session, key)
             await session.commit()
             return True
 
-        return await self._runners[job.route].run_beside(forget)
+        return await runner.run_beside(forget)
 
     async def reset_crash_count(self, job: Job) -> None:
         runner = self._runners[job.route]

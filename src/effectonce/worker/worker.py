@@ -32,7 +32,7 @@ from .redrive_records import InboxRedrive, RedriveRecords, StoreRedrive
 from .routes import HandlerOptions, HandlerRoute, make_route
 from .startup_checks import check_spans, fit_lease
 from .transaction_executor import MAX_BATCH, TransactionExecutor
-from .transaction_runner import RouteInbox, TransactionRunner
+from .transaction_runner import TransactionRunner
 from .worker_run import Companion, WorkerRun
 
 log = logging.getLogger("effectonce")
@@ -191,8 +191,7 @@ class Worker:
             if self.store is not None:
                 self.store.take_scope(route.policy.scope, function)
             elif self.inbox is not None and self._connect is not None:
-                inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention_us)
-                self._runners[route] = TransactionRunner(route, inbox, self._connect)
+                self._runners[route] = TransactionRunner(route, self.inbox, self._connect)
             if self.tracer is not None:
                 route.function = self.tracer.trace_handler(queue, function)
             self.routes.append(route)
