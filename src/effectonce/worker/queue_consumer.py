@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
 from effectonce.contracts import Consumer, Delivery, HandlerTracer
@@ -67,30 +67,30 @@ class Executor(Protocol):
 class QueueConsumer:
     """Receives the messages of one queue, and has each settled as its executor decides. Runs on one event loop."""
 
-    executor: Executor  # set once, by the worker: the two know each other
-
     def __init__(
         self,
         queue: str,
         worker: str,
         consumer: Consumer,
         reader: MessageReader,
+        make_executor: Callable[[QueueConsumer], Executor],
         *,
         prefetch: int,
-        batch: int,
-        window: float | None,
+        max_receive: int,
+        ack_window_s: float | None,
         broker_counts: bool,
         unknown: Unknown,
         fail: ReportFailure,
-        events: Events | None = None,
-        tracer: HandlerTracer | None = None,
+        events: Events,
+        tracer: HandlerTracer | None,
     ) -> None:
+        """``ack_window_s``: how long a delivery stays ours, where that can be extended."""
         self.queue = queue
         self.stopping = False
         self.in_flight: dict[Job, None] = {}  # in the order of their receipt
         self.finishing: set[Job] = set()  # jobs in flight that have run; others are received in their place
         self.received = 0  # deliveries, ever
-        self.events = Events() if events is None else events
+        self.events = events
         self.tracer = tracer
         self.backoff = Backoff(f"queue {queue}")
         self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
@@ -98,8 +98,8 @@ class QueueConsumer:
         self._consumer = consumer
         self._reader = reader
         self._prefetch = prefetch
-        self._batch = batch
-        self._ack_window_s = window  # how long a delivery stays ours, where that can be extended
+        self._max_receive = max_receive
+        self._ack_window_s = ack_window_s
         self._broker_counts = broker_counts
         self._unknown = unknown
         self._fail = fail
@@ -109,6 +109,7 @@ class QueueConsumer:
         self._room = asyncio.Event()
         self._receiving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self.executor = make_executor(self)  # at last: the two know each other
 
     def start(self) -> None:
         """Begin to consume."""
@@ -130,7 +131,7 @@ class QueueConsumer:
     # -- receive, decode, order
 
     async def _receive(self) -> None:
-        worthwhile = max(1, min(self._batch, self._prefetch // 4))
+        worthwhile = max(1, min(self._max_receive, self._prefetch // 4))
         while not self.stopping:
             room = self._prefetch - len(self.in_flight) + len(self.finishing)
             if room < worthwhile:
@@ -140,7 +141,7 @@ class QueueConsumer:
                 continue
             self.settler.fetching = True
             try:
-                deliveries = await self._consumer.receive(min(room, self._batch), RECEIVE_WAIT_S)
+                deliveries = await self._consumer.receive(min(room, self._max_receive), RECEIVE_WAIT_S)
             except BrokerUnavailable as error:
                 await asyncio.sleep(self.backoff.record_failure(error))
                 continue

@@ -78,7 +78,7 @@ class StoreRedrive:
         scope, retention = job.route.policy.scope, job.route.policy.retention_us / 1e6
         if fate == "in-doubt":
             await asyncio.to_thread(self._store.resolve, scope, job.key, "retry", retention=retention)
-            return True
+            return True  # else it has raised: the record is not in doubt any more
         return await asyncio.to_thread(self._store.forget, scope, job.key, retention=retention)
 
     async def reset_crash_count(self, job: Job) -> None:
