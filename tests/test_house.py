@@ -284,6 +284,10 @@ def test_a_backend_knows_no_other_backend_and_no_tool() -> None:
                 assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
 
 
+def test_no_tool_knows_a_backend() -> None:
+    assert [part for part in TOOLS.split() if "backends" in TABLE[part][0]] == []
+
+
 @pytest.mark.parametrize("module", module_files())
 def test_it_imports_what_its_row_allows(module: str) -> None:
     part = part_of(module)
