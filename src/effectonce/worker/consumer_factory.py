@@ -18,36 +18,26 @@ MAX_PREFETCH = 1000
 BROKER_PREFETCH_FACTOR = 1.5
 """Jobs that have run and wait for their ack still count at the broker, and no longer in the worker's own prefetch."""
 
-MakeExecutor = Callable[[QueueConsumer], Executor]
-
 
 def open_consumers(worker: Worker, run: WorkerRun) -> list[QueueConsumer]:
     """Open one consumer for each queue of ``worker``, on the event loop of ``run``. Nothing is received yet."""
-    make_executor = _transaction_executors(worker, run) if worker.store is None else _lease_executors(worker, run)
+    store, quarantine, turns = worker.store, Quarantine(run.loop), SuspectTurns()  # suspects are apart in all queues
+    if store is not None:  # before the first consumer is opened: `WorkerRun` closes what is here
+        run.batchers = store.runtime.open_batchers(run.fail)
+
+    def make_executor(consumer: QueueConsumer) -> Executor:
+        routes = worker.routes_of(consumer.queue)
+        if store is None:
+            return TransactionExecutor(consumer, [worker.transaction_runners[r] for r in routes], turns, run.fail)
+        assert run.batchers is not None
+        return LeaseExecutor(consumer, routes, store, run.batchers, quarantine, worker.broker.apublish, run.fail)
+
     return [_open_consumer(worker, queue, make_executor, run) for queue in worker.queues]
 
 
-def _lease_executors(worker: Worker, run: WorkerRun) -> MakeExecutor:
-    """Executors under leases share a quarantine: a suspect runs alone in the whole worker."""
-    store, quarantine = worker.store, Quarantine(run.loop)
-    assert store is not None
-    # Set before the first consumer is opened: `WorkerRun` closes what is here.
-    batchers = run.batchers = store.runtime.open_batchers(run.fail)
-    return lambda consumer: LeaseExecutor(
-        consumer, worker.routes_of(consumer.queue), store, batchers, quarantine, worker.broker.apublish, run.fail
-    )
-
-
-def _transaction_executors(worker: Worker, run: WorkerRun) -> MakeExecutor:
-    """Executors in transactions share the turns of their suspects: of all these, one runs at a time."""
-    turns = SuspectTurns()
-    return lambda consumer: TransactionExecutor(
-        consumer, [worker.transaction_runners[route] for route in worker.routes_of(consumer.queue)], turns, run.fail
-    )
-
-
-def _open_consumer(worker: Worker, queue: str, make_executor: MakeExecutor, run: WorkerRun) -> QueueConsumer:
-    capabilities = worker.broker.capabilities
+def _open_consumer(
+    worker: Worker, queue: str, make_executor: Callable[[QueueConsumer], Executor], run: WorkerRun
+) -> QueueConsumer:
     concurrency = sum(route.concurrency * (MAX_BATCH if route.batch else 1) for route in worker.routes_of(queue))
     prefetch = worker.prefetch or min(MAX_PREFETCH, 2 * concurrency)
     return QueueConsumer(
@@ -57,9 +47,7 @@ def _open_consumer(worker: Worker, queue: str, make_executor: MakeExecutor, run:
         worker.reader(queue),
         make_executor,
         prefetch=prefetch,
-        max_receive=capabilities.batch,
-        ack_window_s=capabilities.ack_window if capabilities.extends else None,
-        broker_counts=capabilities.counts_attempts,
+        capabilities=worker.broker.capabilities,
         unknown=worker.unknown,
         fail=run.fail,
         events=worker.events,

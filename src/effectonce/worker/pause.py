@@ -51,12 +51,9 @@ async def wait_until_up(what: str, work: Callable[[], Coroutine[Any, Any, Any]])
     while True:
         try:
             await work()
-            backoff.record_success()
-            return
-        except (BrokerUnavailable, StoreUnavailable) as error:
-            failure: BaseException = error
-        except asyncio.CancelledError as error:
-            if is_being_cancelled():
+            return backoff.record_success()
+        except (BrokerUnavailable, StoreUnavailable, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():  # else the driver's own work was
                 raise
-            failure = error  # the driver has cancelled its own work
-        await asyncio.sleep(backoff.record_failure(failure))
+            pause = backoff.record_failure(error)
+        await asyncio.sleep(pause)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
-from effectonce.contracts import Consumer, Delivery, HandlerTracer
+from effectonce.contracts import BrokerCapabilities, Consumer, Delivery, HandlerTracer
 from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
 from effectonce.core.retry import Retry
@@ -76,15 +76,12 @@ class QueueConsumer:
         make_executor: Callable[[QueueConsumer], Executor],
         *,
         prefetch: int,
-        max_receive: int,
-        ack_window_s: float | None,
-        broker_counts: bool,
+        capabilities: BrokerCapabilities,
         unknown: Unknown,
         fail: ReportFailure,
         events: Events,
         tracer: HandlerTracer | None,
     ) -> None:
-        """``ack_window_s``: how long a delivery stays ours, where that can be extended."""
         self.queue = queue
         self.stopping = False
         self.in_flight: dict[Job, None] = {}  # in the order of their receipt
@@ -94,13 +91,14 @@ class QueueConsumer:
         self.tracer = tracer
         self.backoff = Backoff(f"queue {queue}")
         self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
-        self.counts = AttemptCounts(broker_counts=broker_counts)
+        self.counts = AttemptCounts(broker_counts=capabilities.counts_attempts)
         self._consumer = consumer
         self._reader = reader
         self._prefetch = prefetch
-        self._max_receive = max_receive
-        self._ack_window_s = ack_window_s
-        self._broker_counts = broker_counts
+        self._max_receive = capabilities.batch
+        #: How long a delivery stays ours, where that can be extended.
+        self._ack_window_s = capabilities.ack_window if capabilities.extends else None
+        self._broker_counts = capabilities.counts_attempts
         self._unknown = unknown
         self._fail = fail
         self._loop = asyncio.get_running_loop()

@@ -129,13 +129,12 @@ class Settler:
 
     async def _send_dead(self) -> None:
         for _ in range(len(self._dead)):
-            delivery, cause = self._dead[0]
+            dead = self._dead.pop(0)
             try:
-                await self._move(delivery, cause)
+                await self._move(*dead)
             except BaseException:
-                self._dead.append(self._dead.pop(0))  # one that cannot be moved does not hold up the others
+                self._dead.append(dead)  # one that cannot be moved does not hold up the others
                 raise
-            del self._dead[0]
 
     async def _move(self, delivery: Delivery, cause: Cause) -> None:
         """Move one message to the dead letters.

@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
 from effectonce.contracts import BrokerCapabilities
 from effectonce.errors import ConfigurationError
-from effectonce.inbox.inbox import Inbox
-from effectonce.store import Store
 from effectonce.values.durations import readable
 
-from .recovery_loop import Recoverable, Resumable
 from .routes import HandlerRoute
-
-
-def check_worker_options(
-    store: Store | None,
-    inbox: Inbox | None,
-    connect: Callable[[], Any] | None,
-    unknown: str,
-    prefetch: int | None,
-    recover: Sequence[object],
-) -> None:
-    """Raise `ConfigurationError` for options of a `Worker` that contradict each other, or that it does not know."""
-    if (store is None) == (inbox is None):
-        raise ConfigurationError(
-            "a Worker needs either store=, which remembers what was done (eo.connect('redis://…')), or inbox= and "
-            "connect=, where the effects are in a database of yours"
-        )
-    if (inbox is None) != (connect is None):
-        raise ConfigurationError("inbox= and connect= go together: connect= gives the connection of one message")
-    if unknown not in ("dead", "delete", "retry", "fail"):
-        raise ConfigurationError(f"unknown={unknown!r} is none of 'dead', 'delete', 'retry' and 'fail'")
-    if prefetch is not None and not 0 < prefetch <= 100_000:
-        raise ConfigurationError(f"prefetch={prefetch!r} is not a number of messages; give 1 to 100000")
-    if not all(isinstance(tool, Recoverable | Resumable) for tool in recover):
-        raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
 
 
 def fit_lease(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:

@@ -28,7 +28,7 @@ from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, Resumable
 from .redrive_records import InboxRedrive, RedriveRecords, StoreRedrive
 from .routes import HandlerOptions, HandlerRoute, make_route
-from .startup_checks import check_spans, check_worker_options, fit_lease
+from .startup_checks import check_spans, fit_lease
 from .transaction_runner import TransactionRunner
 from .worker_run import Companion, WorkerRun
 
@@ -77,7 +77,19 @@ class Worker:
         recover_every: Duration = "30s",
         listen: str | None = None,
     ) -> None:
-        check_worker_options(store, inbox, connect, unknown, prefetch, recover)
+        if (store is None) == (inbox is None):
+            raise ConfigurationError(
+                "a Worker needs either store=, which remembers what was done (eo.connect('redis://…')), or inbox= and "
+                "connect=, where the effects are in a database of yours"
+            )
+        if (inbox is None) != (connect is None):
+            raise ConfigurationError("inbox= and connect= go together: connect= gives the connection of one message")
+        if unknown not in ("dead", "delete", "retry", "fail"):
+            raise ConfigurationError(f"unknown={unknown!r} is none of 'dead', 'delete', 'retry' and 'fail'")
+        if prefetch is not None and not 0 < prefetch <= 100_000:
+            raise ConfigurationError(f"prefetch={prefetch!r} is not a number of messages; give 1 to 100000")
+        if not all(isinstance(tool, Recoverable | Resumable) for tool in recover):
+            raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
         self.broker = broker
         self.store = store
         self.inbox = inbox
@@ -141,6 +153,7 @@ class Worker:
         in the transaction: up to 50 messages then share one. If one of them fails they are redone one by one. Its
         scope ends with the inbox's instead of the worker's name.
         """
+        default_retention = DEFAULT_RETENTION if self.inbox is None else self.inbox.retention_us / 1e6
         options = HandlerOptions(
             key=key,
             scope=scope,
@@ -150,7 +163,7 @@ class Worker:
             batch=batch,
             to=to,
             lease=lease,
-            retention=self._retention if retention is None else retention,
+            retention=default_retention if retention is None else retention,
             max_run=max_run,
             on_error=on_error,
             on_lapse=on_lapse,
@@ -296,10 +309,6 @@ class Worker:
     def redrive_records(self) -> RedriveRecords:
         """Make what reads and changes the records of a message that is redriven."""
         return InboxRedrive(self.transaction_runners) if self.store is None else StoreRedrive(self.store)
-
-    @property
-    def _retention(self) -> Duration:
-        return DEFAULT_RETENTION if self.inbox is None else self.inbox.retention_us / 1e6
 
     def __repr__(self) -> str:
         return f"<worker {self.name} on {self.broker!r}>"

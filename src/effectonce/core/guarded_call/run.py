@@ -50,17 +50,11 @@ class Policy(Struct, frozen=True, kw_only=True):
 class RunRuntime(Protocol):
     """What a `Run` uses of the process it runs in; see `StoreRuntime` and `StorelessRuntime`."""
 
-    @property
-    def monotonic(self) -> Callable[[], float]:
-        """The clock of its lease, in seconds."""
-        ...
+    hooks: tuple[Hook, ...]
+    #: The clock of its lease, in seconds.
+    monotonic: Callable[[], float]
 
-    @property
-    def hooks(self) -> tuple[Hook, ...]: ...
-
-    def emit(
-        self, kind: Any, scope: str, key: str, attempt: int, token: int, seconds: float, detail: str, /
-    ) -> None: ...
+    def emit(self, kind: Any, scope: str, key: str, attempt: int, token: int, seconds: float, why: str, /) -> None: ...
 
 
 class Run(Struct, eq=False, gc=False):
