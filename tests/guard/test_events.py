@@ -61,7 +61,7 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
 
     told = make(())
     if isinstance(told, Events):
-        monkeypatch.setattr(events, "_adding", lock)
+        monkeypatch.setattr(events, "_hooks_lock", lock)
     else:
         told._opening = lock
     told.hooks = Read()
@@ -79,7 +79,7 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
 )
 def test_a_fork_while_a_hook_is_added_does_not_hang_the_child(make: Any) -> None:
     told = make()
-    with events._adding:
+    with events._hooks_lock:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not the test runner's

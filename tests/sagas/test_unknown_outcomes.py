@@ -194,7 +194,7 @@ async def test_it_is_written_down_before_the_next_attempt_is_waited_for(store: e
     shop.after["charge"] = raising(TimeoutError(), 1)
     running = asyncio.create_task(saga.arun("o-1", ORDER))
     part = saga_flow.StepProgress()
-    while not part.guessed:
+    while not part.outcome_inferred:
         await asyncio.sleep(0.001)
         record = store.get(saga.scope, "o-1")
         part = saga.log(record).entries[1].do if record is not None else part

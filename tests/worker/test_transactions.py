@@ -16,6 +16,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Delivery
+from effectonce.core.guarded_call.run import StoreRun
 from effectonce.worker.handler_pool import HandlerPool
 
 from .bench import Bench, give_back_in_disorder, paid, serving, until
@@ -102,6 +103,25 @@ def inserting_async(database: Database, worker: eo.Worker, **options: Any) -> li
             raise ValueError("after its effect")
 
     return failing
+
+
+async def test_the_run_of_a_handler_has_no_lease_and_no_store(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    runs: list[eo.Run] = []
+
+    @worker.handler("orders")
+    def handle(connection: sqlite3.Connection, message: eo.Message[Any]) -> None:
+        run = eo.current()
+        run.emit("claimed")  # to nobody: the worker emits the events of its transactions itself
+        runs.append(run)
+
+    async with serving(worker):
+        await sqlite.bench.send("orders", paid(1))
+        await until(lambda: bool(runs))
+    (run,) = runs
+    assert not isinstance(run, StoreRun)
+    assert (run.attempt, run.lease_lost, run.replayed, run.min_retention) == (1, False, False, 0)
+    assert run.provider_key("stripe")
 
 
 @pytest.mark.parametrize("batch", [False, True])

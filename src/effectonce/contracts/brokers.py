@@ -9,7 +9,10 @@ from msgspec import Struct, field
 
 
 class Packet(Struct, frozen=True, kw_only=True, gc=False):
-    """A message as it travels: a body that no broker reads, and headers."""
+    """A message as it travels: a body that no broker reads, and headers.
+
+    The cycle collector tracks neither packets nor deliveries: no field, nor a ``handle``, may lead back to its own.
+    """
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -49,12 +49,12 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
     if kind == "exhausted":
         return AttemptsExhausted(
             f"{about} used all of its attempts; fix the cause, then let it run again (store.forget resets them)",
-            "attempts-exhausted",
+            error="attempts-exhausted",
         )
-    return _failure(decode_error(stored), permanent, about)
+    return _rebuild_failure(decode_error(stored), permanent, about)
 
 
-def _failure(error: StoredError, permanent: Errors, about: str) -> BaseException:
+def _rebuild_failure(error: StoredError, permanent: Errors, about: str) -> BaseException:
     for kind in permanent:
         if f"{kind.__module__}:{kind.__qualname__}" == error.type and isinstance(error.args, list):
             try:
@@ -65,5 +65,5 @@ def _failure(error: StoredError, permanent: Errors, about: str) -> BaseException
                 pass
             break
     if error.code == "abandoned":
-        return PermanentFailure(f"{about} was in doubt, and an operator abandoned it", error.code)
-    return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error.type)
+        return PermanentFailure(f"{about} was in doubt, and an operator abandoned it", error=error.code)
+    return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error=error.type)

@@ -1,7 +1,7 @@
 """What to answer the broker after an error: ack, redeliver after a while, or reject.
 
 `guard.dispatch` and the integrations of task frameworks decide here, so that an error means the same in all of them. A
-worker knows more of its messages, and decides in `HandlerRoute.next_step` and its executors:
+worker knows more of its messages, and decides in `HandlerRoute.decide_failure` and its executors:
 
     ResultNotStored                                    ack: it is done, only its result was not kept
     Retryable, LeaseLost                               redeliver: nothing ran, or its outcome is not known yet

@@ -99,7 +99,7 @@ def make_app(sources: Sources, access: Access) -> Starlette:
         routes=[
             Mount("/static", StaticFiles(directory=DASHBOARD_FOLDER / "static"), name="static"),
             Route("/login", _login_endpoint(dashboard), methods=["GET", "POST"]),
-            Route("/logout", _action_endpoint(dashboard, _log_out, viewers_too=True), methods=["POST"]),
+            Route("/logout", _action_endpoint(dashboard, _log_out, viewers_too=True, storeless=True), methods=["POST"]),
             *(Route(path, _page_endpoint(dashboard, view), methods=["GET"]) for path, view in PAGES.items()),
             *(Route(path, _action_endpoint(dashboard, view), methods=["POST"]) for path, view in ACTIONS.items()),
         ],
@@ -136,8 +136,12 @@ def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
     return endpoint
 
 
-def _action_endpoint(dashboard: Dashboard, view: View, *, viewers_too: bool = False) -> RouteEndpoint:
-    """Answer 401 without a session, 403 without the form's CSRF token and for a viewer, unless ``viewers_too``."""
+def _action_endpoint(
+    dashboard: Dashboard, view: View, *, viewers_too: bool = False, storeless: bool = False
+) -> RouteEndpoint:
+    """Answer 401 without a session, 403 without the form's CSRF token and for a viewer, unless ``viewers_too``.
+
+    ``storeless``: the action asks no store, so it needs no place in the view pool."""
 
     async def endpoint(request: Request) -> Response:
         session = _session_of(dashboard, request)
@@ -150,7 +154,7 @@ def _action_endpoint(dashboard: Dashboard, view: View, *, viewers_too: bool = Fa
         if not (viewers_too or session.can_act):
             raise HTTPException(403, "Only an operator may do that.")
         context = RequestContext(dashboard, session, request, form)
-        return await _run_view(view, context, is_action=True, storeless=viewers_too)
+        return await _run_view(view, context, is_action=True, storeless=storeless)
 
     return endpoint
 

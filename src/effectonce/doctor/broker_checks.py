@@ -36,7 +36,7 @@ def examine_worker(findings: Findings, worker: Worker, limits: Limits) -> None:
                 fit_lease(route, capabilities)
                 check_spans(route, capabilities, worker.redrive_within_s)
             with findings.catch(about):
-                if (runner := worker.transaction_runner(route)) is not None:
+                if (runner := worker.transaction_runners.get(route)) is not None:
                     asyncio.run(runner.check())
         for queue in worker.queues:
             retention = min(route.policy.retention_us for route in worker.routes if route.queue == queue) / 1e6

@@ -14,14 +14,14 @@ from effectonce.contracts import ConnectionLost
 from effectonce.errors import PayloadMismatch, TransactionConflict, show
 from effectonce.guard.once import Outcome
 from effectonce.message import Message
-from effectonce.sessions import DriverAdapter
+from effectonce.sessions import BaseDriverSession
 
 from .table import ExistingRow, InboxKey, InboxTable
 
 T = TypeVar("T")
 
 
-async def record(table: InboxTable, session: DriverAdapter, key: InboxKey) -> bool:
+async def record(table: InboxTable, session: BaseDriverSession, key: InboxKey) -> bool:
     """Insert the row of ``key``. Returns whether it is new. Raises `PayloadMismatch` if the row that exists was written
     for another payload."""
     require_transaction_still(session)
@@ -37,7 +37,7 @@ async def record(table: InboxTable, session: DriverAdapter, key: InboxKey) -> bo
     return False
 
 
-async def record_many(table: InboxTable, session: DriverAdapter, keys: Sequence[InboxKey]) -> list[bool]:
+async def record_many(table: InboxTable, session: BaseDriverSession, keys: Sequence[InboxKey]) -> list[bool]:
     """Insert the rows of ``keys`` in one statement. Returns for each whether it is new; of equal keys only the first.
 
     Raises `PayloadMismatch`, and records none of them, if a row exists that was written for another payload.
@@ -72,7 +72,7 @@ async def record_many(table: InboxTable, session: DriverAdapter, keys: Sequence[
 
 async def _insert_or_undo(
     table: InboxTable,
-    session: DriverAdapter,
+    session: BaseDriverSession,
     *,
     insert: Callable[[], Awaitable[T]],
     inserted_keys: Callable[[T], list[InboxKey]],
@@ -101,7 +101,7 @@ async def _insert_or_undo(
     return inserted
 
 
-async def undo(session: DriverAdapter, savepoint: Any, error: BaseException) -> None:
+async def undo(session: BaseDriverSession, savepoint: Any, error: BaseException) -> None:
     """Roll back to ``savepoint`` because of ``error``, which the caller raises afterwards.
 
     Raises `TransactionConflict` if the database has ended the whole transaction: then more is undone than this call.
@@ -128,7 +128,7 @@ def refuse_mismatch(key: InboxKey, existing: ExistingRow) -> None:
         )
 
 
-def require_transaction_still(session: DriverAdapter) -> None:
+def require_transaction_still(session: BaseDriverSession) -> None:
     """Check again on an async connection: the answer may be awaited after the transaction has ended."""
     if session.is_async:
         session.require_transaction()

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import CLOCK_EXPRESSIONS, inbox_statements, quote_name
 from effectonce.contracts import Dialect, DriverSession
+from effectonce.core.sql_files import CLOCK_EXPRESSIONS, inbox_statements, quote_name
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
 from effectonce.values.fingerprint import FINGERPRINT_SIZE, first_fingerprint, split_fingerprints
 from effectonce.values.identity import digest

@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
+from effectonce.core.backoff import Backoff
 from effectonce.errors import StoreUnavailable
 from effectonce.outbox.notifications import subscribe
-from effectonce.values.backoff import Backoff
 
 from .pump import RelayPump
 from .settings import RelaySettings, RelaySignals

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from effectonce.core.codec import Unstorable
 from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.begin import begin
-from effectonce.core.guarded_call.run import Run, current_run
+from effectonce.core.guarded_call.run import StoreRun, current_run
 from effectonce.core.interrupts import is_own_exit
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
@@ -48,7 +48,7 @@ UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 
 
 async def run_saga(
-    saga: Saga[Any], run: Run, client: StoreClient, compensate: bool = False, claimed_at: int | None = None
+    saga: Saga[Any], run: StoreRun, client: StoreClient, compensate: bool = False, claimed_at: int | None = None
 ) -> Done:
     """Claim a saga, run it from where its log stands to its end, and return the results of its steps. With
     ``compensate``, undo what is done. ``claimed_at``: see `ClaimedSaga`."""
@@ -80,7 +80,7 @@ async def run_saga(
             runner.orphan.keep_leased(run)
 
 
-async def record_saga(saga: Saga[Any], run: Run, client: StoreClient) -> None:
+async def record_saga(saga: Saga[Any], run: StoreRun, client: StoreClient) -> None:
     """Record a saga and leave it to `Saga.resume`. Changes nothing if it is recorded already."""
     try:
         await begin(run, client)
@@ -245,40 +245,38 @@ class SagaRunner:
                 else:  # it still runs, and no other process may run beside it
                     self.orphan = call
                 raise
-            if call.error is None or await self._is_final(entry, progress, function, call.error):
+            if call.error is None or await self._pause_or_fail(entry, progress, function, call.error) == "failed":
                 return call
 
-    async def _is_final(
+    async def _pause_or_fail(
         self, entry: LoggedStep, progress: StepProgress, function: StepFunction, error: BaseException
-    ) -> bool:
-        """Decide after ``error``. Returns True if the step has failed, and False, after a pause, if it is tried again.
-        Raises if its outcome is unknown."""
+    ) -> Literal["retry", "failed"]:
+        """Decide after ``error``: pause, if the step is to be tried again. Raises if the saga cannot continue here,
+        since the outcome of the step is unknown."""
         claimed = self._claimed
         if not isinstance(error, Exception):
             _mark_interrupted(progress, error)
             await claimed.release_after_error(type(error).__name__)
             raise error
         if isinstance(error, _DOUBT_ERRORS):
-            claimed.end_step(progress, "running", describe_error(error))
+            claimed.end_unknown(progress, error)
             await claimed.doubt(entry, progress.error)
         unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)
+        was_inferred = progress.outcome_inferred
         if unknown:
-            progress.unknown_since = progress.unknown_since or progress.began
-        was_guessed = progress.guessed
-        progress.guessed = was_guessed or (unknown and not isinstance(error, EffectOnceError))
+            progress.mark_unknown(inferred=not isinstance(error, EffectOnceError))
         delay = function.retry.delay_after(error, progress.attempts)
         if delay is not None and not self._exceeds_limit(entry, progress, unknown):
-            if progress.guessed and not was_guessed:  # if this process dies now, the next runner must know it
-                progress.state = "running"
+            if progress.outcome_inferred and not was_inferred:  # if this process dies now, the next runner must know it
                 await claimed.commit()
-            await self._pause(delay, progress)
-            return False
+            await self._pause(delay)
+            return "retry"
         if unknown:
             await self._leave_unknown(entry, progress, error)
         if progress is entry.do and not _proves_not_done(error, progress, function):
-            claimed.end_step(progress, "running", describe_error(error))
+            claimed.end_unknown(progress, error)
             await claimed.doubt(entry, f"{progress.error}; and an attempt before that may have happened")
-        return True
+        return "failed"
 
     def _exceeds_limit(self, entry: LoggedStep, progress: StepProgress, unknown: bool) -> bool:
         """Whether an operator must decide now, whatever ``retry`` allows (F50: a compensation that fails forever): if
@@ -292,7 +290,7 @@ class SagaRunner:
         """Release the saga with the outcome of ``entry`` unknown: `resume` tries it again under the same key, until
         the limit, which puts it in doubt."""
         claimed = self._claimed
-        claimed.end_step(progress, "running", describe_error(error))
+        claimed.end_unknown(progress, error)
         if self._exceeds_limit(entry, progress, True):
             limit = span_text(UNKNOWN_OUTCOME_LIMIT_US)
             await claimed.doubt(entry, f"for {limit} it was not known whether it happened: {progress.error}")
@@ -303,12 +301,10 @@ class SagaRunner:
             f"{claimed}: whether {entry.name} happened is unknown: {progress.error}; resume will continue it"
         ) from error
 
-    async def _pause(self, seconds: float, progress: StepProgress) -> None:
+    async def _pause(self, seconds: float) -> None:
         try:
             await self._claimed.client.signal().wait(seconds)
         except BaseException as error:
-            if progress.unknown_since:
-                progress.state = "running"
             await self._claimed.release_after_error(type(error).__name__)
             raise
 
@@ -345,8 +341,7 @@ class SagaRunner:
             return  # nothing is left, or an operator decides first
         entry, progress, function = next_call
         if interrupted and progress is not entry.do:  # a step is marked by `ClaimedSaga`
-            progress.state = "running"
-            progress.crashes += 1
+            progress.mark_died()
         if progress.crashes >= function.retry.max_crashes:
             reason = f"{progress.crashes} processes died in it"
             if progress.error:
@@ -365,9 +360,7 @@ class SagaRunner:
 
 def _mark_interrupted(progress: StepProgress, error: BaseException) -> None:
     """Record that a call ended without an outcome. If it ended itself it may do so again (F20), and that is counted."""
-    progress.state = "running"
-    progress.unknown_since = progress.unknown_since or progress.began
-    progress.guessed = True
+    progress.mark_unknown(inferred=True)
     if is_own_exit(error):
         progress.crashes += 1
         progress.error = describe_error(error)
@@ -382,7 +375,7 @@ def _proves_not_done(error: Exception, progress: StepProgress, function: StepFun
     """
     if is_ambiguous(error, progress.unknown_since > 0):
         return False
-    if not progress.guessed or function.retry.refuses(error) or isinstance(error, PermanentFailure):
+    if not progress.outcome_inferred or function.retry.refuses(error) or isinstance(error, PermanentFailure):
         return True
     causes = (error, error.__cause__)
     return any(cause is not None and classify(_ANY_PROVIDER, cause, True).kind == "failure" for cause in causes)

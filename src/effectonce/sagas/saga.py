@@ -29,7 +29,7 @@ from msgspec import Raw
 from effectonce.core.claim_notes import read_listed_note, seal_note
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import begin, prepare_run
-from effectonce.core.guarded_call.run import Policy, Run
+from effectonce.core.guarded_call.run import Policy, StoreRun
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
@@ -203,7 +203,7 @@ class Saga(Generic[In]):
             raise SyncAsyncMismatch(f"saga {self.name} has steps that are async: use arun, aresume and acompensate")
         refuse_in_event_loop(f"saga {self.name} would block the running event loop: use arun, aresume or acompensate")
 
-    def _prepare_new(self, id: Key, input: In) -> Run:
+    def _prepare_new(self, id: Key, input: In) -> StoreRun:
         """Make the run of a saga that may be new. Raises `ConfigurationError` if its input cannot be stored."""
         if not self.steps:
             raise ConfigurationError(f"saga {self.name} has no steps; define some with @saga.step()")
@@ -221,7 +221,7 @@ class Saga(Generic[In]):
         run.note = seal_note(run, encode_log(log))
         return run
 
-    def prepare_run(self, id: str, input_fingerprints: bytes = b"") -> Run:
+    def prepare_run(self, id: str, input_fingerprints: bytes = b"") -> StoreRun:
         """Make a run of the saga ``id``, which is not claimed yet. Raises `ConfigurationError` on a store without
         notes."""
         runtime = self.store.runtime
@@ -319,7 +319,7 @@ class Saga(Generic[In]):
         self.fit(log)
         apply_decision(log, self.steps, outcome, result)
 
-    async def _write_decision(self, run: Run, outcome: SagaDecision, result: Any) -> None:
+    async def _write_decision(self, run: StoreRun, outcome: SagaDecision, result: Any) -> None:
         """Claim the saga and commit the decision to its log. Until then the log says "in doubt", so that a runner that
         claims it first puts it back."""
         client = run.runtime.sync_client()

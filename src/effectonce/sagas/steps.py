@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, overload
 from msgspec import Struct
 
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.run import Run, current_run
+from effectonce.core.guarded_call.run import Run, StoreRun, current_run
 from effectonce.core.retry import Retry
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored, show
@@ -210,7 +210,7 @@ class StepCall(Struct, eq=False):
             await self.wait(_CANCEL_TIMEOUT_S)
         return self.pending is None or self.pending.done()
 
-    def keep_leased(self, saga: Run) -> None:
+    def keep_leased(self, saga: StoreRun) -> None:
         """Keep the saga's lease until the call has ended, so that no other process runs beside it."""
         leased = saga.runtime.leased_runs
         leased.add(saga)

@@ -1,4 +1,4 @@
-"""The adapter for asyncpg: for a connection, or for the proxy of one that its pool gives out."""
+"""The session of asyncpg: for a connection, or for the proxy of one that its pool gives out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from asyncpg import InterfaceError, Record  # type: ignore[import-untyped, unused-ignore]
 
-from .driver_adapter import DriverAdapter, NamedRows, closed_connection_error, no_transaction_error
+from .base_session import BaseDriverSession, NamedRows, closed_connection_error, no_transaction_error
 
 
-class AsyncpgSession(DriverAdapter):
+class AsyncpgSession(BaseDriverSession):
     """One statement is one `fetch`; transactions that effectonce begins are asyncpg's own objects."""
 
     __slots__ = ("_transaction",)

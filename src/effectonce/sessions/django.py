@@ -1,4 +1,4 @@
-"""The adapter for Django: for ``django.db.connection`` inside ``transaction.atomic()``."""
+"""The session of Django: for ``django.db.connection`` inside ``transaction.atomic()``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
 
 from effectonce.errors import ConfigurationError
 
-from .driver_adapter import (
-    DriverAdapter,
+from .base_session import (
+    BaseDriverSession,
     NamedRows,
     closed_connection_error,
     known_dialect,
@@ -19,7 +19,7 @@ from .driver_adapter import (
 )
 
 
-class DjangoSession(DriverAdapter):
+class DjangoSession(BaseDriverSession):
     """Savepoints and transactions are Django's own `atomic`: its hooks and its flag for broken blocks depend on it."""
 
     __slots__ = ("_atomic", "_driver_connection", "dialect")

@@ -1,4 +1,4 @@
-"""The adapters for psycopg 3: for its `Connection` and its `AsyncConnection`."""
+"""The sessions of psycopg 3: for its `Connection` and its `AsyncConnection`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from psycopg.rows import tuple_row
 
 from effectonce.values.awaitables import maybe_await
 
-from .driver_adapter import DriverAdapter, NamedRows, closed_connection_error, no_transaction_error
+from .base_session import BaseDriverSession, NamedRows, closed_connection_error, no_transaction_error
 
 _IDLE = TransactionStatus.IDLE
 _INERROR = TransactionStatus.INERROR
 _HOW_TO_BEGIN = "`with conn.transaction():`, or connect with autocommit=False"
 
 
-class PsycopgSession(DriverAdapter):
+class PsycopgSession(BaseDriverSession):
     """A connection of psycopg.
 
     Statements run on raw cursors, which take ``$1`` as it is and return tuples, whatever factories the connection was

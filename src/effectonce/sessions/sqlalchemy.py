@@ -1,4 +1,4 @@
-"""The adapters for SQLAlchemy 2: for `Session` and `Connection`, and their async forms.
+"""The sessions of SQLAlchemy 2: for `Session` and `Connection`, and their async forms.
 
 All functions are written for the sync objects; an async object calls them through its ``run_sync``. Their argument
 ``target`` is a session or a connection. Statements go to the driver unchanged (``exec_driver_sql``), on the connection
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from effectonce.errors import ConfigurationError
 
-from .driver_adapter import (
-    DriverAdapter,
+from .base_session import (
+    BaseDriverSession,
     NamedRows,
     closed_connection_error,
     foreign_transaction,
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _HOW_TO_BEGIN = "an engine without isolation_level='AUTOCOMMIT'"
 
 
-class SQLAlchemySession(DriverAdapter):
+class SQLAlchemySession(BaseDriverSession):
     """A `Session`, a `scoped_session` or a `Connection` of SQLAlchemy."""
 
     __slots__ = ("_sqlalchemy_dialect", "dialect")

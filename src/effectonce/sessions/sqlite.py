@@ -1,4 +1,4 @@
-"""The adapters for `sqlite3` of the standard library, and for `aiosqlite`, which runs it on a thread.
+"""The sessions of `sqlite3` of the standard library, and for `aiosqlite`, which runs it on a thread.
 
 All functions are written for the sync connection; `_run` calls them on the thread that may use that connection.
 """
@@ -9,14 +9,14 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from .driver_adapter import DriverAdapter, NamedRows, closed_connection_error, no_transaction_error, render
+from .base_session import BaseDriverSession, NamedRows, closed_connection_error, no_transaction_error, render
 
 T = TypeVar("T")
 
 _HOW_TO_BEGIN = "conn.execute('BEGIN IMMEDIATE'), or connect without isolation_level=None and autocommit=True"
 
 
-class SQLiteSession(DriverAdapter):
+class SQLiteSession(BaseDriverSession):
     """A connection of the standard library."""
 
     __slots__ = ()

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from effectonce.contracts import Delivery
 from effectonce.core.codec import STORED_NONE
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import Run, StoreRun
 from effectonce.message import Message
 from effectonce.record import Answer
 
@@ -19,7 +19,10 @@ USED_ATTEMPTS_HEADER: Final = "eo-used-attempts"
 
 
 class Job(Struct, eq=False, gc=False):
-    """One delivery that can be handled, from its receipt to its settlement."""
+    """One delivery that can be handled, from its receipt to its settlement.
+
+    The cycle collector does not track jobs: no field may lead back to its job.
+    """
 
     delivery: Delivery
     route: HandlerRoute
@@ -28,7 +31,8 @@ class Job(Struct, eq=False, gc=False):
     fingerprints: bytes
     lane: str  # only one job of a lane runs at a time: the ordering key, or its own key, which its duplicates share
     attempts_before_redrive: int = 0  # that the store had counted when it was redriven
-    run: Run | None = None
+    run: StoreRun | None = None  # with `store=`: its claim
+    transaction_run: Run | None = None  # with `inbox=`: what `current()` returns in its handler
     redriven: bool = False
     bypassing: bool = False  # redriven, and effects outside are to be skipped
     redelivered: bool = False  # it has been delivered before, or may have been

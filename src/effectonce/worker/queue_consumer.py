@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
-from effectonce.contracts import Consumer, Delivery, HandlerTracer
+from effectonce.contracts import BrokerCapabilities, Consumer, Delivery, HandlerTracer
+from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
-from effectonce.values.backoff import Backoff
 
 from .attempt_counts import AttemptCounts
 from .background_tasks import ReportFailure
@@ -67,40 +67,38 @@ class Executor(Protocol):
 class QueueConsumer:
     """Receives the messages of one queue, and has each settled as its executor decides. Runs on one event loop."""
 
-    executor: Executor  # set once, by the worker: the two know each other
-
     def __init__(
         self,
         queue: str,
         worker: str,
         consumer: Consumer,
         reader: MessageReader,
+        make_executor: Callable[[QueueConsumer], Executor],
         *,
         prefetch: int,
-        batch: int,
-        window: float | None,
-        broker_counts: bool,
+        capabilities: BrokerCapabilities,
         unknown: Unknown,
         fail: ReportFailure,
-        events: Events | None = None,
-        tracer: HandlerTracer | None = None,
+        events: Events,
+        tracer: HandlerTracer | None,
     ) -> None:
         self.queue = queue
         self.stopping = False
         self.in_flight: dict[Job, None] = {}  # in the order of their receipt
         self.finishing: set[Job] = set()  # jobs in flight that have run; others are received in their place
         self.received = 0  # deliveries, ever
-        self.events = Events() if events is None else events
+        self.events = events
         self.tracer = tracer
         self.backoff = Backoff(f"queue {queue}")
         self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
-        self.counts = AttemptCounts(broker_counts=broker_counts)
+        self.counts = AttemptCounts(broker_counts=capabilities.counts_attempts)
         self._consumer = consumer
         self._reader = reader
         self._prefetch = prefetch
-        self._batch = batch
-        self._ack_window_s = window  # how long a delivery stays ours, where that can be extended
-        self._broker_counts = broker_counts
+        self._max_receive = capabilities.batch
+        #: How long a delivery stays ours, where that can be extended.
+        self._ack_window_s = capabilities.ack_window if capabilities.extends else None
+        self._broker_counts = capabilities.counts_attempts
         self._unknown = unknown
         self._fail = fail
         self._loop = asyncio.get_running_loop()
@@ -109,6 +107,7 @@ class QueueConsumer:
         self._room = asyncio.Event()
         self._receiving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self.executor = make_executor(self)  # at last: the two know each other
 
     def start(self) -> None:
         """Begin to consume."""
@@ -130,7 +129,7 @@ class QueueConsumer:
     # -- receive, decode, order
 
     async def _receive(self) -> None:
-        worthwhile = max(1, min(self._batch, self._prefetch // 4))
+        worthwhile = max(1, min(self._max_receive, self._prefetch // 4))
         while not self.stopping:
             room = self._prefetch - len(self.in_flight) + len(self.finishing)
             if room < worthwhile:
@@ -140,7 +139,7 @@ class QueueConsumer:
                 continue
             self.settler.fetching = True
             try:
-                deliveries = await self._consumer.receive(min(room, self._batch), RECEIVE_WAIT_S)
+                deliveries = await self._consumer.receive(min(room, self._max_receive), RECEIVE_WAIT_S)
             except BrokerUnavailable as error:
                 await asyncio.sleep(self.backoff.record_failure(error))
                 continue

@@ -196,8 +196,8 @@ class Recorder:
         try:
             record = await asyncio.to_thread(self._store.get, job.route.policy.scope, job.key)
             cause.first = record.created_at / 1e6 if record is not None else 0.0
-        except EffectOnceError:
-            pass  # the rest is worth having without it
+        except EffectOnceError as error:  # the rest is worth having without it
+            log.debug("the time of the first attempt of a dead letter is not known: %s", error)
         self._consumer.dead_letter(job, cause)
 
     async def stop(self) -> None:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 from effectonce.contracts import ConnectionLost
-from effectonce.core.events import Events
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.store_runtime import StoreRuntime
+from effectonce.core.storeless_runtime import StorelessRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
 from effectonce.record import Answer
 
@@ -54,7 +53,7 @@ class TransactionExecutor:
         self._pool_of: dict[HandlerRoute, HandlerPool[WorkUnit]] = {
             runner.route: HandlerPool(
                 runner.route,
-                runner.run,
+                runner.execute,
                 on_success=self._settle,
                 on_error=self._give_back,
                 fail=fail,
@@ -108,7 +107,7 @@ class TransactionExecutor:
                 jobs.append(job)
                 break
         for job in jobs:
-            job.run, job.started_at = _run_of(job), 0.0
+            job.transaction_run, job.started_at = _make_run(job), 0.0
         return WorkUnit(jobs, [None] * len(jobs)) if jobs else None
 
     def _dead_letter_if_exhausted(self, job: Job) -> bool:
@@ -221,21 +220,13 @@ def _others_in_lane(unit: WorkUnit, position: int) -> list[Job]:
     return [other for other in unit.jobs[position + 1 :] if other.lane == lane]
 
 
-class _NoStore(Events):
-    """The runtime of runs that have no store: it has a clock and hooks, and no lease that could be lost."""
-
-    privacy = None
-    monotonic = staticmethod(time.monotonic)
+_runtime = StorelessRuntime()
 
 
-_no_store = cast(StoreRuntime, _NoStore())
-
-
-def _run_of(job: Job) -> Run:
-    """The run that `current()` gives in the handler of ``job``."""
-    job.attempts_before_redrive = 0  # the broker has counted anew since the redrive
+def _make_run(job: Job) -> Run:
+    """Make the run that `current()` returns in the handler of ``job``. It holds no lease that could be lost."""
     run = Run(
-        runtime=_no_store,
+        runtime=_runtime,
         policy=job.route.policy,
         key=job.key,
         stored_key=job.key,

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_CREATE_TIME, Consumer, P
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from effectonce.backends.kafka.broker import KafkaBackend, KafkaConsumer
-from effectonce.backends.kafka.cluster import dead_letter_topic, parse_cluster
+from effectonce.backends.kafka.endpoint import dead_letter_topic, parse_cluster
 from effectonce.backends.kafka.group_member import POLL_S, POLLS_BEFORE_PAUSE
 from effectonce.backends.kafka.offset_tracker import MIN_READ_AHEAD
 from effectonce.backends.kafka.producer import ConfirmedProducer

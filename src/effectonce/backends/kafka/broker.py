@@ -20,8 +20,8 @@ from effectonce.contracts import BrokerCapabilities, Delivery, Packet
 from effectonce.errors import BrokerUnavailable
 from effectonce.values.urls import Address
 
-from .cluster import KafkaCluster, dead_letter_topic, parse_cluster, require_names, require_topic_name
 from .dead_letters import KafkaDeadLetters, dead_letter_record
+from .endpoint import KafkaCluster, dead_letter_topic, parse_cluster, require_names, require_topic_name
 from .group_member import GroupMember
 from .offset_tracker import OffsetTracker
 from .producer import ConfirmedProducer

@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 from effectonce.contracts import DeadLetter
 from effectonce.errors import BrokerUnavailable
 
-from .cluster import KafkaCluster, dead_letter_topic, translate, wait_for_topic
+from .endpoint import KafkaCluster, dead_letter_topic
+from .errors import translate
 from .producer import ConfirmedProducer
 from .records import ORDERING_KEY, KafkaRecord, read_packet
+from .topics import wait_for_topic
 
 T = TypeVar("T")
 

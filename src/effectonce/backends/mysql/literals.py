@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from effectonce.backends.common.sql_files import fill
+from effectonce.core.sql_files import fill
 
 LiteralValue = str | bytes | int | Sequence[str] | Sequence[bytes] | Sequence[int] | None
 

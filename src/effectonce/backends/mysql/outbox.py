@@ -11,7 +11,6 @@ from functools import cache
 from typing import Final, get_args
 from zlib import crc32
 
-from effectonce.backends.common.sql_files import fill, inbox_statements, outbox_words, read_statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -29,6 +28,7 @@ from effectonce.contracts.outbox import (
     parse_cursor,
     select_in_turn,
 )
+from effectonce.core.sql_files import fill, inbox_statements, outbox_words, read_statements
 
 from .connection import ResultRows
 from .literals import bind, text_literal

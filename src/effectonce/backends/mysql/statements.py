@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Final
 
-from effectonce.backends.common.sql_files import read_statements
+from effectonce.core.sql_files import read_statements
 from effectonce.record import EXHAUSTED_ERROR
 
 from .literals import bytes_literal

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from effectonce.backends.common.drivers import require_driver
-from effectonce.backends.common.sql_files import fill, table_prefix
 from effectonce.backends.common.sql_store import as_settlement, record_from
 from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
+from effectonce.core.sql_files import fill, table_prefix
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 from effectonce.record import (
     Answer,

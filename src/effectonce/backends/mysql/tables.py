@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from effectonce.backends.common.sql_files import inbox_schema, outbox_schema, read_script, strip_comments
 from effectonce.backends.common.sql_store import require_schema_version
+from effectonce.core.sql_files import inbox_schema, outbox_schema, read_script, strip_comments
 from effectonce.values.urls import Address
 
 from .connection import MySQLConnection, MySQLServer, ResultRows

@@ -7,7 +7,6 @@ from functools import cache
 from operator import attrgetter
 from typing import Final
 
-from effectonce.backends.common.sql_files import CLOCK_EXPRESSIONS, inbox_statements, outbox_words, read_statements
 from effectonce.contracts.outbox import (
     BLOCKED_ROW_RECHECK_US,
     COUNT_LIMIT,
@@ -24,6 +23,7 @@ from effectonce.contracts.outbox import (
     notify_channel,
     parse_cursor,
 )
+from effectonce.core.sql_files import CLOCK_EXPRESSIONS, inbox_statements, outbox_words, read_statements
 
 from .client import Param, PostgresClient, Row, Statement
 from .codec import bigint_array, boolean, int4, int8, integer_array, text_array, utf8

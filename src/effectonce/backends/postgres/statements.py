@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from effectonce.backends.common.sql_files import CLOCK_EXPRESSIONS, read_statements
+from effectonce.core.sql_files import CLOCK_EXPRESSIONS, read_statements
 from effectonce.record import EXHAUSTED_ERROR
 
 from .client import Statement

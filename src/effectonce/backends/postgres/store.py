@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from effectonce.backends.common.sql_files import inbox_schema, outbox_schema, read_script, table_prefix
 from effectonce.backends.common.sql_store import record_from
 from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
+from effectonce.core.sql_files import inbox_schema, outbox_schema, read_script, table_prefix
 from effectonce.errors import InvalidOption
 from effectonce.record import (
     Batchable,

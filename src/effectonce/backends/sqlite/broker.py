@@ -17,7 +17,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from effectonce.backends.common import sql_files
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
 from effectonce.contracts import (
     BrokerCapabilities,
@@ -29,6 +28,7 @@ from effectonce.contracts import (
     Packet,
     Publisher,
 )
+from effectonce.core import sql_files
 from effectonce.errors import BrokerUnavailable, SchemaMismatch, StoreUnavailable
 from effectonce.values.clocks import MachineClock
 from effectonce.values.queue_names import require_name

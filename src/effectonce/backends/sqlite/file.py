@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Final
 from urllib.parse import quote
 
-from effectonce.backends.common.sql_files import table_prefix
 from effectonce.contracts import ConnectionLost
+from effectonce.core.sql_files import table_prefix
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from effectonce.backends.common import sql_files
 from effectonce.backends.common.sql_store import RECORD_COLUMNS, require_schema_version
 from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port
+from effectonce.core import sql_files
 from effectonce.errors import CorruptRecord, InvalidKey, show
 from effectonce.record import (
     EXHAUSTED_ERROR,

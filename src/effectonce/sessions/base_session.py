@@ -1,4 +1,4 @@
-"""`DriverAdapter`, the base class of all adapters.
+"""`BaseDriverSession`, the base class of the sessions of all drivers.
 
 It has what drivers have in common: placeholders, savepoints, beginning and ending a transaction, translated errors. A
 subclass says how its driver sends a statement, and how it knows that a transaction is open.
@@ -44,7 +44,7 @@ _DIALECTS: Final[dict[str, Dialect]] = {
 _savepoint_numbers = itertools.count(1)
 
 
-class DriverAdapter(ABC):
+class BaseDriverSession(ABC):
     """One driver's connection as a `contracts.DriverSession`.
 
     Some inbox handlers run on a connection that effectonce opened itself. For these it can also begin, commit and roll
