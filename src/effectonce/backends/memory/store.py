@@ -109,7 +109,7 @@ class MemoryStoreBackend:
         return "memory://"
 
 
-class MemoryPort:
+class MemoryPort(Port):
     """See `contracts.Port`. Operations are applied under the backend's lock; those of a batch see the same time."""
 
     def __init__(self, backend: MemoryStoreBackend) -> None:
@@ -358,20 +358,8 @@ class MemoryPort:
             del self._scopes[scope]
         return len(expired)
 
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
-
     async def now(self) -> int:
         return self._backend.clock.now()
-
-    async def check(self) -> None:
-        return None
-
-    async def migrate(self) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
 
 
 def _make_record(scope: str, key: str, row: MemoryRow) -> Record:

@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
-from effectonce.contracts import BrokerCapabilities
+from effectonce.contracts import BrokerBackend, BrokerCapabilities
 from effectonce.errors import InvalidOption
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
@@ -20,7 +20,7 @@ from .streams import Retention, StreamDeclarations, require_subject
 MAX_BODY_BYTES: Final = 960 * 1024  # the server's default for a message is 1 MB, headers included
 
 
-class NatsBackend:
+class NatsBackend(BrokerBackend):
     """``nats://user:password@host:4222``, or ``nats://token@host:4222``.
 
     Options: ``ack_window`` (30s), ``dedup_window`` (2m), ``retention`` (``workqueue``, or ``limits`` for several
@@ -74,9 +74,6 @@ class NatsBackend:
     async def check(self, queue: str, *, group: str) -> None:
         async with closing(await NatsConnection.open(self._streams.endpoint, "effectonce")) as connection:
             await self._streams.check(connection, require_subject(queue), require_name(group, "group"))
-
-    async def close(self) -> None:
-        return None
 
     def __repr__(self) -> str:
         return self._streams.endpoint.shown

@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
-from effectonce.contracts import BrokerCapabilities
+from effectonce.contracts import BrokerBackend, BrokerCapabilities
 from effectonce.errors import InvalidOption
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
@@ -22,7 +22,7 @@ from .queues import QueueDeclarations, QueueType, dead_letter_queue
 DEFAULT_ACK_WINDOW_S: Final = 1800.0  # the server's default consumer_timeout
 
 
-class RabbitMQBackend:
+class RabbitMQBackend(BrokerBackend):
     """``amqp://user:password@host:5672/vhost``, or ``amqps://`` with TLS.
 
     Options: ``queue_type`` (``quorum``, or ``classic``: plain durable queues as other clients declare them, which do
@@ -74,9 +74,6 @@ class RabbitMQBackend:
                     await self._queues.count_messages(channel, name)
             # To declare a queue that exists only compares its settings.
             await self._queues.declare(channel, require_name(queue))
-
-    async def close(self) -> None:
-        return None
 
     def __repr__(self) -> str:
         return self._queues.endpoint.shown

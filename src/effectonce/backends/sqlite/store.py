@@ -141,7 +141,7 @@ class SQLiteStoreBackend:
         return str(self.file)
 
 
-class SQLitePort:
+class SQLitePort(Port):
     """See `contracts.Port`. One connection; the same code for sync and async."""
 
     def __init__(self, backend: SQLiteStoreBackend, connect: Callable[[SQLiteConnection], PortConnection]) -> None:
@@ -348,9 +348,6 @@ class SQLitePort:
         if not more:
             cursor.execute(self._sql["write_meta"], ("swept_at", now))
         return SweepResult(min(len(expired), limit), min(len(lapsed), limit), more)
-
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
 
     async def now(self) -> int:
         return self._now()
