@@ -31,11 +31,11 @@ from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.run import Policy, Run
 from effectonce.core.retry import Retry
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import refuse_in_event_loop, run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import list_pages, never_stop
 from effectonce.errors import ConfigurationError, KeyTooLong, NotInDoubt, SagaFailed, SyncAsyncMismatch, show
-from effectonce.guard.introspection import refuse_in_event_loop, return_type
+from effectonce.guard.introspection import return_type
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.keys import MAX_KEY, Key, encode_key
 from effectonce.record import Record, visible_state
