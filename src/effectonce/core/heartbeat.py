@@ -11,43 +11,22 @@ import math
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from effectonce.contracts import Port
 from effectonce.errors import EffectOnceError
-from effectonce.record import Renewal
 
 from .group_commit.send_batch import pause_thread, send_batch
 from .run_sync import run_sync
+
+if TYPE_CHECKING:
+    from .guarded_call.run import Run
 
 log = logging.getLogger("effectonce")
 
 SWEEP_BATCH = 500  # the most records that one sweep deletes, and the most that it moves to in doubt
 IDLE_LEASE_US = 3_600_000_000  # without leases, the thread beats as often as for a lease of an hour
 NEVER_S = 10 * 365 * 86400.0
-
-
-class LeasedRun(Protocol):
-    """The part of a `Run` that the heartbeat and `StoreRuntime` use. Its times are on the monotonic clock."""
-
-    protected: bool
-    lease_requested_at: float
-    started_at: float
-
-    @property
-    def policy(self) -> LeasePolicy: ...
-
-    def renewal(self) -> Renewal: ...
-
-    def mark_lease_lost(self) -> None: ...
-
-
-class LeasePolicy(Protocol):
-    @property
-    def lease_us(self) -> int: ...
-
-    @property
-    def max_run_s(self) -> float: ...
 
 
 class Heartbeat:
@@ -60,7 +39,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        leased: set[LeasedRun],
+        leased: set[Run],
         open_port: Callable[[], Port],
         monotonic: Callable[[], float],
         report_sweep: Callable[[int, int, str], None],
@@ -152,7 +131,7 @@ class Heartbeat:
         for start in range(0, len(due), self._batch):
             self._renew(port or self._open_port(), due[start : start + self._batch], now)
 
-    def _renew(self, port: Port, due: Sequence[LeasedRun], now: float) -> None:
+    def _renew(self, port: Port, due: Sequence[Run], now: float) -> None:
         pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))
         replies = run_sync(send_batch(port, [renewal for renewal, _ in pairs], pause_thread))
         for (_, run), reply in zip(pairs, replies, strict=True):
