@@ -19,7 +19,7 @@ from effectonce.backends.common.drivers import require_driver
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InvalidOption, show
 from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address
+from effectonce.values.urls import Address, one_of
 
 T = TypeVar("T")
 
@@ -67,8 +67,8 @@ def parse_cluster(address: Address) -> KafkaCluster:
     more_servers = address.take("bootstrap", str, "").split(",")
     servers = [address.netloc if address.port else f"{address.netloc}:9092", *filter(None, more_servers)]
     has_login = address.user is not None
-    security = address.take("security", _one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"), "")
-    mechanism = address.take("mechanism", _one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
+    security = address.take("security", one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"), "")
+    mechanism = address.take("mechanism", one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
     security = security or ("sasl_ssl" if has_login else "plaintext")
     if has_login != security.startswith("sasl"):
         raise InvalidOption(f"{address}: a user needs security=sasl_ssl (or sasl_plaintext), and those need a user")
@@ -99,15 +99,6 @@ def parse_cluster(address: Address) -> KafkaCluster:
     )
     address.refuse_unknown_options()
     return cluster
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        if text not in words:
-            raise InvalidOption(f"use one of {', '.join(words)}")
-        return text
-
-    return convert
 
 
 def _parse_retention(text: str) -> float | None:
@@ -196,16 +187,10 @@ def wait_for_topic(client: Any, cluster: KafkaCluster, topic: str, refusal: Call
             continue
         if metadata.error is None:
             return
-        if time.monotonic() - started_at >= _topic_timeout(metadata.error.name(), cluster):
+        # An election of a leader may be under way, or a new topic may still be unknown to a broker.
+        code, patience_s = metadata.error.name(), cluster.timeout
+        if code in MISSING_CODES:
+            patience_s = min(TOPIC_PROPAGATION_S, patience_s)
+        if code in REFUSED_CODES or time.monotonic() - started_at >= patience_s:
             raise translate(metadata.error, cluster, topic)
         time.sleep(METADATA_PAUSE_S)
-
-
-def _topic_timeout(code: str, cluster: KafkaCluster) -> float:
-    """How long to wait for an error about a topic to end: an election of a leader may be under way, or a new topic may
-    still be unknown to a broker."""
-    if code in REFUSED_CODES:
-        return 0.0
-    if code in MISSING_CODES:
-        return min(TOPIC_PROPAGATION_S, cluster.timeout)
-    return cluster.timeout

@@ -9,7 +9,7 @@ from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.contracts import BrokerBackend, BrokerCapabilities
 from effectonce.errors import InvalidOption
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address
+from effectonce.values.urls import Address, one_of
 
 from .connection import NatsConnection, NatsEndpoint
 from .consumer import NatsConsumer
@@ -34,7 +34,7 @@ class NatsBackend(BrokerBackend):
         if address.path not in ("", "/"):
             raise InvalidOption(f"nats:// has no path; name a stream with stream=, got {address}")
         self._streams = StreamDeclarations(
-            retention=address.take("retention", _parse_retention, default),
+            retention=address.take("retention", one_of(*get_args(Retention)), default),
             window=address.seconds("ack_window", 30.0),
             dedup_window=address.seconds("dedup_window", 120.0),
             max_age=address.seconds("max_age", 15 * 86_400.0),
@@ -77,10 +77,3 @@ class NatsBackend(BrokerBackend):
 
     def __repr__(self) -> str:
         return self._streams.endpoint.shown
-
-
-def _parse_retention(text: str) -> Retention:
-    for kind in get_args(Retention):
-        if text == kind:
-            return kind  # type: ignore[no-any-return]
-    raise InvalidOption("retention is workqueue or limits")

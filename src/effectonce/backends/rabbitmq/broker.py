@@ -7,9 +7,8 @@ from typing import Final, get_args
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.contracts import BrokerBackend, BrokerCapabilities
-from effectonce.errors import InvalidOption
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address, flag
+from effectonce.values.urls import Address, flag, one_of
 
 from .connection import RabbitMQConnection
 from .consumer import RabbitMQConsumer
@@ -35,7 +34,7 @@ class RabbitMQBackend(BrokerBackend):
 
     def __init__(self, address: Address) -> None:
         default: QueueType = "quorum"
-        queue_type = address.take("queue_type", _parse_queue_type, default)
+        queue_type = address.take("queue_type", one_of(*get_args(QueueType)), default)
         exchange = address.take("exchange", str, "")
         declares = address.take("declare", flag, True)
         window = address.seconds("ack_window", DEFAULT_ACK_WINDOW_S)
@@ -77,10 +76,3 @@ class RabbitMQBackend(BrokerBackend):
 
     def __repr__(self) -> str:
         return self._queues.endpoint.shown
-
-
-def _parse_queue_type(text: str) -> QueueType:
-    for queue_type in get_args(QueueType):
-        if text == queue_type:
-            return queue_type  # type: ignore[no-any-return]
-    raise InvalidOption("queue_type is quorum or classic")
