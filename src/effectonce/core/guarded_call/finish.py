@@ -62,8 +62,8 @@ async def _settle_done(run: Run, client: StoreClient, result: bytes | None) -> b
         except Exception as error:
             if result is None:
                 raise
-            failure = error
-    run.emit("result_not_stored", f"{type(failure).__name__}: {failure}")
+            failure = f"{type(error).__name__}: {error}"
+    run.emit("result_not_stored", failure)
     return await client.settle(make_completion(run, None))
 
 
