@@ -123,7 +123,7 @@ def one_of(*words: str) -> Callable[[str], Any]:
 
     def convert(text: str) -> str:
         if text not in words:
-            raise InvalidOption(f"use one of {', '.join(words)}")
+            raise InvalidOption(f"use {' or '.join(words)}")
         return text
 
     return convert
