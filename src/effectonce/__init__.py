@@ -24,7 +24,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .errors import *
 
 __version__ = "0.1.0"
 
@@ -55,8 +54,9 @@ _NAMES = {
     "worker.worker": ("Worker",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES |= dict.fromkeys(errors.ERROR_NAMES, "errors")
 
-__all__ = [*_MODULES, *errors.__all__]
+__all__ = [*_MODULES]
 
 if TYPE_CHECKING:
     from .public import *

@@ -13,7 +13,8 @@ from typing import Any, Final, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.backend_urls import load_backend, url_in_environment
-from .errors import BrokerUnavailable, SyncAsyncMismatch, show
+from .core.run_sync import refuse_in_event_loop
+from .errors import BrokerUnavailable, show
 from .message import Message
 
 ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
@@ -245,11 +246,7 @@ class _SharedPublisher:
 
 
 def _refuse_in_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise SyncAsyncMismatch(
+    refuse_in_event_loop(
         "a sync call to a broker inside a running event loop would block it; write `await broker.apublish(…)` (or "
         "`aclose`), or run it with asyncio.to_thread"
     )

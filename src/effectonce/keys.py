@@ -23,24 +23,10 @@ from typing import Any, Final
 from .errors import ConfigurationError, InvalidKey, MissingKey, show
 from .values.durations import Duration, micros
 from .values.fingerprint import fingerprint
-from .values.identity import MAX_KEY, Key, digest, encode_key
-
-__all__ = [
-    "MAX_KEY",
-    "RECEIVER_CLOCK",
-    "Extract",
-    "FingerprintSpec",
-    "Key",
-    "KeySpec",
-    "Strategy",
-    "broker_made",
-    "composite",
-    "content_hash",
-    "digest",
-    "encode_key",
-    "extractor",
-    "time_window",
-]
+from .values.identity import MAX_KEY as MAX_KEY
+from .values.identity import Key as Key
+from .values.identity import digest as digest
+from .values.identity import encode_key as encode_key
 
 Extract = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Takes the ``args`` and ``kwargs`` of a call, and returns the value that a `KeySpec` names."""

@@ -20,11 +20,6 @@ SettledState = Literal["done", "failed", "in_doubt", "free"]
 AnswerKind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
 
 
-def visible_state(state: str) -> str:
-    """Return the name of a state that users see: ``free`` is the stored word for ``released``."""
-    return "released" if state == "free" else state
-
-
 #: The stored error of a record that failed because no attempt was left. A claim of it is answered ``exhausted``.
 EXHAUSTED_ERROR = b'1{"code":"attempts-exhausted"}'
 

@@ -31,16 +31,6 @@ def bind_to_rabbitmq(packet: Packet) -> Packet:
     return replace(packet, headers=headers, numbers=frozenset((RABBITMQ_NAMES[VERSION], RABBITMQ_NAMES[ATTEMPTS])))
 
 
-def bind_to_kafka(packet: Packet) -> Packet:
-    """The record's timestamp is the time at which the message was created."""
-    return replace(packet, fields={"timestamp": int(packet.headers[CREATED])})
-
-
-def bind_to_sqs(packet: Packet) -> Packet:
-    """Two of the headers become numbers."""
-    return replace(packet, numbers=frozenset((VERSION, CREATED)))
-
-
 def bind_to_service_bus(packet: Packet) -> Packet:
     """Job and trace become fields of the message, and the version a number. The time of creation stays text, since the
     SDK writes numbers of 32 bits only."""
@@ -51,7 +41,9 @@ def bind_to_service_bus(packet: Packet) -> Packet:
 
 BINDINGS: Final[dict[str, Callable[[Packet], Packet]]] = {
     "rabbitmq": bind_to_rabbitmq,
-    "kafka": bind_to_kafka,
-    "sqs": bind_to_sqs,
+    # The record's timestamp is the time at which the message was created.
+    "kafka": lambda packet: replace(packet, fields={"timestamp": int(packet.headers[CREATED])}),
+    # Two of the headers become numbers.
+    "sqs": lambda packet: replace(packet, numbers=frozenset((VERSION, CREATED))),
     "servicebus": bind_to_service_bus,
 }

@@ -34,11 +34,6 @@ RABBITMQ_NAMES: Final = {
 }
 
 
-def is_babelqueue(headers: Mapping[str, str]) -> bool:
-    """Whether a packet with these headers was written by `babelqueue.BabelQueue`."""
-    return VERSION in headers and JOB in headers
-
-
 def other_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that are not part of the contract, and travel beside the envelope."""
     return {name: value for name, value in headers.items() if name not in CONTRACT_HEADERS and name != "content-type"}

@@ -17,7 +17,7 @@ from effectonce.contracts import DeadLetter, Packet
 
 from .dead_letters import dead_letter_record, original_body
 from .envelope import identity_of
-from .headers import is_babelqueue, other_headers
+from .headers import JOB, VERSION, other_headers
 
 to_json = msgspec.json.Encoder().encode
 
@@ -43,7 +43,8 @@ _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def make_element(packet: Packet) -> bytes:
     """Make the element that carries ``packet``: an envelope of BabelQueue as it is, any other body in a frame."""
-    headers = other_headers(packet.headers) if is_babelqueue(packet.headers) else dict(packet.headers)
+    is_envelope = VERSION in packet.headers and JOB in packet.headers
+    headers = other_headers(packet.headers) if is_envelope else dict(packet.headers)
     id, ordering_key = identity_of(packet.body)
     if packet.id != id:
         headers[ID_HEADER] = packet.id

@@ -25,7 +25,16 @@ from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingC
 from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
 from effectonce.backends.redis.endpoint import RedisEndpoint, parse_endpoint
 from effectonce.backends.redis.errors import RedisBrokerErrors
-from effectonce.contracts import BrokerCapabilities, Consumer, DeadLetter, DeadLetters, Delivery, Packet, Publisher
+from effectonce.contracts import (
+    BrokerBackend,
+    BrokerCapabilities,
+    Consumer,
+    DeadLetter,
+    DeadLetters,
+    Delivery,
+    Packet,
+    Publisher,
+)
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
@@ -45,7 +54,7 @@ SETTLE_SCRIPT = Script("list_settle", package="effectonce.babelqueue")
 BROWSE_CHUNK: Final = 100
 
 
-class RedisBabelQueueBackend:
+class RedisBabelQueueBackend(BrokerBackend):
     """``redis+babelqueue://host:6379/0``. Read and write it with the envelope `effectonce.babelqueue.BabelQueue`.
 
     Options: ``ack_window`` (90 s, as BabelQueue's ``retry_after``); ``tls``; ``timeout`` and ``connect_timeout`` (5 s
@@ -80,12 +89,6 @@ class RedisBabelQueueBackend:
         require_name(queue)
         async with closing(RedisBrokerConnection(self.endpoint)) as connection:
             await connection.call("LLEN", queue)
-
-    async def check(self, queue: str, *, group: str) -> None:
-        await self.declare(queue, group=group)
-
-    async def close(self) -> None:
-        return None
 
     def __repr__(self) -> str:
         return self.shown

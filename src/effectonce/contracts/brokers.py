@@ -93,7 +93,9 @@ class Publisher(Protocol):
         broker's own deduplication must not drop it.
         """
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections. By default nothing: there are none."""
+        return
 
 
 class Consumer(Protocol):
@@ -134,7 +136,8 @@ class Consumer(Protocol):
         consumer's."""
 
     async def flush(self) -> None:
-        """Send the acks that are still waiting."""
+        """Send the acks that are still waiting. By default nothing: acks are sent at once."""
+        return
 
     async def close(self) -> None:
         """Flush, and return unsettled deliveries to the queue, where they are redelivered at once if the broker can do
@@ -168,12 +171,15 @@ class DeadLetters(Protocol):
 
     async def count(self) -> int: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections. By default nothing: there are none."""
+        return
 
 
 class BrokerBackend(Protocol):
     """A kind of broker at one address. Cheap to construct: validates its options, opens nothing. Everything that it
-    opens belongs to the running event loop. Its ``repr`` is the address without secrets."""
+    opens belongs to the running event loop. Its ``repr`` is the address without secrets. A backend that derives from
+    this class inherits what the methods below do by default."""
 
     capabilities: BrokerCapabilities
 
@@ -189,6 +195,10 @@ class BrokerBackend(Protocol):
         """Create the queue, its group and its dead letters where they are missing. Safe to run twice."""
 
     async def check(self, queue: str, *, group: str) -> None:
-        """Connect, and verify that the queue can keep its promise. Raises `ConfigurationError` with what to change."""
+        """Connect, and verify that the queue can keep its promise. Raises `ConfigurationError` with what to change. By
+        default as `declare`, for a queue that has no settings."""
+        await self.declare(queue, group=group)
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close what publishers and consumers share. By default nothing: each has connections of its own."""
+        return

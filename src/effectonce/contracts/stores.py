@@ -64,6 +64,9 @@ class Port(Protocol):
       timeout; `ConnectionLost` for a broken connection; `SchemaMissing` for missing tables. It translates every
       exception of its driver.
     - After an error or a cancellation in mid-operation the connection is dropped, never reused half-read.
+
+    A port that derives from this class inherits `changes`, which reports nothing, and `check`, `migrate` and `close`,
+    which do nothing.
     """
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
@@ -133,6 +136,7 @@ class Port(Protocol):
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         """The (scope, key) of flagged records settled since the last call, waiting up to ``timeout`` seconds
         for one. Only called where `Capabilities.notifies`; may report late, twice, or not at all."""
+        return ()
 
     async def now(self) -> int:
         """The store's clock."""
@@ -140,11 +144,14 @@ class Port(Protocol):
     async def check(self) -> None:
         """Connect and verify that the store can keep its promise: schema there in the right version,
         `UnsafeStore` for settings that lose data."""
+        return
 
     async def migrate(self) -> None:
         """Create or upgrade the schema; safe to run twice, and at the same time from two processes."""
+        return
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
 
 @runtime_checkable

@@ -11,14 +11,16 @@ import math
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from effectonce.contracts import Port
 from effectonce.errors import EffectOnceError
-from effectonce.record import Renewal
 
 from .group_commit.send_batch import pause_thread, send_batch
 from .run_sync import run_sync
+
+if TYPE_CHECKING:
+    from .guarded_call.run import StoreRun
 
 log = logging.getLogger("effectonce")
 
@@ -26,29 +28,6 @@ SWEEP_BATCH = 500  # the most records that one sweep deletes, and the most that 
 IDLE_LEASE_US = 3_600_000_000  # without leases, the thread beats as often as for a lease of an hour
 RENEW_AFTER_PART = 0.25  # of the lease; the thread looks that often
 NEVER_S = 10 * 365 * 86400.0
-
-
-class LeasedRun(Protocol):
-    """The part of a `Run` that the heartbeat and `StoreRuntime` use. Its times are on the monotonic clock."""
-
-    protected: bool
-    lease_requested_at: float
-    started_at: float
-
-    @property
-    def policy(self) -> LeasePolicy: ...
-
-    def renewal(self) -> Renewal: ...
-
-    def mark_lease_lost(self) -> None: ...
-
-
-class LeasePolicy(Protocol):
-    @property
-    def lease_us(self) -> int: ...
-
-    @property
-    def max_run_s(self) -> float: ...
 
 
 class Heartbeat:
@@ -61,7 +40,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        leased: set[LeasedRun],
+        leased: set[StoreRun],
         open_port: Callable[[], Port],
         monotonic: Callable[[], float],
         report_sweep: Callable[[int, int, str], None],
@@ -154,7 +133,7 @@ class Heartbeat:
         for start in range(0, len(due), self._batch):
             self._renew(port or self._open_port(), due[start : start + self._batch], now)
 
-    def _renew(self, port: Port, due: Sequence[LeasedRun], requested_at: float) -> None:
+    def _renew(self, port: Port, due: Sequence[StoreRun], requested_at: float) -> None:
         """Renew the leases of ``due``. ``requested_at`` was read before the request is sent: a lease counts from when
         it was asked for. Read behind the reply, it would let this process believe in a lease that has ended."""
         pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effectonce.contracts import Backend, Clock, Hook, Port
 from effectonce.record import Answer, Claim
@@ -25,11 +25,14 @@ from .group_commit.batcher import StoreBatcher
 from .group_commit.batches import BatchSizes, Group
 from .group_commit.tasks import AsyncGroup
 from .group_commit.threads import ThreadGroup
-from .heartbeat import Heartbeat, LeasedRun
+from .heartbeat import Heartbeat
 from .privacy import Privacy
 from .run_sync import run_sync
 from .store_clients import ByKind, LocalClient, LoopClient, StoreClient, ThreadClient, release_with_refund
 from .waiting import Waiters
+
+if TYPE_CHECKING:
+    from .guarded_call.run import StoreRun
 
 log = logging.getLogger("effectonce")
 
@@ -59,7 +62,7 @@ class StoreRuntime(Events):
     def _start_fresh(self) -> None:
         self.waiters = Waiters()
         self.change_listener = ChangeListener(self.backend, self.waiters)
-        self.leased_runs: set[LeasedRun] = set()  # the runs that hold a lease in this process
+        self.leased_runs: set[StoreRun] = set()  # the runs that hold a lease in this process
         self._random_bits = random.Random(os.urandom(32)).getrandbits  # seeded anew in every process
         self.heartbeat = Heartbeat(
             self.leased_runs,

@@ -169,10 +169,8 @@ async def _run_view(
             return await start_view(lambda: view(context))
         return await view_pool.answer(lambda: view(context), is_action=is_action)
     except ViewTimeout:
-        store, undone = (
-            context.sources.store.runtime.backend,
-            "Nothing was done: it had not begun. " if is_action else "",
-        )
+        store = context.sources.store.runtime.backend
+        undone = "Nothing was done: it had not begun. " if is_action else ""
         text = (
             f"{store!r}, or the broker, has not answered within {view_pool.timeout:g} s. {undone}Check the server and "
             "the network (effectonce check shows what it answers), then try again."

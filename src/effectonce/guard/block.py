@@ -14,7 +14,7 @@ from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.finish import abort, finish
 from effectonce.core.guarded_call.run import Policy, Run, StoreRun
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import refuse_in_event_loop, run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored
 from effectonce.store import DEFAULT_RETENTION, Store
@@ -22,7 +22,6 @@ from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
-from .introspection import refuse_in_event_loop
 from .options import check_scope, policy_options
 
 

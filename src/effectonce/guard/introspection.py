@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 import sys
@@ -63,15 +62,6 @@ def refuse_lazy(function: Any, value: Any) -> None:
 def is_async(function: Any) -> bool:
     """Whether calling ``function``, or an object with ``__call__``, returns something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def refuse_in_event_loop(reason: str) -> None:
-    """Raise `SyncAsyncMismatch` with ``reason`` where an event loop is running, which the caller would block."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise SyncAsyncMismatch(reason)
 
 
 def name_of(function: Any) -> str:

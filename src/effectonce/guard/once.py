@@ -95,15 +95,7 @@ class _Plan(Struct, kw_only=True):
         except MissingKey as error:
             if not self.run_without_key:
                 raise
-            run = StoreRun(
-                runtime=runtime,
-                policy=policy,
-                key="",
-                stored_key="",
-                owner=b"",
-                fingerprints=b"",
-                parent=current_run.get(),
-            )
+            run = StoreRun(runtime, policy, key="", parent=current_run.get())
             run_unprotected(run, "missing_key", str(error))
             return run
         fingerprints = b"" if self.fingerprint is None else self.fingerprint(args, kwargs)

@@ -95,7 +95,6 @@ def make_route_plan(route: Route, service: str) -> RoutePlan:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigurationError(f"{name}={size!r} is not a size; give a whole number above zero")
     options = policy_options(
-        mode="lease",
         lease=route.lease,
         retention=route.retention,
         wait=route.wait,

@@ -324,6 +324,4 @@ class Inbox:
                 await session.rows(statement)
 
 
-@lru_cache(maxsize=256)
-def _cached_codec(result_type: Any, max_size: int) -> Codec:
-    return Codec(result_type, max_size)
+_cached_codec = lru_cache(maxsize=256)(Codec)

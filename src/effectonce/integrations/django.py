@@ -193,16 +193,12 @@ class IdempotentView:
 
     def handle_exception(self, exc: Exception) -> Any:
         if isinstance(exc, _Answered):
-            return exc.response
+            return exc.args[0]
         return super().handle_exception(exc)  # type: ignore[misc]
 
 
 class _Answered(Exception):
-    """Carries a response out of `initial`, which cannot return one."""
-
-    def __init__(self, response: HttpResponse) -> None:
-        super().__init__(response)
-        self.response = response
+    """Carries a response, its argument, out of `initial`, which cannot return one."""
 
 
 def _options() -> dict[str, Any]:

@@ -58,7 +58,6 @@ async def _write_decision(operation: IntentOperation[Any, Any], id: str, outcome
         if not recorded:
             raise StoreUnavailable(f"intent {id}: your decision could not be recorded; make it again")
     finally:
-        run.active = False
         run.end()
 
 

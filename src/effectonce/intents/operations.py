@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from effectonce.core.claim_notes import seal_note
 from effectonce.core.codec import Codec, Unstorable
-from effectonce.core.guarded_call.begin import begin, prepare_run
+from effectonce.core.guarded_call.begin import begin, prepare_noted_run
 from effectonce.core.guarded_call.run import Policy, StoreRun, current_run
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
@@ -126,13 +126,9 @@ class IntentOperation(Generic[Req, Res]):
     def prepare_run(self, id: str, request_fingerprints: bytes = b"") -> StoreRun:
         """Make a run of the intent ``id``, which is not claimed yet. Raises `ConfigurationError` on a store without
         notes."""
-        runtime = self._intents.store.runtime
-        if not runtime.backend.capabilities.notes:
-            raise ConfigurationError(
-                f"{runtime.backend!r} keeps no notes, which intents need; use sqlite://, postgresql:// or mysql://"
-            )
+        run = prepare_noted_run(self._intents.store.runtime, self.policy, id, request_fingerprints, "intents")
         self.check_reconciler()
-        return prepare_run(runtime, self.policy, id, request_fingerprints)
+        return run
 
     def check_reconciler(self) -> None:
         """Raise `SyncAsyncMismatch` unless the function and its provider's reconciler are both sync, or both async."""

@@ -110,9 +110,6 @@ class Sent(Generic[Res]):
         """Release the intent if `complete` was not called. Otherwise the caller's commit settles it, and only the
         database knows whether that happened."""
         run = self._run
-        if not run.replayed and run.active:
-            if self._completed:
-                run.active = False
-            else:
-                await settle_unfinished(run, client, "free", "it was not completed")
+        if not run.replayed and run.active and not self._completed:
+            await settle_unfinished(run, client, "free", "it was not completed")
         run.end()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from effectonce.contracts import Packet, Publisher
 from effectonce.contracts.outbox import BLOCKED_ROW_RECHECK_US, OutboxRow, RowOutcome
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 from effectonce.outbox.outbox import message_of
 
-from .settings import RelaySettings
+from .settings import RelaySettings, RelaySignals
 
 OrderingLine = tuple[str, str]  # destination and ordering key
 
@@ -18,17 +18,11 @@ OrderingLine = tuple[str, str]  # destination and ordering key
 class PublishBatch:
     """One lease of rows while it is published.
 
-    ``unresponsive``: queues that did not answer the last time; rows to all others go first. ``deadline``: when to stop,
-    in seconds of the loop's clock. It is asked again before each step, so that a stop takes effect at once.
+    ``until``: when to stop, in seconds of the loop's clock. A stop of the relay takes effect before the next step.
     """
 
     def __init__(
-        self,
-        rows: Sequence[OutboxRow],
-        publisher: Publisher,
-        settings: RelaySettings,
-        unresponsive: set[str],
-        deadline: Callable[[], float],
+        self, rows: list[OutboxRow], publisher: Publisher, settings: RelaySettings, signals: RelaySignals, until: float
     ) -> None:
         self.rows = rows
         #: By ``seq``. Grows as the broker answers.
@@ -41,13 +35,14 @@ class PublishBatch:
         self._publisher = publisher
         self._settings = settings
         self._capabilities = settings.broker_backend.capabilities
-        self._unresponsive = unresponsive
-        self._deadline = deadline
+        self._signals = signals
+        self._unresponsive = signals.unresponsive
+        self._until = until
         #: By line: the outcome of the row that failed, which blocks the rows behind it.
         self._blocked_lines: dict[OrderingLine, RowOutcome] = {}
 
     async def publish(self) -> None:
-        """Publish the rows queue by queue, until the deadline. Broker errors become outcomes; only a defect or a
+        """Publish the rows queue by queue, until it has to stop. Broker errors become outcomes; only a defect or a
         cancellation is raised."""
         rows_by_queue: dict[str, list[OutboxRow]] = {}
         for row in self.rows:
@@ -71,7 +66,7 @@ class PublishBatch:
 
     @property
     def _seconds_left(self) -> float:
-        return self._deadline() - asyncio.get_running_loop().time()
+        return 0.0 if self._signals.stopping else self._until - asyncio.get_running_loop().time()
 
     async def _publish_queue(self, queue: str, rows: Sequence[OutboxRow]) -> bool:
         """Publish ``rows`` to ``queue``, in as few calls as their order allows. False: the broker did not answer."""
@@ -113,13 +108,10 @@ class PublishBatch:
             if self._defer_if_blocked(row):
                 continue
             try:
-                packets.append((row, self._encode(row)))
+                packets.append((row, self._settings.envelope.encode(message_of(row), row.destination)))
             except Exception as error:
                 self._record_failure(row, error)
         return packets
-
-    def _encode(self, row: OutboxRow) -> Packet:
-        return self._settings.envelope.encode(message_of(row), row.destination)
 
     async def _publish(self, queue: str, packets: Sequence[tuple[OutboxRow, Packet]]) -> None:
         try:

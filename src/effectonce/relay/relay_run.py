@@ -14,7 +14,7 @@ from effectonce.errors import StoreUnavailable
 from effectonce.outbox.notifications import subscribe
 
 from .pump import RelayPump
-from .settings import RelaySettings, RelaySignals
+from .settings import RelaySettings, RelaySignals, require_outboxes
 
 log = logging.getLogger("effectonce")
 
@@ -44,7 +44,7 @@ class RelayRun:
         return RelayPump(self._settings, self.signals, self._open_port(stack), publisher)
 
     def _open_port(self, stack: AsyncExitStack) -> OutboxPort:
-        port = self._settings.outboxes.async_outbox(self._settings.table)
+        port = require_outboxes(self._settings.store).async_outbox(self._settings.table)
         stack.push_async_callback(port.close)
         return port
 

@@ -74,7 +74,6 @@ async def run_saga(
             raise
         return await runner.run(compensate)
     finally:
-        run.active = False
         run.end()
         if runner is not None and runner.orphan is not None:
             runner.orphan.keep_leased(run)
@@ -92,7 +91,6 @@ async def record_saga(saga: Saga[Any], run: StoreRun, client: StoreClient) -> No
         if error.code != "in-progress":
             raise
     finally:
-        run.active = False
         run.end()
 
 
@@ -320,7 +318,6 @@ class SagaRunner:
             key=key,
             stored_key=key,
             owner=run.owner,
-            fingerprints=b"",
             parent=run,
             lease_requested_at=run.lease_requested_at,
             token=token,

@@ -28,17 +28,17 @@ from msgspec import Raw
 
 from effectonce.core.claim_notes import read_listed_note, seal_note
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.begin import begin, prepare_run
+from effectonce.core.guarded_call.begin import begin, prepare_noted_run
 from effectonce.core.guarded_call.run import Policy, StoreRun
 from effectonce.core.retry import Retry
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import refuse_in_event_loop, run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import list_pages, never_stop
 from effectonce.errors import ConfigurationError, KeyTooLong, NotInDoubt, SagaFailed, SyncAsyncMismatch, show
-from effectonce.guard.introspection import refuse_in_event_loop, return_type
+from effectonce.guard.introspection import return_type
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.keys import MAX_KEY, Key, encode_key
-from effectonce.record import Record, visible_state
+from effectonce.record import Record
 from effectonce.store import Store
 from effectonce.values.durations import Duration, micros
 
@@ -224,12 +224,7 @@ class Saga(Generic[In]):
     def prepare_run(self, id: str, input_fingerprints: bytes = b"") -> StoreRun:
         """Make a run of the saga ``id``, which is not claimed yet. Raises `ConfigurationError` on a store without
         notes."""
-        runtime = self.store.runtime
-        if not runtime.backend.capabilities.notes:
-            raise ConfigurationError(
-                f"{runtime.backend!r} keeps no notes, which sagas need; use sqlite://, postgresql:// or mysql://"
-            )
-        return prepare_run(runtime, self._policy, id, input_fingerprints)
+        return prepare_noted_run(self.store.runtime, self._policy, id, input_fingerprints, "sagas")
 
     # -- recovery
 
@@ -301,7 +296,7 @@ class Saga(Generic[In]):
             raise ConfigurationError(f"a result goes with 'done', not with {outcome!r}; nothing was changed")
         record = self.get(id)
         if record is None or record.state != "in_doubt":
-            state = visible_state(record.state) if record is not None else "not known"
+            state = "not known" if record is None else record.state.replace("free", "released")
             raise NotInDoubt(f"saga {self.name} {show(id)!r} is {state}, not in doubt; nothing was changed")
         if outcome == "abandon":
             self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention_us / 1e6, quiet=True)
@@ -329,7 +324,6 @@ class Saga(Generic[In]):
             self._decide(claimed.log, outcome, result)
             await claimed.release()
         finally:
-            run.active = False
             run.end()
 
     def __repr__(self) -> str:

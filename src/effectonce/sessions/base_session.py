@@ -154,7 +154,10 @@ class BaseDriverSession(ABC):
         it is: an ORM may flush only now, and find the handler's data wrong."""
         try:
             if self.dialect == "postgresql" and await self._has_failed():
-                raise hidden_failure_error()
+                raise ConfigurationError(
+                    "a statement has failed in this transaction, and its error was hidden: PostgreSQL answers the "
+                    "COMMIT with a rollback; let the error out, or put the statement into a savepoint of its own"
+                )
             await self._commit()
         except Exception as error:
             translated = self._translate(error)
@@ -210,13 +213,6 @@ def foreign_transaction() -> ConfigurationError:
     return ConfigurationError(
         "this connection has a transaction open, and the handler begins its own; give connections without one "
         "(SQLAlchemy: engine.connect, not engine.begin)"
-    )
-
-
-def hidden_failure_error() -> ConfigurationError:
-    return ConfigurationError(
-        "a statement has failed in this transaction, and its error was hidden: PostgreSQL answers the COMMIT with a "
-        "rollback; let the error out, or put the statement into a savepoint of its own"
     )
 
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import refuse_in_event_loop, run_sync
 from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, PermanentFailure, Retryable
-from effectonce.guard.introspection import is_async, name_of, refuse_in_event_loop
+from effectonce.guard.introspection import is_async, name_of
 from effectonce.guard.once import Guarded
 from effectonce.message import Message, message_id
 from effectonce.store import Store
@@ -324,11 +324,8 @@ class IdempotenceTrials:
         verdict: TrialVerdict = "broken" if why else "once"
         remedy = ""
         if effects < expected and not world.is_parked:
-            verdict, why, remedy = (
-                "lost",
-                f"{_format_effects(effects)} instead of {expected}: it was lost",
-                _LOST_REMEDY,
-            )
+            verdict, remedy = "lost", _LOST_REMEDY
+            why = f"{_format_effects(effects)} instead of {expected}: it was lost"
         elif effects > expected:
             verdict = "may repeat" if may_repeat else "doubled"
             why = f"{_format_effects(effects)} instead of {expected}: it happened again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from effectonce.errors import InvalidOption
@@ -116,3 +116,14 @@ def flag(text: str) -> bool:
     return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
         text.lower()
     ]
+
+
+def one_of(*words: str) -> Callable[[str], Any]:
+    """``convert`` for options that are one of ``words``."""
+
+    def convert(text: str) -> str:
+        if text not in words:
+            raise InvalidOption(f"use {' or '.join(words)}")
+        return text
+
+    return convert

@@ -420,7 +420,7 @@ async def test_declare_makes_the_topic_as_the_url_says(server: kafka.Kafka, uniq
         ("kafka://", "kafka://localhost:9092"),
         ("kafka://host/topic", "kafka://localhost:9092"),
         ("kafka://host?partition=3", "its options are"),
-        ("kafka://host?security=tls", "one of plaintext, ssl"),
+        ("kafka://host?security=tls", "use plaintext or ssl or sasl_plaintext"),
         ("kafka://user:secret@host?security=plaintext", "a user needs"),
         ("kafka://host?security=sasl_ssl", "those need a user"),
         ("kafka://host?retention=week", "span of time"),

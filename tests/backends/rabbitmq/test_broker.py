@@ -630,7 +630,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("url", "match"),
         [
-            ("amqp://h?queue_type=stream", "queue_type is quorum or classic"),
+            ("amqp://h?queue_type=stream", "queue_type .*: use quorum or classic"),
             ("amqp://h?heartbeat=0", "heartbeat"),
             ("amqp://h?ca_file=/x.pem", "need TLS"),
             ("amqps://h?ca_file=/nowhere.pem", "cannot be used"),

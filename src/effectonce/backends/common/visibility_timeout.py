@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from effectonce.contracts import Delivery
+from effectonce.contracts import Consumer, Delivery
 from effectonce.errors import BrokerUnavailable
 
 log = logging.getLogger("effectonce")
@@ -138,7 +138,7 @@ async def give_back_unsettled(give_back: Callable[[], Awaitable[object]]) -> Non
     log.info("a consumer could not return its unsettled deliveries; they are redelivered on timeout: %s", failure)
 
 
-class PollingConsumer(ABC, Generic[HeldT]):
+class PollingConsumer(Consumer, Generic[HeldT]):
     """A `contracts.Consumer` of a broker that is polled. A subclass polls and settles.
 
     At most one poll is under way, in a task of its own. Where a `receive` is cancelled, its poll continues, and the
@@ -156,12 +156,6 @@ class PollingConsumer(ABC, Generic[HeldT]):
     @abstractmethod
     async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
         """Return up to ``limit`` new deliveries, each with a `HeldDelivery`, after ``wait`` seconds at the latest."""
-
-    @abstractmethod
-    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]: ...
-
-    async def flush(self) -> None:
-        """Do nothing: acks are sent at once."""
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         deadline = time.monotonic() + wait

@@ -12,12 +12,8 @@ from effectonce.errors import StoreUnavailable
 
 def _since_boot() -> int:
     """Microseconds on a monotonic clock, which also counts the time in suspend where the system has such a clock."""
-    return _read_ns() // 1000
-
-
-_read_ns: Callable[[], int] = (
-    (lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
-)
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return (time.monotonic_ns() if boot_clock is None else time.clock_gettime_ns(boot_clock)) // 1000
 
 
 class Time(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final, get_args
 
 from effectonce.errors import CorruptRecord
@@ -63,19 +62,12 @@ def expressions(values: Mapping[str, AttributeValue], **texts: str) -> dict[str,
     In the texts, write every attribute as ``#name`` and every value as ``:name``. (DynamoDB reserves 573 words as
     names, and refuses a name or value that no expression uses.)
     """
-    names, used = _placeholders(" ".join(texts.values()))
-    parameters: dict[str, Any] = {**texts, "ExpressionAttributeNames": names}
-    if used:
-        known = {**_SHARED_VALUES, **values}
-        parameters["ExpressionAttributeValues"] = {f":{name}": wrap(known[name]) for name in used}
-    return parameters
-
-
-@lru_cache(maxsize=256)
-def _placeholders(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The attributes that ``text`` names, by ``#name``, and the names of the values that it uses."""
+    text, known = " ".join(texts.values()), {**_SHARED_VALUES, **values}
     names = {name: name[1:] for name in re.findall(r"#\w+", text)}
-    return names, tuple(dict.fromkeys(name[1:] for name in re.findall(r":\w+", text)))
+    parameters: dict[str, Any] = {**texts, "ExpressionAttributeNames": names}
+    if used := {name: wrap(known[name[1:]]) for name in re.findall(r":\w+", text)}:
+        parameters["ExpressionAttributeValues"] = used
+    return parameters
 
 
 # -- records and items

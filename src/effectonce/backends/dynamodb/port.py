@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, get_args
 
+from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Page, Query, Record, Resolution, State, Stats, SweepResult
 from effectonce.values.identity import digest
@@ -33,7 +34,7 @@ MAX_BATCH_GET: Final = 100  # items of one BatchGetItem, DynamoDB's limit
 MAX_BATCH_GET_ROUNDS: Final = 1_000
 
 
-class DynamoDBPort(Operations):
+class DynamoDBPort(Operations, Port):
     """See `contracts.Port`."""
 
     async def get(self, scope: str, key: str) -> Record | None:
@@ -170,9 +171,6 @@ class DynamoDBPort(Operations):
             swept = expressions({"now": now}, UpdateExpression="SET #swept_at = :now")
             await self._dynamodb.call("update_item", Key={"id": wrap(META_ID)}, **swept)
         return SweepResult(0, lapsed, more)
-
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
 
     async def now(self) -> int:
         await self._prepare()

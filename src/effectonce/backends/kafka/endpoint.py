@@ -18,7 +18,7 @@ from effectonce.backends.common.drivers import require_driver
 from effectonce.errors import InvalidOption, show
 from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address
+from effectonce.values.urls import Address, one_of
 
 T = TypeVar("T")
 
@@ -57,8 +57,8 @@ def parse_cluster(address: Address) -> KafkaCluster:
     more_servers = address.take("bootstrap", str, "").split(",")
     servers = [address.netloc if address.port else f"{address.netloc}:9092", *filter(None, more_servers)]
     has_login = address.user is not None
-    security = address.take("security", _one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"), "")
-    mechanism = address.take("mechanism", _one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
+    security = address.take("security", one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"), "")
+    mechanism = address.take("mechanism", one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
     security = security or ("sasl_ssl" if has_login else "plaintext")
     if has_login != security.startswith("sasl"):
         raise InvalidOption(f"{address}: a user needs security=sasl_ssl (or sasl_plaintext), and those need a user")
@@ -89,15 +89,6 @@ def parse_cluster(address: Address) -> KafkaCluster:
     )
     address.refuse_unknown_options()
     return cluster
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        if text not in words:
-            raise InvalidOption(f"use one of {', '.join(words)}")
-        return text
-
-    return convert
 
 
 def _parse_retention(text: str) -> float | None:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries
 from effectonce.contracts import (
+    BrokerBackend,
     BrokerCapabilities,
     Clock,
     Consumer,
@@ -142,7 +143,7 @@ _named_queues: dict[str, MemoryQueues] = {}
 _named_queues_lock = threading.Lock()
 
 
-class MemoryBrokerBackend:
+class MemoryBrokerBackend(BrokerBackend):
     """``memory://`` for queues of its own, ``memory://name`` for those that all brokers of this name in the process
     share.
 
@@ -187,12 +188,6 @@ class MemoryBrokerBackend:
         with self.queues.lock:
             self.queues.group(require_name(queue), require_name(group, "group"), self.clock.now())
 
-    async def check(self, queue: str, *, group: str) -> None:
-        await self.declare(queue, group=group)
-
-    async def close(self) -> None:
-        return None
-
     def after_fork(self) -> None:
         """Reset a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
         self.queues.lock = threading.Lock()
@@ -202,7 +197,7 @@ class MemoryBrokerBackend:
         return self.shown
 
 
-class MemoryPublisher:
+class MemoryPublisher(Publisher):
     """See `contracts.Publisher`."""
 
     def __init__(self, backend: MemoryBrokerBackend) -> None:
@@ -222,11 +217,8 @@ class MemoryPublisher:
             queues.wake_consumers()
         return [None] * len(packets)
 
-    async def close(self) -> None:
-        return None
 
-
-class MemoryConsumer:
+class MemoryConsumer(Consumer):
     """See `contracts.Consumer`. A delivery is this consumer's while its handle is the last one of its message."""
 
     def __init__(self, backend: MemoryBrokerBackend, queue: str, group: str, prefetch: int) -> None:
@@ -314,9 +306,6 @@ class MemoryConsumer:
 
         return self._settle(_handles(deliveries), keep)
 
-    async def flush(self) -> None:
-        return None
-
     async def close(self) -> None:
         self._settle(list(self._unsettled), lambda group, held, now: group.give_back(held.key, now))
 
@@ -325,7 +314,7 @@ def _handles(deliveries: Sequence[Delivery]) -> list[HeldDelivery]:
     return [delivery.handle for delivery in deliveries]
 
 
-class MemoryDeadLetters:
+class MemoryDeadLetters(DeadLetters):
     """See `contracts.DeadLetters`. Ids grow, so the cursor is the last id of a page."""
 
     def __init__(self, backend: MemoryBrokerBackend, queue: str, group: str) -> None:
@@ -353,6 +342,3 @@ class MemoryDeadLetters:
     async def count(self) -> int:
         with self._backend.queues.lock:
             return len(self._dead_letters())
-
-    async def close(self) -> None:
-        return None

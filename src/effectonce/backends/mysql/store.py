@@ -124,7 +124,7 @@ class MySQLBackend:
         return str(self._address)
 
 
-class MySQLPort:
+class MySQLPort(Port):
     """See `contracts.Port`. One connection; the same code for sync and async."""
 
     def __init__(self, tables: MySQLTables, prefix: str, returning: bool) -> None:
@@ -329,9 +329,6 @@ class MySQLPort:
             transaction=f"thread {thread}, {str(state).lower()}" if transactions else "",
             rows={str(name): (int(live), 0) for name, live in table_sizes},
         )
-
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
 
     async def now(self) -> int:
         [[[now]]] = await self.tables.connection.execute(self._sql["clock"])

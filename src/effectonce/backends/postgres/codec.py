@@ -7,7 +7,7 @@ costs more than the server's work on them (1.5 ms for 100 operations of 4 values
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from struct import Struct as Layout
 from typing import Any, Final, NamedTuple
@@ -87,20 +87,12 @@ def text_array(values: Sequence[str | None]) -> bytes:
     return _array(_TEXT_OID, [None if value is None else utf8(value) for value in values])
 
 
-def bytea_array(values: Sequence[bytes | None]) -> bytes:
-    return _array(_BYTEA_OID, values)
-
-
 def bigint_array(values: Sequence[int]) -> bytes:
     return _fixed_width_array(_INT8_OID, 8, "iq", values)
 
 
 def integer_array(values: Sequence[int]) -> bytes:
     return _fixed_width_array(_INT4_OID, 4, "ii", values)
-
-
-def boolean_array(values: Sequence[bool]) -> bytes:
-    return _fixed_width_array(_BOOL_OID, 1, "i?", values)
 
 
 def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
@@ -157,15 +149,11 @@ def _fields(**encodings: tuple[Callable[[Any], Param], Callable[[Sequence[Any]],
     return tuple(Field(attrgetter(name), one, many) for name, (one, many) in encodings.items())
 
 
-def _pass_through(value: bytes | None) -> Param:
-    return value
-
-
 _AS_TEXT: Final = (utf8, text_array)
-_AS_BYTES: Final = (_pass_through, bytea_array)
+_AS_BYTES: Final = (lambda value: value, partial(_array, _BYTEA_OID))
 _AS_BIGINT: Final = (int8.pack, bigint_array)
 _AS_INTEGER: Final = (int4.pack, integer_array)
-_AS_FLAG: Final = (boolean.pack, boolean_array)
+_AS_FLAG: Final = (boolean.pack, partial(_fixed_width_array, _BOOL_OID, 1, "i?"))
 _IDENTITY_ENCODINGS: Final = {"scope": _AS_TEXT, "key": _AS_TEXT}
 
 #: The parameters of each kind of operation, in the order of the statements.

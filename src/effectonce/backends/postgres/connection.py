@@ -12,7 +12,7 @@ import select
 import time
 import weakref
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from msgspec import Struct
 
@@ -25,7 +25,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.values.awaitables import maybe_await
-from effectonce.values.urls import Address
+from effectonce.values.urls import Address, one_of
 
 try:
     import psycopg as psycopg
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 #: Whether to prepare statements. ``auto``: yes, but not behind a pooler. ``on``: also behind a pooler (PgBouncer 1.21
 #: or later with max_prepared_statements).
 PrepareMode = Literal["auto", "on", "off"]
-PREPARE_MODES: Final[dict[str, PrepareMode]] = {"auto": "auto", "on": "on", "off": "off"}
 
 # libpq's options that a URL may have. Others (`passfile`, `service`) would read files that the URL does not show.
 _LIBPQ_OPTIONS: Final = (
@@ -104,7 +103,7 @@ def take_options(address: Address) -> ConnectionOptions:
         address=str(address),
         timeout=address.seconds("timeout", 5.0),
         connect_timeout=address.seconds("connect_timeout", 5.0),
-        prepare=address.take("prepare", PREPARE_MODES.__getitem__, "auto"),
+        prepare=address.take("prepare", one_of(*get_args(PrepareMode)), "auto"),
         params=params,
     )
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
-from effectonce.contracts import Delivery
+from effectonce.contracts import Consumer, Delivery
 from effectonce.errors import BrokerUnavailable
 
 from .channel import RabbitMQChannel
@@ -75,7 +75,7 @@ class _ConsumingChannel:
                     await self._wake_up.wait()
 
 
-class RabbitMQConsumer:
+class RabbitMQConsumer(Consumer):
     """See `contracts.Consumer`."""
 
     def __init__(self, queues: QueueDeclarations, queue: str, group: str, prefetch: int) -> None:
@@ -194,9 +194,6 @@ class RabbitMQConsumer:
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
         return self._are_owned(deliveries)  # the window is the server's consumer_timeout, which a client cannot change
-
-    async def flush(self) -> None:
-        return None  # acks are written at once
 
     async def close(self) -> None:
         self._consuming = None

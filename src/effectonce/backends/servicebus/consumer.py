@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
-from effectonce.contracts import Delivery
+from effectonce.contracts import Consumer, Delivery
 from effectonce.errors import BrokerUnavailable
 
 from .client import LockLost, ServiceBusLink, ServiceBusNamespace
@@ -20,7 +20,7 @@ from .messages import OWN_REASON, make_message, read_packet, write_description
 MAX_POLL_S: Final = 0.2
 
 
-class SettlingConsumer(ABC):
+class SettlingConsumer(Consumer):
     """What consumers with and without sessions have in common: settling the deliveries that they own."""
 
     def __init__(self, namespace: ServiceBusNamespace, queue: str) -> None:
@@ -45,9 +45,6 @@ class SettlingConsumer(ABC):
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         description = write_description(headers)
         return await self._settle(delivery, "dead_letter_message", reason=OWN_REASON, error_description=description)
-
-    async def flush(self) -> None:
-        return None
 
 
 class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):

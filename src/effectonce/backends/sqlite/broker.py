@@ -19,6 +19,7 @@ import msgspec
 
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
 from effectonce.contracts import (
+    BrokerBackend,
     BrokerCapabilities,
     Clock,
     Consumer,
@@ -49,7 +50,7 @@ _headers_decoder = msgspec.json.Decoder(dict[str, str])
 _to_json = msgspec.json.Encoder().encode
 
 
-class SQLiteBrokerBackend:
+class SQLiteBrokerBackend(BrokerBackend):
     """``sqlite:///file.db?ack_window=30s&synchronous=FULL&timeout=5s&prefix=effectonce``.
 
     ``ack_window``: how long an unsettled delivery stays with its consumer. ``synchronous``: with FULL (default) and
@@ -97,12 +98,6 @@ class SQLiteBrokerBackend:
             await connection.execute(lambda cursor: None)  # connecting creates the tables
         finally:
             await connection.close()
-
-    async def check(self, queue: str, *, group: str) -> None:
-        await self.declare(queue, group=group)
-
-    async def close(self) -> None:
-        return None
 
     def is_new(self) -> bool:
         return self.file.lacks(self._names["version"])

@@ -82,15 +82,13 @@ class SQLiteStoreBackend:
         self.prefix = address.take("prefix", parse_prefix, "effectonce")
         address.refuse_unknown_options()
         self.clock: Clock = clock if clock is not None else MachineClock()
+        self._names = {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
 
     @cached_property
     def statements(self) -> dict[str, str]:
         """The statements by name, with this store's table names."""
         columns = ", ".join(RECORD_COLUMNS)
-        return sql_files.read_statements("backends/sqlite/records.sql", columns=columns, **self._table_names())
-
-    def _table_names(self) -> dict[str, str]:
-        return {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
+        return sql_files.read_statements("backends/sqlite/records.sql", columns=columns, **self._names)
 
     def sync_port(self) -> Port:
         return SQLitePort(self, DirectConnection)
@@ -118,7 +116,7 @@ class SQLiteStoreBackend:
         return "\n".join([self._records_sql(), inbox, sql_files.outbox_schema("sqlite", f"{self.prefix}_outbox")])
 
     def _records_sql(self) -> str:
-        return sql_files.read_script("backends/sqlite/records_schema.sql", **self._table_names())
+        return sql_files.read_script("backends/sqlite/records_schema.sql", **self._names)
 
     def prepare(self, cursor: sqlite3.Cursor) -> None:
         """Create the tables where they are missing, and check their version. Every new connection calls this first."""
@@ -141,7 +139,7 @@ class SQLiteStoreBackend:
         return str(self.file)
 
 
-class SQLitePort:
+class SQLitePort(Port):
     """See `contracts.Port`. One connection; the same code for sync and async."""
 
     def __init__(self, backend: SQLiteStoreBackend, connect: Callable[[SQLiteConnection], PortConnection]) -> None:
@@ -209,13 +207,7 @@ class SQLitePort:
             answer = answer_for(stored, fingerprints=op.fingerprints, now=now, claimant=op.owner)
             if answer is None:
                 if 0 < op.max_attempts <= stored.attempts and self._exhaust(cursor, op, stored.token, now):
-                    return Answer(
-                        "exhausted",
-                        token=stored.token,
-                        attempts=stored.attempts,
-                        generation=stored.generation,
-                        error=EXHAUSTED_ERROR,
-                    )
+                    return Answer("exhausted", stored.token, stored.attempts, stored.generation, error=EXHAUSTED_ERROR)
                 continue
             if answer.kind == "in_doubt" and stored.state == "claimed":
                 lapse = {"scope": op.scope, "key": op.key, "token": stored.token, "now": now}
@@ -348,9 +340,6 @@ class SQLitePort:
         if not more:
             cursor.execute(self._sql["write_meta"], ("swept_at", now))
         return SweepResult(min(len(expired), limit), min(len(lapsed), limit), more)
-
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
 
     async def now(self) -> int:
         return self._now()

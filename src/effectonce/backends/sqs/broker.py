@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
-from effectonce.contracts import BrokerCapabilities, Delivery, Packet
+from effectonce.contracts import BrokerCapabilities, Delivery, Packet, Publisher
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
@@ -145,7 +145,7 @@ async def _create_queue(client: SQSClient, name: str, attributes: Mapping[str, s
             await client.call("get_queue_attributes", name, AttributeNames=["QueueArn"])
 
 
-class SQSPublisher:
+class SQSPublisher(Publisher):
     """See `contracts.Publisher`."""
 
     def __init__(self, client: SQSClient, queue_name: Callable[[str], str], max_message: int, fifo: bool) -> None:
@@ -199,9 +199,6 @@ class SQSPublisher:
             chunks[-1].append(index)
             room -= size
         return chunks
-
-    async def close(self) -> None:
-        return None
 
 
 def _hold_back_behind_failed(chunk: Sequence[int], groups: Sequence[str], outcomes: list[Exception | None]) -> None:

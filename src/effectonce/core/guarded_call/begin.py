@@ -9,7 +9,7 @@ from effectonce.core.codec import ABANDONED_ERROR, without_trace
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
-from effectonce.errors import Reentered, StoreUnavailable, show
+from effectonce.errors import ConfigurationError, Reentered, StoreUnavailable, show
 from effectonce.record import Answer, Claim
 
 from .run import Policy, Run, StoreRun, current_run
@@ -24,19 +24,21 @@ def prepare_run(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: b
     if runtime.privacy is not None:
         stored_key = runtime.privacy.hide(policy.scope, key)
         fingerprints = runtime.privacy.hide_fingerprints(policy.scope, fingerprints)
-    run = StoreRun(
-        runtime=runtime,
-        policy=policy,
-        key=key,
-        stored_key=stored_key,
-        owner=b"",
-        fingerprints=fingerprints,
-        parent=parent,
-    )
+    run = StoreRun(runtime, policy, key, parent, stored_key, fingerprints=fingerprints)
     if not policy.seen_set:
         run.owner = runtime.new_owner()
         run.lease_requested_at = runtime.monotonic()
     return run
+
+
+def prepare_noted_run(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes, what: str) -> StoreRun:
+    """`prepare_run` for ``what``, which keep their progress in a note. Raises `ConfigurationError` on a store without
+    notes."""
+    if not runtime.backend.capabilities.notes:
+        raise ConfigurationError(
+            f"{runtime.backend!r} keeps no notes, which {what} need; use sqlite://, postgresql:// or mysql://"
+        )
+    return prepare_run(runtime, policy, key, fingerprints)
 
 
 def _enclosing_run(innermost: Run, runtime: StoreRuntime, scope: str, key: str) -> Run | None:

@@ -54,19 +54,16 @@ async def _settle_done(run: StoreRun, client: StoreClient, result: bytes | None)
     The first error may come from a signal handler (a time limit); the second says that the store cannot keep this
     result.
     """
-    try:
-        return await client.settle(make_completion(run, result))
-    except (StoreUnavailable, ConfigurationError):
-        raise
-    except Exception:
-        if result is None:
+    for _ in range(2):
+        try:
+            return await client.settle(make_completion(run, result))
+        except (StoreUnavailable, ConfigurationError):
             raise
-    try:
-        return await client.settle(make_completion(run, result))
-    except (StoreUnavailable, ConfigurationError):
-        raise
-    except Exception as error:
-        run.emit("result_not_stored", f"{type(error).__name__}: {error}")
+        except Exception as error:
+            if result is None:
+                raise
+            failure = f"{type(error).__name__}: {error}"
+    run.emit("result_not_stored", failure)
     return await client.settle(make_completion(run, None))
 
 
@@ -100,13 +97,7 @@ def make_completion(run: StoreRun, result: bytes | None) -> Settlement | Remembe
     result = run.seal(result)
     retention = policy.retention_us if run.parent is None else max(policy.retention_us, run.parent.min_retention)
     if policy.seen_set:
-        return Remember(
-            scope=policy.scope,
-            key=run.stored_key,
-            retention=retention,
-            fingerprints=run.fingerprints,
-            result=result,
-        )
+        return Remember(policy.scope, run.stored_key, retention, run.fingerprints, result)
     return run.settlement("done", retention, result)
 
 
@@ -158,10 +149,6 @@ async def _settle(run: StoreRun, client: StoreClient, settlement: Settlement, wh
         run.emit("unrecorded", str(error) if isinstance(error, EffectOnceError) else type(error).__name__)
         return False
     run.runtime.waiters.wake((run.scope, run.stored_key))
-    if not applied:
-        run.emit("fenced", why)
-    elif settlement.state == "free":
-        run.emit("released", why)
-    else:
-        run.emit(settlement.state, why)
+    kind = "released" if settlement.state == "free" else settlement.state
+    run.emit(kind if applied else "fenced", why)
     return applied

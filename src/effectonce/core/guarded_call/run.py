@@ -67,10 +67,10 @@ class Run(Struct, eq=False, gc=False):
     runtime: RunRuntime
     policy: Policy
     key: str
-    stored_key: str  # what the store sees: the key, or its keyed hash
-    owner: bytes  # 16 random bytes that identify its claim; b"" in mode S, which claims nothing
-    fingerprints: bytes
     parent: Run | None
+    stored_key: str = ""  # what the store sees: the key, or its keyed hash
+    owner: bytes = b""  # 16 random bytes that identify its claim; b"" in mode S, which claims nothing
+    fingerprints: bytes = b""
     #: When the lease was last asked for, on the monotonic clock. The lease counts from here, not from the reply: the
     #: store's clock starts it in between. inf: no lease is held, so none can be lost.
     lease_requested_at: float = math.inf
@@ -193,25 +193,11 @@ class StoreRun(Run, eq=False, gc=False):
 
     def renewal(self) -> Renewal:
         policy = self.policy
-        return Renewal(
-            scope=policy.scope,
-            key=self.stored_key,
-            owner=self.owner,
-            token=self.token,
-            lease=policy.lease_us,
-            retention=policy.unfinished_retention_us,
-        )
+        retention = policy.unfinished_retention_us
+        return Renewal(policy.scope, self.stored_key, self.owner, self.token, policy.lease_us, retention)
 
     def settlement(self, state: SettledState, retention: int, result: bytes | None = None) -> Settlement:
-        return Settlement(
-            scope=self.policy.scope,
-            key=self.stored_key,
-            owner=self.owner,
-            token=self.token,
-            state=state,
-            retention=retention,
-            result=result,
-        )
+        return Settlement(self.policy.scope, self.stored_key, self.owner, self.token, state, retention, result)
 
     def seal(self, plain: bytes | None) -> bytes | None:
         """Encrypt ``plain`` for the store, where the store is private."""
@@ -238,6 +224,7 @@ class StoreRun(Run, eq=False, gc=False):
 
     def end(self) -> None:
         """Stop the renewals of its lease, and let `current()` return the run around it again."""
+        self.active = False
         self.runtime.leased_runs.discard(self)
         if current_run.get() is self:  # not so if a coroutine is closed in another context
             current_run.set(self.parent)
