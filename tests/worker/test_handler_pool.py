@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from msgspec import Struct
 
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.worker import handler_pool
 from effectonce.worker.handler_pool import HandlerPool
 from effectonce.worker.jobs import Job
@@ -37,11 +37,13 @@ class PoolBench:
         self.errors: dict[int, BaseException] = {}
         self.defects: list[BaseException] = []
         self.on_success: Callable[[int], None] = self.succeeded.append
+        self.on_idle: Callable[[], None] = lambda: None
         self.pool: HandlerPool[Numbered] = HandlerPool(
             worker.routes[0],
             lambda work: handler(work.number),
             on_success=lambda work: self.on_success(work.number),
             on_error=lambda work, error: self.errors.update({work.number: error}),
+            on_idle=lambda: self.on_idle(),
             fail=self.defects.append,
             loop=asyncio.get_running_loop(),
         )
@@ -176,6 +178,27 @@ async def test_a_defect_in_a_report_is_reported_and_the_runner_continues() -> No
     bench.run(0, 1)
     await until(lambda: bench.succeeded == [1])
     assert [type(defect) for defect in bench.defects] == [ZeroDivisionError]
+
+
+async def test_a_runner_with_nothing_left_to_run_says_so_outside_of_the_last_run() -> None:
+    bench = PoolBench(do_nothing)
+    idle: list[tuple[list[int], Run | None]] = []
+    bench.on_idle = lambda: idle.append((list(bench.succeeded), current_run.get()))
+    for number in (1, 2):
+        bench.pool.add_ready(Numbered(number, run=cast(Run, "a run")))
+    bench.pool.wake()
+    await until(lambda: bool(idle))
+    assert idle == [([1, 2], None)]
+
+
+async def test_a_defect_of_an_idle_runner_is_reported_and_it_runs_what_comes_next() -> None:
+    bench = PoolBench(do_nothing)
+    bench.on_idle = lambda: print(1 // 0)
+    bench.run(1)
+    await until(lambda: bool(bench.defects))
+    bench.run(2)
+    await until(lambda: bench.succeeded == [1, 2])
+    assert {type(defect) for defect in bench.defects} == {ZeroDivisionError}
 
 
 async def test_another_runner_takes_over_from_one_that_was_cancelled() -> None:

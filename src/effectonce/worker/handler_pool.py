@@ -80,9 +80,11 @@ class HandlerPool(Generic[W]):
         *,
         on_success: Callable[[W], None],
         on_error: Callable[[W, BaseException], None],
+        on_idle: Callable[[], None] = lambda: None,
         fail: ReportFailure,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """``on_idle`` is called by a pool task that finds nothing ready. It may claim jobs, but makes nothing ready."""
         self.route = route
         self._function = function
         self.waiting: deque[Job] = deque()  # received, not claimed
@@ -92,6 +94,7 @@ class HandlerPool(Generic[W]):
         self._ended_during_claim = 0  # while the last claim was under way
         self._on_success = on_success
         self._on_error = on_error
+        self._on_idle = on_idle
         self._fail = fail
         self._loop = loop
         self._context = copy_context()  # of `serve`: a task may be started from any other
@@ -183,6 +186,10 @@ class HandlerPool(Generic[W]):
                 if time.monotonic() >= turn_ends_at:
                     await asyncio.sleep(0)
                     turn_ends_at = time.monotonic() + TASK_TURN_S
+            try:
+                self._context.run(self._on_idle)  # not in the context of the last handler
+            except Exception as defect:
+                self._fail(defect)
             idle = self._loop.create_future()
             self._idle_tasks.append(idle)
             await idle

@@ -92,6 +92,7 @@ class LeaseExecutor:
                 forwarding.run_handler if route.to else _run_handler,
                 on_success=self._recorder.record_success,
                 on_error=self._recorder.settle_failure,
+                on_idle=self.start,  # so that claims share a batch with the completions of the jobs before them
                 fail=fail,
                 loop=asyncio.get_running_loop(),
             )

@@ -142,12 +142,12 @@ class RedisConsumer:
             if named.get(b"group", self._group) != self._group:  # another group has nacked it: no message for ours
                 self._acks[id] = held.needs_proof_at
                 continue
-            self._unsettled.add(held)
             attempt = count[0] if count else 1
             if b"attempts" in named:  # attempts before the entry was added again
                 attempt += int(named[b"attempts"]) if named[b"attempts"].isdigit() else 0
             packet = read_packet(named)
             deliveries.append(Delivery(packet=packet, queue=self._keys.queue, attempt=attempt, handle=held))
+            self._unsettled.add(held)
         return deliveries
 
     # -- settling
