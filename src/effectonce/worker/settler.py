@@ -21,6 +21,9 @@ from .causes import Cause
 
 log = logging.getLogger("effectonce")
 
+FETCH_GRACE_S: Final = 0.02
+"""How long acks that can ride with a fetch wait for one to begin. A busy worker begins one every few milliseconds."""
+
 RETRY_PAUSE_S: Final = 1.0
 """How long settlements wait while the broker is away. The receiving task logs the outage, and reconnects."""
 
@@ -91,6 +94,8 @@ class Settler:
             await self._pending.wait()
             try:
                 await self.send()
+                if self._buffer_acks is not None and not self.fetching:
+                    await asyncio.sleep(FETCH_GRACE_S)
                 if not self.fetching:
                     await self._consumer.flush()
             except BrokerUnavailable as error:
