@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -140,16 +140,19 @@ class CloudEvents:
         return _read_own(packet, data_type) or _read_structured(packet, data_type)
 
 
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
     """A structured event as we write it, with JSON data, which msgspec parses in one step. `_read_structured` reads all
     other events."""
 
     specversion: Literal["1.0"]
-    id: str
-    source: str
-    type: str
+    id: _Text
+    source: _Text
+    type: _Text
     data: msgspec.Raw
-    time: datetime | None = None
+    time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     idempotencykey: str = ""
     partitionkey: str | None = None
     correlationid: str | None = None
@@ -173,8 +176,6 @@ def _read_own(packet: Packet, data_type: Any) -> Message[Any] | None:
     try:
         event = (_plain_event if plain else _event).decode(packet.body)
     except (msgspec.DecodeError, RecursionError):
-        return None
-    if not (event.id and event.source and event.type) or (event.time is not None and event.time.tzinfo is None):
         return None
     headers = dict(packet.headers)
     headers.pop("content-type", None)

@@ -206,14 +206,11 @@ class QueueConsumer:
 
     def ack(self, jobs: Sequence[Job]) -> None:
         """The effects of ``jobs`` are recorded: ack them. Those behind them may start."""
-        deliveries = []
         for job in jobs:
-            if not job.stale:
-                deliveries.append(job.delivery)
             if job.redelivered:
                 self.counts.forget(job)
-            self._advance(job)
-        self.settler.ack(deliveries)
+        self._advance(jobs)
+        self.settler.ack([job.delivery for job in jobs if not job.stale])
 
     def ack_batched(self, job: Job) -> None:
         """Ack a job whose lane does not move on, since others of it have run together with it."""
@@ -239,34 +236,35 @@ class QueueConsumer:
             if not waiting.stale:
                 self.settler.redeliver(waiting.delivery, delay + place * DELAY_STEP_S if delay else 0.0)
             self.in_flight.pop(waiting, None)
-        self._advance(job)
+        self._advance([job])
 
     def dead_letter(self, job: Job, cause: Cause) -> None:
         """Move ``job`` to the dead letters. Those behind it may start."""
         cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
         self.counts.forget(job)
         self.settler.dead_letter(job.delivery, cause)
-        self._advance(job)
+        self._advance([job])
 
     def drop(self, job: Job) -> None:
         """Forget ``job``: the broker has given it to another consumer, so it is not settled here."""
-        self._advance(job)
+        self._advance([job])
 
     def add_finishing(self, job: Job) -> None:
         """``job`` has run: another one may be received, though this one is not settled yet."""
         self.finishing.add(job)
         self._room.set()
 
-    def _advance(self, job: Job) -> None:
-        """``job`` has left; the next of its lane may start."""
-        following = self._lanes.remove_first(job.lane)
-        if following is not None:
-            self.executor.enqueue(following)
-        self.in_flight.pop(job, None)
-        self.finishing.discard(job)
+    def _advance(self, jobs: Sequence[Job]) -> None:
+        """``jobs`` have left; the next ones of their lanes may start."""
         self._room.set()
-        if job.suspect:
-            self.executor.on_suspect_left(job)
+        for job in jobs:
+            following = self._lanes.remove_first(job.lane)
+            if following is not None:
+                self.executor.enqueue(following)
+            self.in_flight.pop(job, None)
+            self.finishing.discard(job)
+            if job.suspect:
+                self.executor.on_suspect_left(job)
 
     # -- keep
 

@@ -66,15 +66,14 @@ def take_batch(queue: deque[E], limit: int, sizes: BatchSizes) -> list[E]:
     chosen: dict[tuple[str, str], E] = {}
     size = 0
     while queue and len(chosen) < limit:
-        entry = queue[0]
+        entry = queue.popleft()
         op = entry.op
-        if entry.is_abandoned() and isinstance(op, (Claim, Look)):
-            queue.popleft()
+        if isinstance(op, (Claim, Look)) and entry.is_abandoned():
             continue
         size += len(getattr(op, "result", None) or b"") + len(getattr(op, "note", None) or b"")
         if size > MAX_BATCH_BYTES and chosen:
+            queue.appendleft(entry)
             break
-        queue.popleft()
         first = chosen.setdefault((op.scope, op.key), entry)
         if first is not entry:
             if first.behind is None:
@@ -89,15 +88,13 @@ def pair_replies(entries: Sequence[E], replies: Sequence[Reply], queue: deque[E]
     if len(replies) != len(entries):
         wrong = RuntimeError(f"the port gave {len(replies)} replies to {len(entries)} operations")
         return [(waiter, wrong) for entry in entries for waiter in entry_and_followers(entry)]
-    pairs: list[tuple[E, Reply]] = []
+    pairs = list(zip(entries, replies, strict=True))
     unanswered: list[E] = []
-    for entry, reply in zip(entries, replies, strict=True):
-        pairs.append((entry, reply))
-        if entry.behind is not None:
-            answered, others = share_reply(entry, reply)
-            entry.behind = None
-            pairs.extend((other, reply) for other in answered)
-            unanswered.extend(others)
+    for entry, reply in [pair for pair in pairs if pair[0].behind is not None]:
+        answered, others = share_reply(entry, reply)
+        entry.behind = None
+        pairs.extend((other, reply) for other in answered)
+        unanswered.extend(others)
     queue.extendleft(reversed(unanswered))
     return pairs
 
