@@ -133,11 +133,11 @@ def grant_shared(entry: Any, reply: Any) -> Any:
 
 
 @mutant("F70", tasks, "take_batch", "guard-G2+cancel/1", promise=False)
-def cancelled_settlement_dropped(queue: Any, limit: int) -> Any:
+def cancelled_settlement_dropped(queue: Any, limit: int, *others: Any) -> Any:
     """A settlement whose caller was cancelled is never sent."""
     for entry in [entry for entry in queue if entry.future is not None and entry.future.cancelled()]:
         queue.remove(entry)
-    return _take(queue, limit)
+    return _take(queue, limit, *others)
 
 
 @mutant("F37", heartbeat.Heartbeat, "sweep", "guard-L+sweep-fails/1")

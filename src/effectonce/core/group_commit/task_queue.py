@@ -46,9 +46,9 @@ class TaskQueue(ABC, Generic[E]):
     def _min_for_second_trip(self) -> int:
         """How many waiting operations are worth a round trip of their own beside the one that is under way."""
 
-    def _batch_size(self) -> int:
-        """How many operations the next batch takes, at most."""
-        return self._limit
+    def _take(self) -> list[E]:
+        """Take the next batch out of the queue."""
+        return take_batch(self._queue, self._limit, self.sizes)
 
     @abstractmethod
     def _deliver(self, pairs: Sequence[tuple[E, Reply]]) -> None:
@@ -78,22 +78,20 @@ class TaskQueue(ABC, Generic[E]):
 
     async def _empty_queue(self, port: Port) -> None:
         while not self._paused and self._queue:
-            entries = take_batch(self._queue, min(self._batch_size(), self._limit), self.sizes)
-            if entries:
-                replies = await self._send(port, entries)
-                self._deliver(pair_replies(entries, replies, self._queue))
-                await asyncio.sleep(0)  # the callers that were answered run first, and most come back at once
-
-    async def _send(self, port: Port, entries: Sequence[E]) -> Sequence[Reply]:
-        self._round_trips += 1
-        self._start_if_due()  # for what this batch leaves in the queue
-        try:
-            return await send_batch(port, [entry.op for entry in entries], asyncio.sleep)
-        except BaseException:
-            self._queue.extendleft(reversed(split_for_resend(entries)))
-            raise
-        finally:
-            self._round_trips -= 1
+            entries = self._take()
+            if not entries:
+                continue
+            self._round_trips += 1
+            self._start_if_due()  # for what this batch leaves in the queue
+            try:
+                replies = await send_batch(port, [entry.op for entry in entries], asyncio.sleep)
+            except BaseException:
+                self._queue.extendleft(reversed(split_for_resend(entries)))
+                raise
+            finally:
+                self._round_trips -= 1
+            self._deliver(pair_replies(entries, replies, self._queue))
+            await asyncio.sleep(0)  # the callers that were answered run first, and most come back at once
 
     async def _wait_for_tasks(self) -> None:
         while self._tasks:

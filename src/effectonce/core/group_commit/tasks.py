@@ -9,7 +9,7 @@ from typing import Any
 from effectonce.contracts import Port
 from effectonce.record import Answer, Batchable, Claim, Note, Reply
 
-from .batches import Entry, is_grant
+from .batches import Entry, is_grant, take_batch
 from .send_batch import copy_error
 from .task_queue import TaskQueue
 
@@ -24,9 +24,6 @@ class TaskEntry(Entry, eq=False, kw_only=True):
     """An operation of a task, and the future that gets its reply."""
 
     future: asyncio.Future[Any]
-
-    def is_abandoned(self) -> bool:
-        return self.future.done()
 
 
 class AsyncGroup(TaskQueue[TaskEntry]):
@@ -72,17 +69,19 @@ class AsyncGroup(TaskQueue[TaskEntry]):
             return MIN_CALLS_FOR_SECOND_TRIP
         return MIN_CALLS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE
 
-    def _batch_size(self) -> int:
-        """All that waits, or half of it if the other port can send the other half meanwhile."""
-        waiting = len(self._queue)
-        if len(self._ports) == 1:
-            return waiting
-        min_half = MIN_CALLS_FOR_SECOND_TRIP
-        if isinstance(self._queue[0].op, Note) and not self._round_trips:
-            # A caller that writes a note soon submits its next one. In a single batch, all callers would wait for the
-            # store together, and then the store for all of them. In halves, one half runs while the other waits.
-            min_half = self._min_for_second_trip()
-        return waiting if waiting < 2 * min_half else waiting // 2
+    def _take(self) -> list[TaskEntry]:
+        """Take all that waits, or half of it if the other port can send the other half meanwhile."""
+        size = len(self._queue)
+        if len(self._ports) > 1:
+            min_half = MIN_CALLS_FOR_SECOND_TRIP
+            if isinstance(self._queue[0].op, Note) and not self._round_trips:
+                # A caller that writes a note soon submits its next one. In a single batch, all callers would wait for
+                # the store together, and then the store for all of them. In halves, one half runs while the other
+                # waits.
+                min_half = self._min_for_second_trip()
+            if size >= 2 * min_half:
+                size //= 2
+        return take_batch(self._queue, min(size, self._limit), self.sizes, lambda entry: entry.future.done())
 
     async def close(self) -> None:
         """Close the ports when the round trips under way are over. What waits goes out later: the ports open again."""

@@ -36,6 +36,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 from effectonce.contracts import Port
@@ -62,9 +63,6 @@ class ThreadEntry(Entry, eq=False):
     abandoned: bool = False
     #: The answered threads that still have to be woken. All threads that one leader answered share this list.
     to_wake: list[ThreadEntry] | None = None
-
-    def is_abandoned(self) -> bool:
-        return self.abandoned
 
 
 class ThreadGroup:
@@ -159,7 +157,7 @@ class ThreadGroup:
                 self._sent = []
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
-            self._sent = entries = take_batch(queue, self._limit, self.sizes)
+            self._sent = entries = take_batch(queue, self._limit, self.sizes, attrgetter("abandoned"))
             replies = run_sync(send_batch(self._port, [other.op for other in entries], pause_thread))
             for other, reply in pair_replies(entries, replies, queue):
                 if other is not entry:
