@@ -154,6 +154,26 @@ async def test_mode_s_counts_by_the_broker() -> None:
     assert runs == 3
 
 
+async def test_mode_s_does_not_start_a_message_whose_attempts_ended_their_processes() -> None:
+    """Nothing has recorded them but the broker, which delivers it for the third time."""
+    bench = Bench()
+    worker = bench.worker()
+    runs: list[str] = []
+
+    @worker.handler("orders", mode="seen", retry=Retry(2))
+    async def charge(message: eo.Message[Any]) -> None:
+        runs.append(message.id)
+
+    await bench.send("orders", paid())
+    earlier = bench.backend.consumer("orders", group="billing", prefetch=1)
+    for _ in range(2):
+        await earlier.nack(await earlier.receive(1, 5.0))
+    async with serving(worker):
+        await until(lambda: bench.count("dead") == 1)
+    (dead,) = await bench.dead(worker, "orders").alist()
+    assert (runs, dead.cause.why, dead.cause.attempts) == ([], "attempts-exhausted", 2)
+
+
 async def test_where_the_broker_does_not_count_the_worker_does() -> None:
     bench = Bench()
     bench.count_nothing()

@@ -101,7 +101,6 @@ class Quarantine:
         self._timer = self._loop.call_later(LONGEST_WAIT_S, self._stop_waiting)
 
     def _stop_waiting(self) -> None:
-        self._timer = None
         self._wait_expired = True
         if self._running_suspect is None:
             self.start_next_suspect()

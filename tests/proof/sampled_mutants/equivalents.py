@@ -61,6 +61,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "self.waits_for_answer = True",
     ): "it saves a call of `Backoff.record_success`, which does nothing without failures",
     (
+        "worker/pause.py",
+        "self.waits_for_answer = False",
+        "pass",
+    ): "as above",
+    (
         "worker/message_reader.py",
         "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
         "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 10 else 0",
