@@ -32,6 +32,12 @@ def test_the_first_delay_may_be_none_at_all_and_a_number_is_in_seconds() -> None
     assert Retry(3, first=1, jitter=False).after(ValueError(), 1) == 1.0
 
 
+def test_without_options_there_are_five_attempts_whose_delays_double_from_a_second_up_to_five_minutes() -> None:
+    retry = Retry()
+    assert (retry.max_attempts, retry.max_crashes) == (5, 2)
+    assert (retry.first, retry.factor, retry.cap, retry.jitter) == (1.0, 2.0, 300.0, True)
+
+
 def test_after_the_last_attempt_there_is_none() -> None:
     assert Retry(3).after(ValueError(), 2) is not None
     assert Retry(3).after(ValueError(), 3) is None
