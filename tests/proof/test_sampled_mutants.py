@@ -72,6 +72,8 @@ def test_what_a_mutant_changes(source: str, expected: list[str]) -> None:
         "x = f'{1 + 2}'",
         "x = zip(a, b, strict=True)",
         "WAIT_SECONDS: Final = 30",
+        "if sys.version_info >= (4, 0):\n    x = 1",
+        "if sys.version_info >= (3, 0):\n    x = y\nelse:\n    x = 1",
         "T_co = TypeVar('T_co', covariant=True)",
         "class X:\n    def __init__(self, y):\n        self.y = y",
         "class X:\n    def __init__(self, y):\n        self.y: int = y",
