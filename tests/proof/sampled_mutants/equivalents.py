@@ -112,4 +112,9 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "self._is_open = False",
         "pass",
     ): "it saves a rollback of a transaction that has ended",
+    (
+        "backends/redis/port.py",
+        "places = [str(bucket) for bucket, size in enumerate(sizes) if size[0] or str(bucket) == start]",
+        "places = [str(bucket) for bucket, size in enumerate(sizes) if size[1] or str(bucket) == start]",
+    ): "a bucket has an oldest record in doubt if it has any",
 }
