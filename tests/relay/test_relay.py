@@ -280,6 +280,18 @@ async def test_a_queue_that_may_not_be_used_holds_up_its_own_rows_uncounted(
     assert relay.totals.failed == 1
 
 
+async def test_a_queue_that_may_not_be_used_is_tried_again_also_where_delays_grow_without_limit(
+    database: Database, broker: FakeBroker
+) -> None:
+    database.send_numbers([1])
+    broker.raises = lambda packets: ConfigurationError("no permission")
+    relay = database.relay(broker, retry=Retry(10, cap=None))
+    assert await relay.drain() == 0
+    ((waits_us,),) = database.execute("SELECT due_at FROM {outbox}")
+    assert 290e6 < waits_us - relay.store.now() <= 300e6
+    assert relay.totals.failed == 1
+
+
 async def test_a_row_that_upsets_the_publisher_harms_itself_only(database: Database, broker: FakeBroker) -> None:
     """The batch raised something unknown: each goes by itself."""
     database.send_numbers(range(4))
