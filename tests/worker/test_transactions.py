@@ -135,6 +135,33 @@ async def test_on_an_async_driver_too(postgres: Database, batch: bool) -> None:
     assert (postgres.effects(), postgres.rows()) == (list(range(60)), 60)
 
 
+async def test_each_run_each_failure_and_each_duplicate_emits_an_event(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    events: list[eo.Event] = []
+    worker.events.add_hook(events.append)
+    failing = inserting(sqlite, worker, retry=eo.Retry(1))
+    failing.append(13)
+    good, bad = paid(1), paid(13)
+    async with serving(worker):
+        await sqlite.bench.send("orders", good)
+        await until(lambda: sqlite.bench.count("ack") == 1)
+        await sqlite.bench.send("orders", good)
+        await until(lambda: sqlite.bench.count("ack") == 2)
+        await sqlite.bench.send("orders", paid(2, id=good.id))
+        await until(lambda: sqlite.bench.count("dead") == 1)
+        await sqlite.bench.send("orders", bad)
+        await until(lambda: sqlite.bench.count("dead") == 2)
+    runs = [event for event in events if event.kind != "dead_lettered"]
+    assert [(event.kind, event.key, event.detail) for event in runs] == [
+        ("completed", good.id, ""),
+        ("replayed", good.id, ""),
+        ("mismatch", good.id, "PayloadMismatch"),
+        ("released", bad.id, "ValueError"),
+    ]
+    assert {event.scope for event in runs} == {"orders/*/billing"}
+    assert [0.0 < event.seconds < 60.0 for event in runs] == [True, False, False, True]
+
+
 async def test_if_one_of_a_batch_fails_each_stands_or_falls_alone(sqlite: Database) -> None:
     worker = sqlite.worker()
     failing = inserting(sqlite, worker, batch=True, retry=eo.Retry(2, first="5ms"))

@@ -122,4 +122,9 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)",
         "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 2)",
     ): "every number but 0 turns it on",
+    (
+        "backends/rabbitmq/dead_letters.py",
+        "self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, False",
+        "self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, True",
+    ): "it takes more dead letters before it requeues those that it holds, and all in their order",
 }
