@@ -6,7 +6,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from effectonce.contracts import Event, Packet
 from effectonce.contracts.outbox import LeasedRows, LeaseRequest
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, SchemaMismatch, SchemaMissing
-from effectonce.relay.relay import Relay
+from effectonce.relay.relay import Relay, ask_outbox
 from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, Refused, message
 
@@ -300,6 +302,27 @@ async def test_a_row_that_upsets_the_publisher_harms_itself_only(database: Datab
     assert await relay.drain() == 3
     (entry,) = relay.list().entries
     assert (entry.id, entry.error) == ("m2", "ZeroDivisionError: oops")
+
+
+@pytest.mark.parametrize("error", [None, BrokerUnavailable("away")])
+def test_an_operators_request_closes_its_connection(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    class Port:
+        async def close(self) -> None:
+            closed.append(True)
+
+    async def request(port: Any) -> int:
+        if error is not None:
+            raise error
+        return 7
+
+    monkeypatch.setattr(
+        "effectonce.relay.relay.require_outboxes", lambda store: SimpleNamespace(sync_outbox=lambda table: Port())
+    )
+    with nullcontext() if error is None else pytest.raises(BrokerUnavailable):
+        assert ask_outbox(eo.connect("memory://"), None, request) == 7
+    assert closed == [True]
 
 
 async def test_a_row_that_cannot_be_read_is_parked_with_the_reason(database: Database, broker: FakeBroker) -> None:

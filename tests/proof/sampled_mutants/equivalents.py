@@ -127,4 +127,14 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, False",
         "self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, True",
     ): "it takes more dead letters before it requeues those that it holds, and all in their order",
+    (
+        "backends/kafka/producer.py",
+        "continue",
+        "break",
+    ): "those behind it count as unconfirmed, too, and are sent again",
+    (
+        "relay/publish_batch.py",
+        'self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)',
+        "pass",
+    ): "the next lease would find the row, and let it wait as long as the one before it",
 }

@@ -42,6 +42,7 @@ DOCTOR: Final = ("doctor/test_servers.py",)
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **{room: (room,) for room in (*TOOLS.split(), *(f"backends/{name}" for name in BACKENDS.split()))},
     "outbox": ("outbox", "relay/test_relay.py"),
+    "worker": ("worker", "dead_letters"),  # a redrive reads and changes the records of the worker
     "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", "test_connect.py", *TOOLS_ON_CORE),
     "backends/sqlite": ("backends/sqlite", *OUTBOX_PORT),
     "backends/redis": ("backends/redis", *DOCTOR),
