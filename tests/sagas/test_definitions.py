@@ -63,6 +63,12 @@ def test_a_changed_definition_is_refused_and_the_saga_left_as_it_is(
     assert (before.note, before.state) == (after.note, after.state)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "x" * 1000, "\ud800"])
+def test_a_name_that_no_store_can_keep_is_refused_at_once(store: eo.Store, name: str) -> None:
+    with pytest.raises(eo.ConfigurationError, match="must be a text of 1 to"):
+        eo.Saga(name, store, input=Order)
+
+
 def test_a_renamed_step_goes_on_under_its_old_key(store: eo.Store) -> None:
     """A new key would do it again."""
     in_flight(store, "reserve", "bad", "ship")

@@ -147,11 +147,14 @@ async def test_a_worker_that_waits_for_its_broker_can_be_stopped(monkeypatch: py
         raise eo.BrokerUnavailable("nobody is there")
 
     monkeypatch.setattr(bench.backend, "declare", away)
+    opened: list[str] = []
+    monkeypatch.setattr(bench.backend, "consumer", lambda queue, **options: opened.append(queue))
     worker = with_handler(bench.worker())
     task = asyncio.create_task(worker.serve())
     await asyncio.sleep(0.05)
     worker.stop()
     await asyncio.wait_for(task, 10)
+    assert opened == []
 
 
 # -- F58

@@ -330,6 +330,27 @@ async def test_f51_redriving_in_mode_t(sqlite: Database) -> None:
     assert sqlite.effects() == [1, 2]
 
 
+async def test_f51_a_new_generation_in_mode_t_runs_what_is_done_again_and_is_audited(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    events: list[eo.Event] = []
+    worker.events.add_hook(events.append)
+    failing = inserting(sqlite, worker, retry=eo.Retry(1))
+    failing.append(1)
+    message = paid(1)
+    async with serving(worker):
+        await sqlite.bench.send("orders", message)
+        await until(lambda: sqlite.bench.count("dead") == 1)
+        failing.clear()
+        await sqlite.bench.send("orders", message)  # its duplicate succeeds
+        await until(lambda: sqlite.bench.count("ack") == 1)
+        (report,) = await sqlite.bench.dead(worker, "orders").aredrive(new_generation=True)
+        assert (report.fate, report.sent, report.new_generation) == ("execute", True, True)
+        await until(lambda: sqlite.bench.count("ack") == 2)
+    assert sqlite.effects() == [1, 1]
+    redriven = [(event.key, event.detail) for event in events if event.kind == "redriven"]
+    assert redriven == [(message.key or message.id, "new generation, was no-op")]
+
+
 def test_mode_t_takes_a_connection_and_knows_no_leases(sqlite: Database) -> None:
     worker = sqlite.worker()
     with pytest.raises(eo.ConfigurationError, match=r"must take \(connection, message\)"):
