@@ -162,6 +162,26 @@ async def test_each_run_each_failure_and_each_duplicate_emits_an_event(sqlite: D
     assert [0.0 < event.seconds < 60.0 for event in runs] == [True, False, False, True]
 
 
+async def test_f58_a_transaction_that_runs_when_the_worker_stops_is_let_end(postgres: Database) -> None:
+    worker = postgres.worker(drain="1h")
+    running, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("orders")
+    async def insert(connection: Any, message: eo.Message[dict[str, int]]) -> None:
+        running.set()
+        await go.wait()
+        await connection.execute(f"INSERT INTO {postgres.table} VALUES (%s)", (message.data["order"],))
+
+    task = asyncio.create_task(worker.serve())
+    await postgres.bench.send("orders", paid(1))
+    await running.wait()
+    worker.stop()
+    await until(lambda: worker.phase == "draining")
+    asyncio.get_running_loop().call_later(0.05, go.set)
+    await asyncio.wait_for(task, 60)
+    assert (postgres.effects(), postgres.bench.count("ack"), postgres.bench.count("nack")) == ([1], 1, 0)
+
+
 async def test_if_one_of_a_batch_fails_each_stands_or_falls_alone(sqlite: Database) -> None:
     worker = sqlite.worker()
     failing = inserting(sqlite, worker, batch=True, retry=eo.Retry(2, first="5ms"))

@@ -137,4 +137,9 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         'self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)',
         "pass",
     ): "the next lease would find the row, and let it wait as long as the one before it",
+    (
+        "worker/routes.py",
+        "BATCH_CONCURRENCY = 2",
+        "BATCH_CONCURRENCY = 3",
+    ): "how many transactions of many messages run at once by default is a question of speed",
 }
