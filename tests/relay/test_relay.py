@@ -485,6 +485,7 @@ async def test_a_notification_wakes_an_idle_relay(
 ) -> None:
     """As from another process: no hint is given here."""
     monkeypatch.setattr("effectonce.outbox.outbox.notify", lambda table: None)
+    monkeypatch.setattr("effectonce.relay.relay_run._NOTIFY_WAIT_S", 3600.0)
     relay = postgres.relay(broker, poll="1h")
     serving = asyncio.create_task(relay.serve())
     await asyncio.sleep(0.5)

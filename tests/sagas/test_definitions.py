@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -129,6 +130,31 @@ def test_a_renamed_step_in_doubt_is_resolved_as_the_one_it_is_now(store: eo.Stor
     new.resolve("o-1", "done", result="ch_1")
     assert new.resume() == ResumeCounts(done=1)
     assert new.run("o-1", ORDER)[pay] == "ch_1"
+
+
+def test_a_failed_step_that_was_renamed_is_called_by_its_name_of_now(store: eo.Store) -> None:
+    """It failed under the old release, which was ended during the compensation."""
+
+    def saga_with(charge: str, version: str, release: Callable[[Order], None]) -> eo.Saga[Order]:
+        saga = eo.Saga("order", eo.Store(store.runtime.backend, sweep_every=None), input=Order, version=version)
+        saga.step(name="reserve")(lambda order: None).compensate(release)
+
+        @saga.step(name=charge)
+        def decline(order: Order) -> None:
+            raise eo.PermanentFailure("declined")
+
+        return saga
+
+    def end_process(order: Order) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        saga_with("charge", "1", end_process).run("o-1", ORDER)
+    new = saga_with("pay", "2", lambda order: None)
+    new.migrate("1", {"charge": "pay"})
+    with pytest.raises(eo.SagaFailed, match="failed at step pay") as failure:
+        new.run("o-1", ORDER)
+    assert failure.value.step == "pay"
 
 
 # -- a compensation that is gone
