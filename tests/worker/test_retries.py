@@ -38,6 +38,18 @@ def test_without_options_there_are_five_attempts_whose_delays_double_from_a_seco
     assert (retry.first, retry.factor, retry.cap, retry.jitter) == (1.0, 2.0, 300.0, True)
 
 
+def test_delays_that_do_not_grow_are_all_alike() -> None:
+    retry = Retry(None, first="2s", factor=1, jitter=False)
+    assert [retry.after(ValueError(), attempt) for attempt in (1, 2, 1000)] == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("factor", [0.5, 100.5])
+def test_delays_neither_shrink_nor_explode(factor: float) -> None:
+    assert Retry(3, factor=100).max_delay(2) == 100.0
+    with pytest.raises(eo.InvalidOption, match="to 100"):
+        Retry(3, factor=factor)
+
+
 def test_after_the_last_attempt_there_is_none() -> None:
     assert Retry(3).after(ValueError(), 2) is not None
     assert Retry(3).after(ValueError(), 3) is None

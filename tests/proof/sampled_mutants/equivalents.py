@@ -142,4 +142,14 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "BATCH_CONCURRENCY = 2",
         "BATCH_CONCURRENCY = 3",
     ): "how many transactions of many messages run at once by default is a question of speed",
+    (
+        "backends/servicebus/sessions.py",
+        "session.locked_until = 0.0",
+        "session.locked_until = 1.0",
+    ): "both are long ago, by a clock that started with the machine",
+    (
+        "core/unfinished.py",
+        "_READ_FACTOR: Final = 10",
+        "_READ_FACTOR: Final = 11",
+    ): "how many records are read for a page of unfinished ones is a question of speed",
 }
