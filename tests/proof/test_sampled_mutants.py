@@ -70,6 +70,7 @@ def test_what_a_mutant_changes(source: str, expected: list[str]) -> None:
         "@dataclass(frozen=True)\nclass X:\n    y: int",
         "assert x == 1",
         "x = f'{1 + 2}'",
+        "x = show(y, 300)",
         "x = zip(a, b, strict=True)",
         "WAIT_SECONDS: Final = 30",
         "if sys.version_info >= (4, 0):\n    x = 1",

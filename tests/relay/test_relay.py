@@ -261,6 +261,19 @@ async def test_an_outage_is_over_when_there_is_nothing_left_to_send(database: Da
     await serving
 
 
+@pytest.mark.parametrize(("leased_before", "outcome"), [(5, "published"), (6, "parked")])
+async def test_f20_a_message_whose_relays_died_is_parked_after_twice_its_attempts(
+    database: Database, broker: FakeBroker, leased_before: int, outcome: str
+) -> None:
+    """The message that was leased with it is not to blame, and goes."""
+    database.send_numbers([1, 2])
+    database.execute("UPDATE {outbox} SET attempts = ? WHERE message_id = 'm1'", leased_before)
+    relay = database.relay(broker, retry=Retry(3))
+    await relay.drain()
+    assert dict(database.execute("SELECT message_id, state FROM {outbox}")) == {"m1": outcome, "m2": "published"}
+    assert relay.totals.parked == (outcome == "parked")
+
+
 async def test_a_queue_that_may_not_be_used_holds_up_its_own_rows_uncounted(
     database: Database, broker: FakeBroker
 ) -> None:

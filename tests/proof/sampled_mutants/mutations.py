@@ -1,11 +1,11 @@
 """Mutants: what one is, and which ones a file has.
 
 Left out, since no test of behaviour can or should notice them: annotations, `if TYPE_CHECKING`, overloads, `__repr__`,
-calls of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), a
-`zip`'s `strict`, sizes of caches, conditions on the version of Python and what only other versions run, options of
-dataclasses and structs, the module's constants of time and the seconds of a `sleep`, and `<` for `<=` beside a clock
-that is read there. Left out as well: the assignments of a constructor, since every test would notice that one is
-missing.
+calls of a logger and of `warnings`, the texts of errors, how long these are (`show`) and all other f-strings,
+assertions (they narrow types), a `zip`'s `strict`, sizes of caches, conditions on the version of Python and what only
+other versions run, options of dataclasses and structs, the module's constants of time and the seconds of a `sleep`, and
+`<` for `<=` beside a clock that is read there. Left out as well: the assignments of a constructor, since every test
+would notice that one is missing.
 """
 
 from __future__ import annotations
@@ -126,6 +126,8 @@ def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
             return body if eval(ast.unparse(test), {"sys": sys}) else others
         case ast.Call(func=ast.Attribute(attr="sleep"), args=[ast.Constant()]):
             return ()
+        case ast.Call(func=ast.Name(id="show"), args=[shown, _]):  # the second is how much of a text is shown
+            return (shown,)
         case ast.Call() if _is_left_alone(node):
             return ()
     return ast.iter_child_nodes(node)
