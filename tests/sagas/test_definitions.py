@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 import effectonce as eo
+from effectonce.sagas.log import StepProgress
 from effectonce.sagas.recovery import ResumeCounts
 
 from .shop import Order, Receipt, Shop, order_saga
@@ -130,6 +132,14 @@ def test_a_renamed_step_in_doubt_is_resolved_as_the_one_it_is_now(store: eo.Stor
     new.resolve("o-1", "done", result="ch_1")
     assert new.resume() == ResumeCounts(done=1)
     assert new.run("o-1", ORDER)[pay] == "ch_1"
+
+
+def test_f38_progress_that_an_earlier_release_wrote_has_nothing_of_what_came_later() -> None:
+    """Above all no rounds: they are part of the keys that providers know."""
+    progress = msgspec.convert(["running", 2], StepProgress)
+    assert (progress.state, progress.attempts, progress.crashes, progress.rounds) == ("running", 2, 0, 0)
+    assert (progress.began, progress.ended, progress.error) == (0, 0, "")
+    assert (progress.unknown_since, progress.guessed) == (0, False)
 
 
 def test_a_failed_step_that_was_renamed_is_called_by_its_name_of_now(store: eo.Store) -> None:
