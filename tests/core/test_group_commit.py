@@ -31,6 +31,7 @@ from effectonce.core.group_commit.tasks import AsyncGroup
 from effectonce.core.group_commit.threads import ThreadGroup
 from effectonce.core.run_sync import run_sync
 from effectonce.record import Answer, Batchable, Claim, Note, Reply, Settlement
+from tests.harness.waiting import until
 
 from .grouped import GroupedBackend
 
@@ -499,6 +500,49 @@ def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str, monkeypat
         assert not thread.is_alive()
     assert group.submit(claim("later")).kind == "claimed"
     assert orphans == [] or key in orphans
+
+
+def test_a_claim_that_is_granted_after_its_thread_was_interrupted_is_given_back() -> None:
+    """Its thread never hears of the grant, which would keep the key for a whole lease (F81)."""
+    trips: list[list[str]] = []
+    go = [threading.Event(), threading.Event()]
+    orphans: list[str] = []
+
+    class Port:
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            trips.append([op.key for op in batch])
+            go[len(trips) - 1].wait(60)
+            return [Answer("claimed", 1, 1) for _ in batch]
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    def interrupt_main_thread_in_second_trip() -> None:
+        until(lambda: len(group._queue) == 2)
+        go[0].set()
+        until(lambda: len(trips) == 2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    group = ThreadGroup(Port(), 128, lambda op, answer: orphans.append(op.key))  # type: ignore[arg-type]
+    leader = threading.Thread(target=lambda: group.submit(claim("first")))
+    leader.start()
+    until(lambda: trips)
+    behind = threading.Thread(target=lambda: group.submit(claim("behind")))
+    behind.start()
+    until(lambda: len(group._queue) == 1)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    helper = threading.Thread(target=interrupt_main_thread_in_second_trip)
+    helper.start()
+    try:
+        with pytest.raises(Interruption):
+            group.submit(claim("interrupted"))
+    finally:
+        helper.join()
+        signal.signal(signal.SIGUSR1, before)
+        go[1].set()
+    for thread in (leader, behind):
+        thread.join(60)
+    assert (trips, orphans) == ([["first"], ["behind", "interrupted"]], ["interrupted"])
 
 
 @pytest.mark.parametrize("callers", [1, 4])

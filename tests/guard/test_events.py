@@ -175,6 +175,19 @@ def test_a_duplicate_that_may_not_run_emits_why(store: eo.Store, events: list[eo
     ]
 
 
+def test_each_duplicate_of_what_is_done_emits_that_it_was_replayed(
+    store: eo.Store, events: list[eo.Event], form: HandlerForm
+) -> None:
+    charge = form.once(store, scope="charge", key="k")(lambda k: 7)
+    assert [charge("p1") for _ in range(3)] == [7, 7, 7]
+    assert [(event.kind, event.key) for event in events] == [
+        ("claimed", "p1"),
+        ("completed", "p1"),
+        ("replayed", "p1"),
+        ("replayed", "p1"),
+    ]
+
+
 def test_a_hook_that_raises_is_logged_with_its_own_error_alone(caplog: pytest.LogCaptureFixture) -> None:
     def broken(event: eo.Event) -> None:
         raise RuntimeError(event.kind)

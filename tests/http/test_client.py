@@ -156,7 +156,16 @@ def test_a_key_that_is_there_is_kept(client: Client, api: Api) -> None:
     assert api.keys == ["mine"]
 
 
-@pytest.mark.parametrize("failure", [None, (503, {}, b""), (429, {"Retry-After": "1"}, b""), (502, {}, b"")])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        None,
+        (503, {}, b""),
+        (429, {"Retry-After": "1"}, b""),
+        (502, {}, b""),
+        *((status, {"Retry-After": "0"}, b"") for status in (408, 425, 504)),
+    ],
+)
 def test_the_key_never_changes_between_the_tries_of_one_call(
     client: Client, api: Api, slept: list[float], failure: Told
 ) -> None:

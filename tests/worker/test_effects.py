@@ -162,6 +162,25 @@ async def test_one_key_with_another_payload_goes_to_the_dead_letters() -> None:
     assert (charged, dead.cause.why) == ([1], "payload-mismatch")
 
 
+async def test_only_what_a_handler_names_as_its_fingerprint_has_to_be_the_same_in_a_duplicate() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    charged: list[int] = []
+
+    @worker.handler("orders", key="message.data.order", fingerprint="message.data.amount")
+    async def charge(message: eo.Message[dict[str, Any]]) -> None:
+        charged.append(message.data["order"])
+
+    async with serving(worker):
+        for amount, note in ((10, "first"), (10, "again"), (11, "first")):
+            settled = bench.count("ack") + bench.count("dead")
+            await bench.send("orders", eo.Message(type="paid", data={"order": 1, "amount": amount, "note": note}))
+            await until(lambda settled=settled: bench.count("ack") + bench.count("dead") > settled)  # type: ignore[misc]
+    (dead,) = await bench.dead(worker, "orders").alist()
+    assert dead.message is not None
+    assert (charged, dead.cause.why, dead.message.data["amount"]) == ([1], "payload-mismatch", 11)
+
+
 class Paid(msgspec.Struct):
     order: int
     currency: str = "EUR"

@@ -83,6 +83,25 @@ async def test_handlers_that_never_wait_run_in_one_task() -> None:
     assert len(tasks) == 1
 
 
+async def test_after_a_handler_whose_task_is_cancelled_the_next_one_has_a_task_of_its_own() -> None:
+    """In a task that is being cancelled, the timeouts and task groups of the next handler would not work."""
+    cancelling: list[int] = []
+
+    async def handle(number: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling.append(task.cancelling())
+        if number == 0:
+            task.cancel()
+            await asyncio.sleep(0)
+
+    bench = PoolBench(handle, concurrency=1)
+    bench.run(0, 1)
+    await until(lambda: bench.succeeded == [1])
+    assert cancelling == [0, 0]
+    assert isinstance(bench.errors[0], asyncio.CancelledError)
+
+
 async def test_handlers_that_wait_run_side_by_side_up_to_the_concurrency() -> None:
     running, go = set[int](), asyncio.Event()
 

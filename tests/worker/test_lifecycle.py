@@ -58,6 +58,14 @@ async def test_f25_a_retention_shorter_than_the_last_possible_duplicate_is_refus
         await with_handler(bench.worker(name="d"), retry=retry).check()
 
 
+async def test_f25_retries_forever_whose_delays_grow_without_limit_are_refused() -> None:
+    bench = Bench()
+    with pytest.raises(eo.ConfigurationError, match="give its Retry a cap, or a number of attempts"):
+        await with_handler(bench.worker(), retry=eo.Retry(None, cap=None)).check()
+    await with_handler(bench.worker(name="b"), retry=eo.Retry(None, cap="1d")).check()
+    await with_handler(bench.worker(name="c"), retry=eo.Retry(10, cap=None)).check()
+
+
 async def test_f55_a_lease_of_the_ack_window_or_longer_is_refused() -> None:
     bench = Bench(ack_window=20.0)
     with pytest.raises(eo.ConfigurationError, match=r"lease of 20s, and memory delivers again after 20s"):
@@ -139,11 +147,14 @@ async def test_a_worker_that_waits_for_its_broker_can_be_stopped(monkeypatch: py
         raise eo.BrokerUnavailable("nobody is there")
 
     monkeypatch.setattr(bench.backend, "declare", away)
+    opened: list[str] = []
+    monkeypatch.setattr(bench.backend, "consumer", lambda queue, **options: opened.append(queue))
     worker = with_handler(bench.worker())
     task = asyncio.create_task(worker.serve())
     await asyncio.sleep(0.05)
     worker.stop()
     await asyncio.wait_for(task, 10)
+    assert opened == []
 
 
 # -- F58

@@ -18,7 +18,7 @@ class Member:
     """An executor whose jobs are names."""
 
     def __init__(self, suspects: Quarantine) -> None:
-        self.busy = 0
+        self.claimed_count = 0
         self.starts = 0
         self.alone: list[Any] = []
         self.refuses: Callable[[Any], bool] = lambda job: False
@@ -37,10 +37,10 @@ class Member:
 async def test_a_suspect_starts_when_nothing_else_runs_and_nothing_starts_beside_it() -> None:
     suspects: Any = Quarantine(asyncio.get_running_loop())
     member, other = Member(suspects), Member(suspects)
-    other.busy = 1
+    other.claimed_count = 1
     suspects.add(member, "a")
     assert (member.alone, suspects.blocks_new_work) == ([], True)
-    other.busy = 0
+    other.claimed_count = 0
     suspects.start_next_suspect()
     assert (member.alone, suspects.blocks_new_work) == (["a"], True)
     suspects.add(other, "b")
@@ -55,7 +55,7 @@ async def test_neither_waits_for_the_other_without_end(monkeypatch: pytest.Monke
     monkeypatch.setattr(quarantine, "LONGEST_WAIT_S", 0.05)
     suspects: Any = Quarantine(asyncio.get_running_loop())
     member = Member(suspects)
-    member.busy = 1
+    member.claimed_count = 1
     suspects.add(member, "a")
     assert member.alone == []
     await until(lambda: member.alone)
@@ -72,7 +72,7 @@ async def test_a_wait_that_nothing_is_left_of_does_not_shorten_the_next(monkeypa
     monkeypatch.setattr(quarantine, "LONGEST_WAIT_S", 0.05)
     suspects: Any = Quarantine(asyncio.get_running_loop())
     stopping, member = Member(suspects), Member(suspects)
-    member.busy = 1
+    member.claimed_count = 1
     suspects.add(stopping, "a")
     suspects.unregister(stopping)
     await asyncio.sleep(0.1)
@@ -83,7 +83,7 @@ async def test_a_wait_that_nothing_is_left_of_does_not_shorten_the_next(monkeypa
 async def test_a_suspect_that_another_consumer_got_leaves_the_next_one_alone() -> None:
     suspects: Any = Quarantine(asyncio.get_running_loop())
     member = Member(suspects)
-    member.busy = 1
+    member.claimed_count = 1
     for job in ("stale", "b", "c"):
         suspects.add(member, job)
 
@@ -92,7 +92,7 @@ async def test_a_suspect_that_another_consumer_got_leaves_the_next_one_alone() -
             suspects.release(job)  # it leaves the worker at once
         return bool(job == "stale")
 
-    member.refuses, member.busy = drop, 0
+    member.refuses, member.claimed_count = drop, 0
     suspects.start_next_suspect()
     assert (member.alone, suspects.blocks_new_work, member.starts) == (["b"], True, 0)
     suspects.release("b")

@@ -32,6 +32,24 @@ def test_the_first_delay_may_be_none_at_all_and_a_number_is_in_seconds() -> None
     assert Retry(3, first=1, jitter=False).delay_after(ValueError(), 1) == 1.0
 
 
+def test_without_options_there_are_five_attempts_whose_delays_double_from_a_second_up_to_five_minutes() -> None:
+    retry = Retry()
+    assert (retry.max_attempts, retry.max_crashes) == (5, 2)
+    assert (retry.first, retry.factor, retry.cap, retry.jitter) == (1.0, 2.0, 300.0, True)
+
+
+def test_delays_that_do_not_grow_are_all_alike() -> None:
+    retry = Retry(None, first="2s", factor=1, jitter=False)
+    assert [retry.after(ValueError(), attempt) for attempt in (1, 2, 1000)] == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("factor", [0.5, 100.5])
+def test_delays_neither_shrink_nor_explode(factor: float) -> None:
+    assert Retry(3, factor=100).max_delay(2) == 100.0
+    with pytest.raises(eo.InvalidOption, match="to 100"):
+        Retry(3, factor=factor)
+
+
 def test_after_the_last_attempt_there_is_none() -> None:
     assert Retry(3).delay_after(ValueError(), 2) is not None
     assert Retry(3).delay_after(ValueError(), 3) is None
@@ -152,6 +170,26 @@ async def test_mode_s_counts_by_the_broker() -> None:
         await bench.send("orders", paid())
         await until(lambda: bench.count("dead") == 1)
     assert runs == 3
+
+
+async def test_mode_s_does_not_start_a_message_whose_attempts_ended_their_processes() -> None:
+    """Nothing has recorded them but the broker, which delivers it for the third time."""
+    bench = Bench()
+    worker = bench.worker()
+    runs: list[str] = []
+
+    @worker.handler("orders", mode="seen", retry=Retry(2))
+    async def charge(message: eo.Message[Any]) -> None:
+        runs.append(message.id)
+
+    await bench.send("orders", paid())
+    earlier = bench.backend.consumer("orders", group="billing", prefetch=1)
+    for _ in range(2):
+        await earlier.nack(await earlier.receive(1, 5.0))
+    async with serving(worker):
+        await until(lambda: bench.count("dead") == 1)
+    (dead,) = await bench.dead(worker, "orders").alist()
+    assert (runs, dead.cause.why, dead.cause.attempts) == ([], "attempts-exhausted", 2)
 
 
 async def test_where_the_broker_does_not_count_the_worker_does() -> None:

@@ -25,7 +25,7 @@ def remember_signal_handlers() -> None:
     global _opaque_handler_seen
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
-        if handler is None or not callable(handler) or handler is signal.default_int_handler:
+        if not callable(handler) or handler is signal.default_int_handler:
             continue
         while isinstance(handler, functools.partial):
             handler = handler.func

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from effectonce.contracts import Packet, Publisher
 from effectonce.contracts.outbox import BLOCKED_ROW_RECHECK_US, OutboxRow, RowOutcome
@@ -11,6 +13,9 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 from effectonce.outbox.outbox import message_of
 
 from .settings import RelaySettings, RelaySignals
+
+REFUSED_QUEUE_DELAY_S: Final = 300.0
+"""How long the rows of a queue that cannot be used wait where the delays of `Retry` grow without limit."""
 
 OrderingLine = tuple[str, str]  # destination and ordering key
 
@@ -167,7 +172,8 @@ class PublishBatch:
             self._blocked_lines[line] = outcome
 
     def _defer_queue(self, rows: Sequence[OutboxRow], error: Exception) -> None:
-        span = round(self._settings.retry.cap * 1e6)
+        cap = self._settings.retry.cap
+        span = round((cap if math.isfinite(cap) else REFUSED_QUEUE_DELAY_S) * 1e6)
         for row in rows:
             if row.seq not in self.outcomes:
                 self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, error=_describe(error), refund=True)

@@ -25,6 +25,11 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
     before the broker redelivers (F55)."""
     policy, retry = route.policy, route.retry
     retries = retry.horizon if math.isfinite(retry.horizon) else retry.cap
+    if math.isinf(retries):
+        raise ConfigurationError(
+            f"{route.name} retries forever, with delays that grow without limit, so no retention= outlives its "
+            "duplicates; give its Retry a cap, or a number of attempts"
+        )
     horizon = capabilities.redelivery_horizon
     needed = (horizon or 0.0) + retries + redrive_within_s
     if policy.retention_us / 1e6 < needed:

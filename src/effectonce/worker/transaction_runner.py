@@ -77,7 +77,7 @@ class TransactionRunner:
 
         self.plain = transactional(None)
         # A redelivered message was already tried once, uncounted: allow it one crash fewer.
-        self._handler_if_maybe_tried = transactional(max(1, route.retry.max_crashes))
+        self._handler_if_maybe_tried = transactional(route.retry.max_crashes)
         self._handler_if_redelivered = transactional(max(1, route.retry.max_crashes - 1))
         self._starts_to_forget: set[str] = set()  # keys whose start is counted, though its outcome is known
 

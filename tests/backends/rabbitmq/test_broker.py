@@ -592,6 +592,13 @@ class TestSettings:
             await backend.declare(unique_name, group="g")
             await backend.check(unique_name, group="g")
 
+    async def test_a_prefetch_above_the_protocols_limit_is_the_limit(self, rabbitmq_url: str, unique_name: str) -> None:
+        under_test = QueueUnderTest(backend_at(rabbitmq_url), unique_name)
+        consumer = await under_test.consumer(prefetch=100_000)
+        await under_test.publish(b"first")
+        assert [delivery.packet.body for delivery in await receive(consumer, 1)] == [b"first"]
+        await under_test.close()
+
     async def test_check_finds_what_is_missing(self, rabbitmq_url: str, unique_name: str, channel: Any) -> None:
         backend = backend_at(rabbitmq_url)
         with pytest.raises(ConfigurationError, match=f"has no queue {unique_name};"):

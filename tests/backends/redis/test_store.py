@@ -884,6 +884,18 @@ def test_an_expired_claim_is_neither_counted_nor_listed(redis_url: str, unique_n
     run_sync(port.close())
 
 
+def test_a_sweep_that_stops_amid_the_last_index_says_that_there_is_more(redis_url: str, unique_name: str) -> None:
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    layout = Layout(unique_name)
+    bucket = layout.key("scope", "0")[:-32]
+    together = [key for key in map(str, range(10_000)) if layout.key("scope", key)[:-32] == bucket][:3]
+    run_sync(port.run([a_claim(key, lease=1, doubt_on_lapse=True) for key in together]))
+    time.sleep(0.01)
+    sweeps = [run_sync(port.sweep(2)) for _ in range(2)]
+    assert [(sweep.lapsed, sweep.more) for sweep in sweeps] == [(2, True), (1, False)]
+    run_sync(port.close())
+
+
 def test_a_list_shows_only_what_is_in_doubt(redis_url: str, unique_name: str) -> None:
     """A restore, or a DEL by hand, may leave in the index what has gone on to another state."""
     import redis

@@ -31,7 +31,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     codec: Codec
     seen_set: bool = False  # mode S: no claim, only a record of each success
     lease_us: int = 30_000_000
-    retention_us: int = 15 * 86_400_000_000
+    retention_us: int
     #: How long a record that is not finished is kept after its last change; 0: as long as a finished one.
     unfinished_retention_us: int = 0
     wait_s: float | None = None
