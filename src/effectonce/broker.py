@@ -87,16 +87,16 @@ class Broker:
         Several are sent together, in their order. One that the broker refuses raises its error, which says which were
         confirmed. `BrokerUnavailable`: it is not known which arrived; send them again as they are, with the same ids.
         """
-        with self._traced(queue, messages) as traced:
+        with self._trace_publish(queue, messages) as traced:
             packets = self._encode(queue, traced, envelope)
             self.run_blocking(lambda: self._send(queue, packets))
 
     async def apublish(self, queue: str, messages: Messages, *, envelope: Envelope | None = None) -> None:
         """`publish`, in a running event loop."""
-        with self._traced(queue, messages) as traced:
+        with self._trace_publish(queue, messages) as traced:
             await self._send(queue, self._encode(queue, traced, envelope))
 
-    def _traced(self, queue: str, messages: Messages) -> AbstractContextManager[Sequence[Message[Any]]]:
+    def _trace_publish(self, queue: str, messages: Messages) -> AbstractContextManager[Sequence[Message[Any]]]:
         sequence = [messages] if isinstance(messages, Message) else messages
         if self.tracer is None:
             return nullcontext(sequence)

@@ -1,4 +1,5 @@
-"""`run_sync`: runs a coroutine that never suspends, on the caller's own thread.
+"""`run_sync`: runs a coroutine that never suspends, on the caller's own thread. `run_in_thread`: calls a function on
+another.
 
 Every algorithm is written once as ``async def`` over injected ports. Sync code runs it from here with sync ports,
 whose coroutines return without suspending: no event loop, no background thread, no second copy.
@@ -7,7 +8,9 @@ whose coroutines return without suspending: no event loop, no background thread,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from effectonce.errors import SyncAsyncMismatch
@@ -33,3 +36,18 @@ def refuse_in_event_loop(reason: str) -> None:
     except RuntimeError:
         return
     raise SyncAsyncMismatch(reason)
+
+
+def run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # cancelling the wait does not end the work
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

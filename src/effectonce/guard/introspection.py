@@ -44,12 +44,12 @@ def refuse_unguardable(function: Any) -> None:
 
 
 #: A plain `def` that returns one of these, or an awaitable, has not done its work yet.
-LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
+LAZY_TYPES = frozenset((types.GeneratorType, types.AsyncGeneratorType))
 
 
 def refuse_lazy(function: Any, value: Any) -> None:
     """Raise `SyncAsyncMismatch` where a plain `def` returned something that still has to be awaited or iterated."""
-    if type(value) not in LAZY and not hasattr(value, "__await__"):
+    if type(value) not in LAZY_TYPES and not hasattr(value, "__await__"):
         return
     if inspect.iscoroutine(value):
         value.close()

@@ -80,7 +80,7 @@ class TestBroker(Broker):
         """Advance the clock, and redeliver what is due by then."""
         return shared_loop.run(self.aadvance(worker, by), _IN_EVENT_LOOP)
 
-    def settled(self, queue: str | None = None) -> list[SettledDelivery]:
+    def settled_deliveries(self, queue: str | None = None) -> list[SettledDelivery]:
         """Return how workers settled every delivery so far, in order."""
         return [settled for settled in self._recorder.settled if queue is None or settled.queue == queue]
 
@@ -112,7 +112,7 @@ class TestBroker(Broker):
         for queue, message in messages:
             await self.apublish(queue, message)
         awaited = Counter((queue, message.id) for queue, message in messages)
-        awaited += self._recorder.due(worker.name, self.clock.now())
+        awaited += self._recorder.count_due(worker.name, self.clock.now())
         if not awaited:
             return []
         before = len(self._recorder.settled)
@@ -156,7 +156,7 @@ class _RecordingBackend(Wrapper):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return _RecordingConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
 
-    def due(self, group: str, now: int) -> Counter[tuple[str, str]]:
+    def count_due(self, group: str, now: int) -> Counter[tuple[str, str]]:
         """Count the messages that are due for redelivery to ``group``, by (queue, id)."""
         return Counter(
             (nacked.queue, nacked.id)
