@@ -415,7 +415,7 @@ async def test_attempts_are_counted_before_it_runs_and_forgotten_with_success(sh
     outcome = handle.call(paid())
     assert (outcome.value, outcome.attempt, outcome.replayed) == (3, 3, False)
     assert shop.attempts is None
-    duplicate = handle.call(paid().delivered(5))
+    duplicate = handle.call(paid().with_attempt(5))
     assert (duplicate.value, duplicate.attempt, duplicate.replayed) == (3, 5, True)
     assert shop.attempts is None
     assert seen in ([], [1, 2, 3])

@@ -139,7 +139,7 @@ def test_f38_progress_that_an_earlier_release_wrote_has_nothing_of_what_came_lat
     progress = msgspec.convert(["running", 2], StepProgress)
     assert (progress.state, progress.attempts, progress.crashes, progress.rounds) == ("running", 2, 0, 0)
     assert (progress.began, progress.ended, progress.error) == (0, 0, "")
-    assert (progress.unknown_since, progress.guessed) == (0, False)
+    assert (progress.unknown_since, progress.outcome_inferred) == (0, False)
 
 
 def test_a_failed_step_that_was_renamed_is_called_by_its_name_of_now(store: eo.Store) -> None:

@@ -41,15 +41,15 @@ def test_where_the_broker_does_not_count_an_attempt_follows_the_last_one_here() 
 
 def test_a_delivery_that_was_given_back_untried_is_counted_by_the_broker_and_here() -> None:
     counts = AttemptCounts(broker_counts=True)
-    assert counts.untried(job("m1").delivery) == 0
+    assert counts.count_untried(job("m1").delivery) == 0
     counts.add_untried(job("m1", untried=2))
-    assert (counts.untried(job("m1").delivery), counts.untried(job("m2").delivery)) == (3, 0)
+    assert (counts.count_untried(job("m1").delivery), counts.count_untried(job("m2").delivery)) == (3, 0)
 
 
 def test_a_delivery_that_was_given_back_untried_is_no_attempt_where_the_broker_does_not_count() -> None:
     counts = AttemptCounts(broker_counts=False)
     counts.add_untried(job("m1"))
-    assert (counts.untried(job("m1").delivery), attempt_of(counts, "m1")) == (0, 1)
+    assert (counts.count_untried(job("m1").delivery), attempt_of(counts, "m1")) == (0, 1)
 
 
 @pytest.mark.parametrize("broker_counts", [True, False])
@@ -58,7 +58,7 @@ def test_a_message_that_is_settled_is_counted_anew(broker_counts: bool) -> None:
     counts.add_attempt(job("m1"))
     counts.add_untried(job("m1"))
     counts.forget(job("m1"))
-    assert (counts.untried(job("m1").delivery), attempt_of(counts, "m1")) == (0, 7 if broker_counts else 1)
+    assert (counts.count_untried(job("m1").delivery), attempt_of(counts, "m1")) == (0, 7 if broker_counts else 1)
 
 
 def test_messages_without_an_id_do_not_share_a_count() -> None:

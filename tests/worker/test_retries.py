@@ -40,7 +40,7 @@ def test_without_options_there_are_five_attempts_whose_delays_double_from_a_seco
 
 def test_delays_that_do_not_grow_are_all_alike() -> None:
     retry = Retry(None, first="2s", factor=1, jitter=False)
-    assert [retry.after(ValueError(), attempt) for attempt in (1, 2, 1000)] == [2.0, 2.0, 2.0]
+    assert [retry.delay_after(ValueError(), attempt) for attempt in (1, 2, 1000)] == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("factor", [0.5, 100.5])
