@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from effectonce.values import backoff
+from effectonce.core import backoff
 from effectonce.worker.pause import Pause
 
 from .bench import until
