@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import threading
 import weakref
@@ -13,13 +12,15 @@ from typing import Any, Final, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.backend_urls import load_backend, url_in_environment
-from .core.run_sync import refuse_in_event_loop
+from .core.shared_loop import shared_loop
 from .errors import BrokerUnavailable, show
 from .message import Message
 
 ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
-CLOSE_AT_EXIT_S: Final = 2.0  # the longest that the end of a program waits for one broker to close
-LOCK_AT_EXIT_S: Final = 1.0  # the longest that it waits for a daemon thread that is in the middle of a call
+IN_EVENT_LOOP: Final = (
+    "a sync call to a broker inside a running event loop would block it; write `await broker.apublish(…)` (or "
+    "`aclose`), or run it with asyncio.to_thread"
+)
 
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
@@ -63,8 +64,6 @@ class Broker:
 
     def _start_fresh(self) -> None:
         self._lock = threading.Lock()
-        self._sync_lock = threading.RLock()
-        self._runner: asyncio.Runner | None = None
         self._publishers: dict[asyncio.AbstractEventLoop, _SharedPublisher] = {}
 
     @property
@@ -152,39 +151,18 @@ class Broker:
         self.run_blocking(lambda: self.backend.declare(queue, group=group))
 
     def run_blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work()`` to its end on this handle's own event loop, which keeps its connections from call to call.
+        """Run ``work()`` to its end on the event loop that sync calls share; connections last from call to call.
 
         Raises `SyncAsyncMismatch` inside a running event loop.
         """
-        _refuse_in_loop()
-        with self._sync_lock:
-            if self._runner is None:
-                # With a factory of its own, a Runner leaves the thread's current event loop alone.
-                self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            return self._runner.run(work())
+        return shared_loop.run(work(), IN_EVENT_LOOP)
 
     # -- closing
 
     def close(self) -> None:
         """Close the connections of the sync calls. Async ones belong to their loops: use `aclose` there."""
-        self._close(timeout=None)
-
-    def _close(self, timeout: float | None) -> None:
-        with self._sync_lock:
-            if self._runner is None:
-                return
-            _refuse_in_loop()
-            with self._runner as runner:
-                self._runner = None
-                runner.run(asyncio.wait_for(self.aclose(), timeout))
-
-    def close_at_exit(self) -> None:
-        """Close what the program left open. Otherwise drivers print long warnings when the program ends."""
-        if self._sync_lock.acquire(timeout=LOCK_AT_EXIT_S):
-            try:
-                self._close(CLOSE_AT_EXIT_S)
-            finally:
-                self._sync_lock.release()
+        if shared_loop.is_open:
+            shared_loop.run(self.aclose(), IN_EVENT_LOOP)
 
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
@@ -197,7 +175,7 @@ class Broker:
     def after_fork(self) -> None:
         """Start afresh in a forked child. It keeps the parent's connections without closing them, since closing one
         would send bytes on a socket that the parent still uses."""
-        _inherited.append((self._runner, self._publishers))
+        _inherited.append(self._publishers)
         self._start_fresh()
         start_backend_fresh = getattr(self._backend, "after_fork", None)
         if start_backend_fresh is not None:
@@ -245,13 +223,6 @@ class _SharedPublisher:
             await self._publisher.close()
 
 
-def _refuse_in_loop() -> None:
-    refuse_in_event_loop(
-        "a sync call to a broker inside a running event loop would block it; write `await broker.apublish(…)` (or "
-        "`aclose`), or run it with asyncio.to_thread"
-    )
-
-
 def connect_broker(url: str | None = None, **options: Any) -> Broker:
     """A `Broker` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``, ``kafka://``,
     ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's ``EFFECTONCE_BROKER``, on
@@ -283,8 +254,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@atexit.register
-def _at_exit() -> None:
+async def _close_all() -> None:
+    """Close what the program left open on the loop of sync calls."""
     for broker in list(_brokers):
         with suppress(Exception):
-            broker.close_at_exit()
+            await broker.aclose()
+
+
+shared_loop.before_close.append(_close_all)

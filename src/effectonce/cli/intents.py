@@ -5,7 +5,6 @@ The commands take the program's own ``module:intents``, since it knows the opera
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
+from effectonce.core.shared_loop import shared_loop
 from effectonce.display.formatting import format_target, format_time
 from effectonce.errors import CorruptRecord, NotInDoubt, show
 from effectonce.intents.intents import Intents
@@ -78,7 +78,7 @@ def recover(
 
     def recover_all(stop: Callable[[], bool]) -> Counter[str]:
         counts = Counter(structs.asdict(program.recover(idle=idle, stop=stop)))
-        counts.update(structs.asdict(asyncio.run(program.arecover(idle=idle, stop=stop))))
+        counts.update(structs.asdict(shared_loop.run(program.arecover(idle=idle, stop=stop))))
         return counts
 
     run_recovery(

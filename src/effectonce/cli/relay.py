@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import typer
 
 from effectonce.broker import connect_broker
 from effectonce.contracts import Event
+from effectonce.core.shared_loop import shared_loop
 from effectonce.errors import InvalidOption, show
 from effectonce.relay.relay import Relay
 from effectonce.store import connect
@@ -82,7 +82,7 @@ def _send_once(relay: Relay) -> None:
     with Progress("sending", due if due < backlog.cap else None, refresh_s=_PROGRESS_REFRESH_S) as progress:
         relay.store.add_hook(lambda event: progress.step() if event.kind == "published" else None)
         try:
-            asyncio.run(relay.drain())
+            shared_loop.run(relay.drain())
         except KeyboardInterrupt:
             relay.interrupted = True
 

@@ -5,7 +5,6 @@ The commands take the program's own ``module:saga``, since it knows the steps an
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import json, structs
 
+from effectonce.core.shared_loop import shared_loop
 from effectonce.display.formatting import format_moment, format_span, format_time
 from effectonce.display.sagas import SagaPart, format_saga_state, list_saga_parts
 from effectonce.errors import ConfigurationError, CorruptRecord, show
@@ -101,7 +101,7 @@ def resume(
         return
 
     def resume_all(stop: Callable[[], bool]) -> dict[str, int]:
-        return structs.asdict(asyncio.run(saga.aresume(stop=stop)) if saga.is_async else saga.resume(stop=stop))
+        return structs.asdict(shared_loop.run(saga.aresume(stop=stop)) if saga.is_async else saga.resume(stop=stop))
 
     run_recovery(
         resume_all,
@@ -145,7 +145,7 @@ def compensate(
     target = f"{saga.name} {show(id)}"
     with audit_action(audit, "sagas compensate", target, place=saga.store.runtime.backend), GracefulInterrupt():
         if saga.is_async:
-            asyncio.run(saga.acompensate(id))
+            shared_loop.run(saga.acompensate(id))
         else:
             saga.compensate(id)
     report(as_json, f"{show(id)}: compensated", id=id, compensated=True)

@@ -3,11 +3,11 @@ dead letters?"""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 
 from effectonce.broker import Broker
+from effectonce.core.shared_loop import shared_loop
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import EffectOnceError, show
 from effectonce.intents.intents import Intents
@@ -37,7 +37,7 @@ def examine_worker(findings: Findings, worker: Worker, limits: Limits) -> None:
                 check_spans(route, capabilities, worker.redrive_within_s)
             with findings.catch(about):
                 if (runner := worker.transaction_runners.get(route)) is not None:
-                    asyncio.run(runner.check())
+                    shared_loop.run(runner.check())
         for queue in worker.queues:
             retention = min(route.policy.retention_us for route in worker.routes if route.queue == queue) / 1e6
             _examine_queue(findings, worker, queue, worker.name, retention, limits)

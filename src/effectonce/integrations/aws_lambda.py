@@ -11,7 +11,6 @@ failed records are lost. SQS itself moves a message to the dead-letter queue aft
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import msgspec
 from effectonce.core.delivery_outcome import Ack
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
+from effectonce.core.shared_loop import shared_loop
 from effectonce.errors import ConfigurationError, show
 from effectonce.guard.dispatch import dispatcher
 from effectonce.guard.once import Guarded
@@ -79,7 +79,7 @@ def sqs_batch(
 
     def handle(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         response = handle_batch(event["Records"])
-        return asyncio.run(response) if is_async else run_sync(response)
+        return shared_loop.run(response) if is_async else run_sync(response)
 
     return handle
 

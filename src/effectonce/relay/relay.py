@@ -9,7 +9,6 @@ between, its lease ends and another relay sends the message again, with the same
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar, get_args
@@ -19,6 +18,7 @@ from effectonce.contracts import BrokerBackend, Contention, Envelope, OutboxPort
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
+from effectonce.core.shared_loop import shared_loop
 from effectonce.core.signals import serve_until_signalled
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable, show
@@ -94,8 +94,7 @@ class Relay:
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then confirm and settle what was sent and give the rest back. A second signal
         ends it at once."""
-        with asyncio.Runner() as runner:
-            self.interrupted = runner.run(serve_until_signalled(self.serve, self.stop))
+        self.interrupted = shared_loop.drive(serve_until_signalled(self.serve, self.stop))
 
     def stop(self) -> None:
         """Lease no more rows, settle what was sent and give the rest back; `serve` returns when that is done. A second

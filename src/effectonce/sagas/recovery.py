@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from effectonce.core.interrupts import is_own_exit
+from effectonce.core.shared_loop import shared_loop
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import UnfinishedRecords, aresume_all, resume_all
 from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
@@ -103,7 +104,7 @@ class SagaSweeper:
         while True:
             try:
                 if self._saga.is_async:
-                    asyncio.run(self._asweep())
+                    shared_loop.run(self._saga.aresume(stop=self._stopping.is_set))
                 else:
                     self._saga.resume(stop=self._stopping.is_set)
             except BaseException as error:  # F37: a sweeper that fails in silence; this one reports it and continues
@@ -116,12 +117,6 @@ class SagaSweeper:
                 self._saga.store.runtime.emit("sweep_failed", self._saga.scope, detail=detail)
             if self._stopping.wait(self._interval_s):
                 return
-
-    async def _asweep(self) -> None:
-        try:
-            await self._saga.aresume(stop=self._stopping.is_set)
-        finally:
-            await self._saga.store.runtime.aclose()
 
     def __enter__(self) -> SagaSweeper:
         self._thread.start()

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
 
 from effectonce.backends.memory.broker import MemoryBrokerBackend
 from effectonce.broker import Broker
 from effectonce.contracts import Delivery
-from effectonce.core.run_sync import refuse_in_event_loop
+from effectonce.core.shared_loop import shared_loop
 from effectonce.errors import ConfigurationError
 from effectonce.message import Message
 from effectonce.values.durations import Duration, micros
@@ -70,15 +70,15 @@ class TestBroker(Broker):
 
     def deliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[SettledDelivery]:
         """Deliver ``messages``, and return how each was settled: "delayed" or "dead" if its handler fails."""
-        return _run(lambda: self.adeliver(worker, queue, *messages))
+        return shared_loop.run(self.adeliver(worker, queue, *messages), _IN_EVENT_LOOP)
 
     def redeliver(self, worker: Worker, *messages: Message[Any]) -> list[SettledDelivery]:
         """Deliver ``messages`` once more, as if their acks had been lost; without any, all that were delivered."""
-        return _run(lambda: self.aredeliver(worker, *messages))
+        return shared_loop.run(self.aredeliver(worker, *messages), _IN_EVENT_LOOP)
 
     def advance(self, worker: Worker, by: Duration) -> list[SettledDelivery]:
         """Advance the clock, and redeliver what is due by then."""
-        return _run(lambda: self.aadvance(worker, by))
+        return shared_loop.run(self.aadvance(worker, by), _IN_EVENT_LOOP)
 
     def settled_deliveries(self, queue: str | None = None) -> list[SettledDelivery]:
         """Return how workers settled every delivery so far, in order."""
@@ -132,9 +132,7 @@ class TestBroker(Broker):
         return self._recorder.settled[before:]
 
 
-def _run(work: Callable[[], Coroutine[Any, Any, list[SettledDelivery]]]) -> list[SettledDelivery]:
-    refuse_in_event_loop("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
-    return asyncio.run(work())
+_IN_EVENT_LOOP: Final = "an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead"
 
 
 class _NackedDelivery(NamedTuple):

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from effectonce.core.run_sync import refuse_in_event_loop, run_sync
+from effectonce.core.run_sync import run_sync
+from effectonce.core.shared_loop import shared_loop
 from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, PermanentFailure, Retryable
 from effectonce.guard.introspection import is_async, name_of
 from effectonce.guard.once import Guarded
@@ -230,11 +231,10 @@ class IdempotenceTrials:
         self._total = 0
 
     def run_blocking(self) -> Report:
-        """`run`, in an event loop of its own where the handler is async."""
+        """`run`, on the shared event loop where the handler is async."""
         if not is_async(self._handler):
             return run_sync(self.run())
-        refuse_in_event_loop("an event loop is running: await aassert_idempotent(…) instead")
-        return asyncio.run(self.run())
+        return shared_loop.run(self.run(), "an event loop is running: await aassert_idempotent(…) instead")
 
     async def run(self) -> Report:
         """Run every trial. A clean delivery comes first: its effect is what every other trial must end with."""

@@ -13,6 +13,7 @@ from effectonce.broker import Broker
 from effectonce.contracts import Envelope, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.core.retry import Retry
+from effectonce.core.shared_loop import shared_loop
 from effectonce.core.signals import serve_until_signalled
 from effectonce.errors import ConfigurationError
 from effectonce.inbox.inbox import Inbox
@@ -203,8 +204,7 @@ class Worker:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, which drain; a second one gives everything back at once."""
-        with asyncio.Runner() as runner:
-            self.interrupted = runner.run(self._run())
+        self.interrupted = shared_loop.drive(self._run())
 
     async def _run(self) -> bool:
         try:
@@ -242,7 +242,7 @@ class Worker:
 
     def run_check(self) -> None:
         """`check`, outside of an event loop."""
-        asyncio.run(self.check())
+        shared_loop.run(self.check())
 
     async def check(self) -> None:
         """Refuse what could not keep its promise; wait, with a message, for what is only away."""
