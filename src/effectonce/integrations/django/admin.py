@@ -174,7 +174,7 @@ class InDoubtRecordAdmin(admin.ModelAdmin):
         kind, state = kind_of(record.scope), format_state(record, store.now())
         is_in_doubt = record.state == "in_doubt" or (state == "lapsed" and record.doubt_on_lapse)
         may_resolve = is_in_doubt and self.has_resolve_permission(request)
-        form = DecisionForm(request.POST or None, kind=kind)
+        form = DecisionForm(request.POST if request.method == "POST" else None, kind=kind)
         if request.method == "POST":
             if not may_resolve:
                 raise PermissionDenied

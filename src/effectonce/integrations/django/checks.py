@@ -12,10 +12,11 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
-from effectonce.errors import ConfigurationError, EffectOnceError
+from effectonce.errors import ConfigurationError, EffectOnceError, SchemaMissing
 from effectonce.store import Store
 
 from .middleware import IdempotencyMiddleware, user_id
@@ -107,22 +108,32 @@ def check_store_in_production(app_configs: Any, **options: Any) -> list[CheckMes
 
 
 def check_tables(app_configs: Any, databases: Collection[str] | None = None, **options: Any) -> list[CheckMessage]:
-    """Check that the store answers, and can keep its promise. Never an error: `migrate` runs this before it creates the
-    tables."""
+    """Check that the store answers, and can keep its promise.
+
+    `migrate` runs this, too, before it creates the tables. So this is never an error, and tables that our migration
+    would create are `migrate --check`'s to report.
+    """
     store = _store() if databases else None
-    if store is None:
+    if store is None or not databases:
         return []
     try:
         store.check()
     except EffectOnceError as error:
+        if isinstance(error, SchemaMissing) and not any(map(_is_migrated, databases)):
+            return []
         return [
             Warning(
                 f"The store cannot be used: {error}",
-                hint="Run manage.py migrate if its tables are in a database of this project.",
+                hint="If its tables are missing, run manage.py migrate, or effectonce migrate for another database.",
                 id="effectonce.W003",
             )
         ]
     return []
+
+
+def _is_migrated(alias: str) -> bool:
+    """Tell whether the first migration of this app has been applied to a database."""
+    return ("effectonce", "0001_initial") in MigrationRecorder(connections[alias]).applied_migrations()
 
 
 def _store() -> Store | None:
@@ -138,7 +149,7 @@ def _position_of_middleware() -> int | None:
     for position, path in enumerate(settings.MIDDLEWARE):
         try:
             middleware = import_string(path)
-        except ImportError:  # Django says so itself
+        except Exception:  # Django reports it itself
             continue
         if isinstance(middleware, type) and issubclass(middleware, IdempotencyMiddleware):
             return position

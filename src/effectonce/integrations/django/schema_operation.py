@@ -25,7 +25,7 @@ class CreateTables(Operation):
 
     reversible = True
     reduces_to_sql = True
-    atomic = True
+    atomic = False  # MySQL creates no tables in a transaction; elsewhere the migration as a whole is one
 
     def __init__(self, version: int, prefix: str = "effectonce") -> None:
         self.version = version
