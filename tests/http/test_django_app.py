@@ -302,6 +302,7 @@ def atomic_alias(tmp_path: Path, unique_name: str) -> Iterator[str]:
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "a.db"), "ATOMIC_REQUESTS": True}
     connections.settings.update(connections.configure_settings({"default": {}, unique_name: database}))
     yield unique_name
+    connections[unique_name].close()
     del connections.settings[unique_name]
 
 
@@ -315,6 +316,35 @@ def test_a_transaction_that_ends_after_the_record_is_found(atomic_alias: str) ->
     assert (message.id, atomic_alias in message.msg) == ("effectonce.W002", True)
     with override_settings(ROOT_URLCONF=Urls(here=here, without=without), EFFECTONCE=GOOD):
         assert checks.check_views(None) == []
+
+
+def test_a_transaction_that_ends_after_the_record_does_what_the_check_says(atomic_alias: str, tmp_path: Path) -> None:
+    """The retry is told of a success that was rolled back."""
+    from .test_django import Shop
+
+    alias = f"{atomic_alias}_inbox"
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "inbox.db")}
+    connections.settings.update(connections.configure_settings({"default": {}, alias: database}))
+    inbox = eo.Inbox(scope="orders")
+    with transaction.atomic(using=alias):
+        inbox.migrate(connections[alias])
+    with connections[atomic_alias].cursor() as cursor:
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.execute("CREATE TABLE parents (id integer PRIMARY KEY)")
+        cursor.execute("CREATE TABLE orders (parent integer REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)")
+
+    def insert(request: HttpRequest) -> HttpResponse:
+        with connections[atomic_alias].cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES (1)")  # its parent is missing, which the commit finds
+        return HttpResponse("placed", status=201)
+
+    decorated = transactional(inbox, principal=lambda request: "alice", using=alias)(insert)
+    shop = Shop("sync", Urls(order=decorated), middleware=False)
+    assert [shop.post("/order").status for _ in range(2)] == [500, 201]
+    with connections[atomic_alias].cursor() as cursor:
+        assert cursor.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+    connections[alias].close()
+    del connections.settings[alias]
 
 
 # -- the database of an alias, as a store

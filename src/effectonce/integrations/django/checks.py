@@ -113,7 +113,7 @@ def check_tables(app_configs: Any, databases: Collection[str] | None = None, **o
     `migrate` runs this, too, before it creates the tables. So this is never an error, and tables that our migration
     would create are `migrate --check`'s to report.
     """
-    store = _store() if databases else None
+    store = _store()
     if store is None or not databases:
         return []
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -75,9 +75,16 @@ def store_url() -> str | None:
     return value if isinstance(value, str) and "://" in value else None
 
 
-@cache
+_stores: dict[str, Store] = {}
+_connecting = threading.Lock()
+
+
 def _connect(url: str) -> Store:
-    return connect(url)
+    """Return the store at ``url``, the same one to every thread."""
+    with _connecting:
+        if url not in _stores:
+            _stores[url] = connect(url)
+        return _stores[url]
 
 
 def _import_path(name: str, value: Any) -> Any:
