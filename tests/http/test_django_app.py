@@ -179,6 +179,43 @@ def test_the_command_line_of_the_project_is_ours(sqlite_project: Project) -> Non
     assert "[configuration]" in sqlite_project.manage("effectonce", "migrate", code=2)
 
 
+WORKER = """
+import effectonce as eo
+from django.contrib.auth.models import User
+from django.db import close_old_connections
+
+from effectonce.integrations.django import get_store
+
+broker = eo.connect_broker("sqlite:///queue.db")
+worker = eo.Worker(broker, store=get_store(), name="shop")
+
+
+@worker.handler("users", type="user.invited")
+def create(message: eo.Message[dict[str, str]]) -> None:
+    close_old_connections()
+    User.objects.create(username=message.data["name"])
+    worker.stop()  # which lets this one end
+
+
+if __name__ == "__main__":
+    invitation = eo.Message(type="user.invited", data={"name": "ann"})
+    broker.declare("users", group="shop")
+    broker.publish("users", [invitation, invitation])
+"""
+
+
+def test_a_worker_uses_the_models_of_the_project(sqlite_project: Project) -> None:
+    (sqlite_project.folder / "shop_worker.py").write_text(WORKER)
+    sqlite_project.manage("migrate")
+    publish = "import django, runpy; django.setup(); runpy.run_path('shop_worker.py', run_name='__main__')"
+    done = sqlite_project.run("-c", publish)
+    assert done.returncode == 0, done.stderr
+    sqlite_project.manage("effectonce", "run", "shop_worker:worker")
+    with sqlite3.connect(sqlite_project.database["NAME"]) as conn:
+        assert conn.execute("SELECT username FROM auth_user").fetchall() == [("ann",)]
+        assert conn.execute("SELECT state FROM effectonce_records").fetchall() == [("done",)]
+
+
 # -- system checks
 
 
