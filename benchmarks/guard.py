@@ -31,7 +31,7 @@ _serial = itertools.count()
 
 
 def fresh(count: int) -> list[str]:
-    """Keys that nobody has used, made before the clock starts."""
+    """Unused keys, made before the clock starts."""
     serial = next(_serial)
     return [f"pay-{serial}-{number}" for number in range(count)]
 

@@ -69,7 +69,7 @@ class Result:
 
 def run(table: Table, progress: Callable[[str], None]) -> Result:
     """Every case once a round, so that a slow moment hits all of them; in another order each time, and then in that
-    order backwards, so that nobody always pays for what the same one before it left to the disk."""
+    order backwards, so that none always pays for what the same one before it left to the disk."""
     figures: dict[str, list[float]] = {case.name: [] for case in table.cases}
     for number in range(table.rounds + 1):
         order = random.Random(number // 2).sample(table.cases, len(table.cases))

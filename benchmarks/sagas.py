@@ -224,7 +224,7 @@ def saga(scale: float) -> Iterator[Table]:
 
 
 def resuming(scale: float) -> Iterator[Table]:
-    """Sagas that stopped after their first step, gone on with: time linear in their number, memory flat."""
+    """Resume sagas that stopped after their first step: time linear in their number, memory flat."""
     few, many = max(100, int(1000 * scale)), max(1000, int(10_000 * scale))
     grown: dict[int, list[float]] = {few: [], many: []}
     with servers.postgres(durable=True) as server:
@@ -246,11 +246,11 @@ def resuming(scale: float) -> Iterator[Table]:
                 gc.collect()
                 before, peak = _resident(), asyncio.create_task(_peak())
                 started = time.perf_counter()
-                came = await ours.aresume()
+                counts = await ours.aresume()
                 took = time.perf_counter() - started
                 peak.cancel()
                 grown[count].append(max(1.0, await peak - before))
-                assert came.done == count, came
+                assert counts.done == count, counts
                 await store.aclose()
                 return count / took
 
@@ -258,7 +258,7 @@ def resuming(scale: float) -> Iterator[Table]:
 
         cases = [f"{few} left behind", f"{many} left behind"]
         yield Table(
-            "sagas gone on with after a crash",
+            "sagas resumed after a crash",
             "sagas/s",
             "more",
             [Case(cases[0], interrupted(few)), Case(cases[1], interrupted(many), {cases[0]: 0.8}, ours=True)],

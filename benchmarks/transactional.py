@@ -25,7 +25,7 @@ BATCH = 100
 
 
 def fresh(count: int) -> list[str]:
-    """Keys that nobody has used, in the order of time as UUIDv7 are."""
+    """Unused keys, in the order of time as UUIDv7 are."""
     serial = next(_serial)
     return [f"order-paid-{serial:06}-{number:08}" for number in range(count)]
 

@@ -24,7 +24,7 @@ Measure = Callable[[int], Coroutine[Any, Any, float]]
 
 
 def fresh() -> str:
-    """The name of a queue that nobody has used."""
+    """The name of an unused queue."""
     return f"bench-{next(_serial)}"
 
 
@@ -370,7 +370,7 @@ def duplicates(scale: float) -> Iterator[Table]:
             async def handle(message: eo.Message[Any]) -> None:
                 await asyncio.sleep(0.005)
 
-            def told(event: eo.Event) -> None:
+            def on_event(event: eo.Event) -> None:
                 nonlocal seen
                 seen += event.kind in ("completed", "replayed")
 
@@ -380,7 +380,7 @@ def duplicates(scale: float) -> Iterator[Table]:
             ]
             await fill(broker, queue, flow)
             hooks = store.runtime.hooks
-            store.runtime.set_hooks((told,))
+            store.runtime.set_hooks((on_event,))
             try:
                 return await consume(worker, len(flow), lambda: seen)
             finally:

@@ -105,7 +105,7 @@ def test_a_closed_store_opens_again_when_used(tmp_path: Path) -> None:
 def test_every_error_has_a_stable_code_of_its_own() -> None:
     import effectonce.errors as errors
 
-    kinds = [each for name in errors.__all__ if isinstance(each := getattr(errors, name), type)]
+    kinds = [each for name in errors.ERROR_NAMES if isinstance(each := getattr(errors, name), type)]
     codes = [kind.code for kind in kinds]
     assert len(set(codes)) == len(codes)
     drawn = errors.__doc__ or ""
@@ -116,7 +116,7 @@ def test_every_error_has_a_stable_code_of_its_own() -> None:
 
 
 def test_the_package_loads_its_names_when_the_first_is_asked_for() -> None:
-    """So that `effectonce --help` need not; and nobody else can tell, not even sixteen threads at once."""
+    """So that `effectonce --help` need not; and callers cannot tell, not even sixteen threads at once."""
     code = """
 import sys, threading
 import effectonce as eo

@@ -29,7 +29,7 @@ CHECKER = ROOT.parents[1] / "lint" / "src" / "effectonce_lint"
 VALUES = "errors values* message record keys"
 SEAMS = f"{VALUES} contracts*"
 TOOLS = "store broker guard* inbox* outbox* relay* intents* sagas* worker* dead_letters*"
-SQL_FILES = "backends.common.sql_files"
+SQL_FILES = "core.sql_files"  # of core, the one module that backends import: tools and backends both have SQL files
 COMMON = f"backends.common* {SQL_FILES}"
 AWS_SDK = "backends.common.aws_sdk"
 
@@ -45,9 +45,9 @@ TABLE = {
     # every seam
     "contracts*": (f"{VALUES}", "msgspec"),
     # the algorithms, over injected ports
+    "core.sql_files": (f"{VALUES}", ""),
     "core*": (f"{SEAMS}", "msgspec cryptography"),
     # what backends share
-    "backends.common.sql_files": (f"{VALUES}", ""),
     "backends.common.aws_sdk": (f"{VALUES}", "msgspec botocore"),
     "backends.common*": (f"{SEAMS}", "msgspec"),
     # the backends: one technology each, with its one driver, none beside another
@@ -288,6 +288,10 @@ def test_a_backend_knows_no_other_backend_and_no_tool() -> None:
                 assert owners.setdefault(driver, name) == name, f"{driver} has two owners"
 
 
+def test_no_tool_knows_a_backend() -> None:
+    assert [part for part in TOOLS.split() if "backends" in TABLE[part][0]] == []
+
+
 @pytest.mark.parametrize("module", module_files())
 def test_it_imports_what_its_row_allows(module: str) -> None:
     part = part_of(module)
@@ -320,7 +324,7 @@ def test_only_the_loader_loads_modules_by_name() -> None:
         if isinstance(node, ast.Attribute | ast.Name | ast.alias)
         and getattr(node, "attr", getattr(node, "id", getattr(node, "name", ""))) in ("import_module", "__import__")
     }
-    assert callers == {"core.backend_urls", "sessions.adapters", "cli.app", "cli.loading", "__init__"}
+    assert callers == {"core.backend_urls", "sessions.registry", "cli.app", "cli.loading", "__init__"}
 
 
 def test_the_page_about_the_layout_names_all_that_is_there() -> None:
@@ -341,6 +345,35 @@ def test_the_walks_name_files_and_functions_that_are_there() -> None:
         source = "".join(path.read_text() for path in paths if path.is_file())
         for name in set(names) - set(files):
             assert re.search(rf"\b(?:def|class) {name.rpartition('.')[2]}\b", source), f"{name} is not in {files}"
+
+
+@cache
+def class_members() -> dict[str, tuple[set[str], set[str]]]:
+    """By the name of a class: the names that it defines, its attributes of `self` too, and the names of its bases."""
+    members: dict[str, tuple[set[str], set[str]]] = {}
+    for tree in modules().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                names, bases = members.setdefault(node.name, (set(), set()))
+                bases |= {getattr(base, "id", getattr(base, "attr", "")) for base in node.bases}
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                        names.add(inner.name)
+                    elif isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Store):
+                        names.add(inner.id if isinstance(inner, ast.Name) else inner.attr)
+    return members
+
+
+def has_member(owner: str, name: str) -> bool:
+    names, bases = class_members()[owner]
+    return name in names or any(base in class_members() and has_member(base, name) for base in bases)
+
+
+@pytest.mark.parametrize("module", module_files())
+def test_a_method_that_a_text_names_is_there(module: str) -> None:
+    named = re.findall(r"(?<!`)`([A-Z]\w+)\.(\w+)(?:\(\))?`(?!`)", module_files()[module].read_text())
+    missing = [f"{owner}.{name}" for owner, name in named if owner in class_members() and not has_member(owner, name)]
+    assert missing == []
 
 
 # -- what is public
@@ -381,10 +414,8 @@ def test_importing_effectonce_imports_no_driver() -> None:
     foreign = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     assert foreign - {"typing_extensions"} == {"effectonce", "msgspec"}  # msgspec takes the third where it is there
     assert not {name for name in loaded if name.startswith(("effectonce.backends.", "effectonce.sessions."))} - {
-        "effectonce.backends.common",
-        "effectonce.backends.common.sql_files",
         # They know drivers by name only.
-        *(f"effectonce.sessions.{module}" for module in ("adapters", "driver_adapter", "pending", "sql_errors")),
+        *(f"effectonce.sessions.{module}" for module in ("base_session", "pending", "registry", "sql_errors")),
     }
     slow = {"sqlite3", "importlib.metadata", "importlib.resources", "urllib.parse", "http", "email", "multiprocessing"}
     assert loaded.isdisjoint(slow)

@@ -20,7 +20,7 @@ async def charge(message: eo.Message[dict[str, str]]) -> None:
     print(f"[charge]  {message.data['payment_id']}: {message.data['amount']} {message.data['currency']}")
 
 
-def told(event: eo.Event) -> None:
+def on_event(event: eo.Event) -> None:
     if event.kind in ("completed", "replayed"):
         deliveries.append(event.kind)
         print(f"[deliver] {len(deliveries)}: {'charged' if event.kind == 'completed' else 'known, acked'}")
@@ -33,7 +33,7 @@ with broker:
     broker.declare(queue, group=worker.name)
     for _ in range(2):  # the shop's request timed out, and it sent the payment again: another message, the same key
         broker.publish(queue, eo.Message(type="payment.requested", data=payment, key=f"{queue}:pay_7f3a"))
-store.add_hook(told)
+store.add_hook(on_event)
 worker.run()
 before = ", an earlier run has charged it" if deliveries and not charges else ""  # records outlive the process
 print(f"[result]  {len(deliveries)} deliveries, {len(charges)} charge(s){before}")

@@ -40,7 +40,7 @@ def left() -> int:
         return int(connection.execute("SELECT left FROM stock").fetchone()[0])
 
 
-def told(event: eo.Event) -> None:
+def on_event(event: eo.Event) -> None:
     if event.kind in ("completed", "replayed"):  # its transaction is committed
         delivered.append(event.key)
     if len(delivered) >= 251 and left() <= 700:
@@ -58,7 +58,7 @@ with broker:
     broker.publish(queue, sales)
     broker.publish(queue, sales[:50])  # a producer that did not hear the acks sends some again
     broker.publish(queue, eo.Message(data={"sold": 100}, ordering_key="last", id="sale-of-the-rest"))
-worker.events.add_hook(told)
+worker.events.add_hook(on_event)
 worker.run()
 print(f"[result]  {len(delivered)} deliveries, {1000 - left()} sold, {left()} left")
 sys.exit(left() != 700)

@@ -82,8 +82,8 @@ def main() -> int:
         except eo.SagaFailed as failed:
             print(f"[undone] {failed}")
     count = {what: sum(did == what for did, _ in done_outside.values()) for what in ("charge", "refund", "ship")}
-    told = f"{count['charge']} charges, {count['refund']} refund, {count['ship']} shipped"
-    print(f"[result] {len(ORDERS) * 2} deliveries: {told}")
+    summary = f"{count['charge']} charges, {count['refund']} refund, {count['ship']} shipped"
+    print(f"[result] {len(ORDERS) * 2} deliveries: {summary}")
     return count != {"charge": 2, "refund": 1, "ship": 1}
 
 

@@ -26,7 +26,7 @@ def order_paid(conn: sqlite3.Connection, message: eo.Message[dict[str, str]]) ->
             conn.execute("INSERT INTO orders VALUES (?)", (order,))
             outbox.send(conn, eo.Message(type="order.paid", data={"order": order}, ordering_key=order))
             if order == "o-bad":
-                raise ValueError("rolled back, so nobody hears of it")
+                raise ValueError("rolled back, so it is never published")
 
 
 worker = eo.Worker(broker, inbox=eo.Inbox(scope="shipping"), connect=connect, name="shipping")

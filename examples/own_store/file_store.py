@@ -10,7 +10,7 @@ from msgspec import msgpack, structs
 
 from effectonce.contracts import Capabilities
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -214,13 +214,13 @@ def claim(op: Claim, old: Row | None, row: Row | None, now: int) -> tuple[Row | 
         failed = structs.replace(
             row,
             state="failed",
-            error=EXHAUSTED,
+            error=EXHAUSTED_ERROR,
             result=None,
             changed_at=now,
             lease_until=None,
             expires_at=now + op.retention,
         )
-        return failed, Answer("exhausted", row.token, row.attempts, row.generation, None, EXHAUSTED)
+        return failed, Answer("exhausted", row.token, row.attempts, row.generation, None, EXHAUSTED_ERROR)
     new = make_row(op, old, row, now)
     new = structs.replace(
         new,

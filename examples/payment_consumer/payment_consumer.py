@@ -93,8 +93,10 @@ def main() -> int:
     (paid,) = db.execute("SELECT count(*) FROM paid").fetchone()
     db.close()
     doubts = [intents.log(record).key for record in intents.in_doubt()]
-    told = f"{len(provider.charges)} charges, {paid} paid, {len(provider.mails)} mails, in doubt: {', '.join(doubts)}"
-    print(f"[result] {len(PAYMENTS) * 3} deliveries: {told}")
+    summary = (
+        f"{len(provider.charges)} charges, {paid} paid, {len(provider.mails)} mails, in doubt: {', '.join(doubts)}"
+    )
+    print(f"[result] {len(PAYMENTS) * 3} deliveries: {summary}")
     effects = len(provider.charges), provider.mails
     once = effects in ((2, ["pay_good", "pay_lost"]), (0, []))  # none: on the file of a run before, which had them
     return not once or (paid, doubts) != (2, ["pay_lost"])

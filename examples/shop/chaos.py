@@ -44,7 +44,7 @@ def buy(shop: Shop, basket: Basket, dice: random.Random, deadline: float) -> str
     answers = 2 if dice.random() < 0.2 else 1
     while len(numbers) < answers:
         if time.monotonic() > deadline:
-            raise SystemExit(f"nobody answers a customer: see {Path.cwd()}/shop.log")
+            raise SystemExit(f"no server answers a customer: see {Path.cwd()}/shop.log")
         patience = 0.02 if dice.random() < 0.2 else 10.0  # some hang up
         with suppress(httpx.TransportError):
             answer = httpx.post(f"http://{shop.web}/orders", json=asdict(basket), headers=headers, timeout=patience)

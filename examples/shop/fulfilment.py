@@ -47,7 +47,7 @@ def payment(order: Order) -> payments.Payment:
 
 @saga.step(retry=PATIENT)
 def charge(order: Order) -> payments.Receipt:
-    """The charge, the row and the end of the intent are one: whoever dies before the commit asks again by its key."""
+    """The charge, the row and the end of the intent are one: after a crash before it, the key asks again."""
     with payments.charge.send(payment(order), key=eo.current().key) as sent, orders.transaction() as session:
         receipt: payments.Receipt = sent.result
         change(session, order, state="paid", charge=receipt.id)

@@ -56,7 +56,7 @@ class Provider(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         came = answered(self.path.strip("/").removesuffix("s"), key, body)
-        if random.random() < self.lost:  # done, and nobody hears of it
+        if random.random() < self.lost:  # done, and the answer is lost
             self.close_connection = True
         else:
             self.send(*came)

@@ -24,7 +24,7 @@ async def ship(message: eo.Message[dict[str, int]]) -> None:
     shipped.append((str(message.ordering_key), message.data["item"]))
 
 
-def told(event: eo.Event) -> None:
+def on_event(event: eo.Event) -> None:
     if event.kind in ("completed", "replayed") and str(today) in event.key:  # and not what a killed run has left
         delivered.append(event.key)
     if len(delivered) == 7:
@@ -42,7 +42,7 @@ with broker:
     broker.publish(queue, items[0])  # the same id: SQS itself drops it (MessageDeduplicationId)
     again = eo.Message(data={"item": 1}, ordering_key=f"ann-{today}", key=items[0].key)
     broker.publish(queue, again)  # a new id, as after six minutes: SQS delivers it, and the record knows its key
-store.add_hook(told)
+store.add_hook(on_event)
 worker.run()
 orders = {customer: [item for key, item in shipped if key == f"{customer}-{today}"] for customer in ("ann", "bob")}
 for customer, shipments in orders.items():

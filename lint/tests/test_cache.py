@@ -12,11 +12,11 @@ from effectonce_lint.config import Config
 from .conftest import BAD, GOOD
 
 
-def run(*, jobs: int = 1, paths: tuple[str, ...] = (".",)) -> engine.Report:
+def run(*, jobs: int = 1, paths: tuple[str, ...] = (".",)) -> engine.LintReport:
     return engine.run(paths, Config(), jobs=jobs)
 
 
-def rules(report: engine.Report) -> list[str]:
+def rules(report: engine.LintReport) -> list[str]:
     return [each.rule for each in report.findings]
 
 

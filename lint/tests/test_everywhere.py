@@ -20,7 +20,7 @@ THIRD = os.environ.get("EFFECTONCE_LINT_PACKAGES", str(date.today().toordinal() 
 """Which packages: 0, 1 or 2 for a third of them, by default another one each day; all."""
 
 
-def looked_at(*paths: Path) -> engine.Report:
+def looked_at(*paths: Path) -> engine.LintReport:
     report = engine.run([str(path) for path in paths], Config(), cache=False)
     assert [each.message for each in report.findings if "please report" in each.message] == []
     return report
@@ -48,7 +48,7 @@ def test_every_file_of_the_installed_packages() -> None:
 def test_packages_that_are_full_of_consumers() -> None:
     report = looked_at(*(INSTALLED / name for name in ("dramatiq", "pika", "taskiq", "aio_pika", "babelqueue")))
     assert report.files > 100
-    assert not report.unreadable
+    assert not report.has_unreadable_files
 
 
 def test_our_own_examples_are_clean() -> None:

@@ -6,6 +6,16 @@ import effectonce as eo
 
     @eo.once(store, scope="charge-card", key="payment_id")
     def charge(payment_id: str, amount: int) -> Receipt: ...
+
+The packages, in layers. Each imports only what stands below it (docs/internals/layout.md):
+
+    around the tools  http integrations agents babelqueue; cli dashboard display doctor telemetry; testing demo
+    the tools         guard inbox outbox relay intents sagas worker dead_letters, over the handles store and broker
+    technologies      backends (stores and brokers), sessions (your connection), envelopes, providers
+    core              the algorithms: the guarded call, group commit, the heartbeat, the codec, retries
+    seams and values  contracts; errors, message, record, keys, values
+
+`public` has the public names once more, for type checkers; a test keeps it equal to the table below.
 """
 
 # ruff: noqa: F403 - type checkers read the names in `public`
@@ -14,7 +24,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .errors import *
 
 __version__ = "0.1.0"
 
@@ -45,8 +54,9 @@ _NAMES = {
     "worker.worker": ("Worker",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES |= dict.fromkeys(errors.ERROR_NAMES, "errors")
 
-__all__ = [*_MODULES, *errors.__all__]
+__all__ = [*_MODULES]
 
 if TYPE_CHECKING:
     from .public import *

@@ -13,7 +13,8 @@ from typing import Any, Final, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.backend_urls import load_backend, url_in_environment
-from .errors import BrokerUnavailable, SyncAsyncMismatch, show
+from .core.run_sync import refuse_in_event_loop
+from .errors import BrokerUnavailable, show
 from .message import Message
 
 ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
@@ -87,16 +88,16 @@ class Broker:
         Several are sent together, in their order. One that the broker refuses raises its error, which says which were
         confirmed. `BrokerUnavailable`: it is not known which arrived; send them again as they are, with the same ids.
         """
-        with self._traced(queue, messages) as traced:
+        with self._trace_publish(queue, messages) as traced:
             packets = self._encode(queue, traced, envelope)
             self.run_blocking(lambda: self._send(queue, packets))
 
     async def apublish(self, queue: str, messages: Messages, *, envelope: Envelope | None = None) -> None:
         """`publish`, in a running event loop."""
-        with self._traced(queue, messages) as traced:
+        with self._trace_publish(queue, messages) as traced:
             await self._send(queue, self._encode(queue, traced, envelope))
 
-    def _traced(self, queue: str, messages: Messages) -> AbstractContextManager[Sequence[Message[Any]]]:
+    def _trace_publish(self, queue: str, messages: Messages) -> AbstractContextManager[Sequence[Message[Any]]]:
         sequence = [messages] if isinstance(messages, Message) else messages
         if self.tracer is None:
             return nullcontext(sequence)
@@ -245,11 +246,7 @@ class _SharedPublisher:
 
 
 def _refuse_in_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise SyncAsyncMismatch(
+    refuse_in_event_loop(
         "a sync call to a broker inside a running event loop would block it; write `await broker.apublish(…)` (or "
         "`aclose`), or run it with asyncio.to_thread"
     )

@@ -47,47 +47,6 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final
 
-__all__ = [
-    "AttemptsExhausted",
-    "BrokerUnavailable",
-    "ConfigurationError",
-    "CorruptRecord",
-    "EffectOnceError",
-    "ForgedMessage",
-    "InDoubt",
-    "InProgress",
-    "InvalidKey",
-    "InvalidOption",
-    "KeyTooLong",
-    "LeaseLost",
-    "MissingDriver",
-    "MissingKey",
-    "MissingPrincipal",
-    "NotAwaited",
-    "NotExecuted",
-    "NotInDoubt",
-    "NotInTransaction",
-    "OutcomeUnknown",
-    "PayloadMismatch",
-    "PayloadTooLarge",
-    "PermanentFailure",
-    "Reentered",
-    "ResultNotStored",
-    "Retryable",
-    "SagaChanged",
-    "SagaFailed",
-    "SchemaMismatch",
-    "SchemaMissing",
-    "ScopeTaken",
-    "StoreUnavailable",
-    "SyncAsyncMismatch",
-    "TransactionConflict",
-    "Undecodable",
-    "UnknownScheme",
-    "UnsafeStore",
-]
-
-
 _URL: Final = re.compile(r"\b([a-z][a-z0-9+.-]*://)([^\s/?#'\"<>]*)([^\s'\"<>]*)", re.IGNORECASE)
 
 
@@ -177,11 +136,11 @@ class PayloadTooLarge(EffectOnceError, code="payload-too-large"):
 
 
 class MissingKey(EffectOnceError, code="missing-key"):
-    """The call carries no key, so a duplicate could not be told from a new operation."""
+    """The call carries no key, so a duplicate could not be distinguished from a new operation."""
 
 
 class MissingPrincipal(MissingKey, code="missing-principal"):
-    """The HTTP request names no caller, so its key could not be told from another caller's."""
+    """The HTTP request names no caller, so its key could not be distinguished from another caller's."""
 
 
 class InvalidKey(EffectOnceError, code="invalid-key"):
@@ -291,3 +250,7 @@ class SchemaMissing(ConfigurationError, code="schema-missing"):
 
 class SchemaMismatch(SchemaMissing, code="schema-mismatch"):
     """The tables exist in a version that this release does not read."""
+
+
+#: The names of all errors. They are public: `effectonce` has them, too.
+ERROR_NAMES: Final = sorted(name for name, value in list(globals().items()) if isinstance(value, type))

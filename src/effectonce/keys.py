@@ -23,24 +23,10 @@ from typing import Any, Final
 from .errors import ConfigurationError, InvalidKey, MissingKey, show
 from .values.durations import Duration, micros
 from .values.fingerprint import fingerprint
-from .values.identity import MAX_KEY, Key, digest, encode_key
-
-__all__ = [
-    "MAX_KEY",
-    "RECEIVER_CLOCK",
-    "Extract",
-    "FingerprintSpec",
-    "Key",
-    "KeySpec",
-    "Strategy",
-    "broker_made",
-    "composite",
-    "content_hash",
-    "digest",
-    "encode_key",
-    "extractor",
-    "time_window",
-]
+from .values.identity import MAX_KEY as MAX_KEY
+from .values.identity import Key as Key
+from .values.identity import digest as digest
+from .values.identity import encode_key as encode_key
 
 Extract = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Takes the ``args`` and ``kwargs`` of a call, and returns the value that a `KeySpec` names."""
@@ -52,7 +38,7 @@ class Strategy(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def bind(self, handler: _Handler, name: str) -> Extract: ...
+    def bind(self, handler: _HandlerParameters, name: str) -> Extract: ...
 
 
 # Spelled out by arity: a lambda passed for `Callable[..., Key]` would not be checked by mypy or pyright.
@@ -78,10 +64,10 @@ def extractor(spec: FingerprintSpec, handler: Callable[..., Any] | inspect.Signa
     function, a broker-made name (if ``name`` is ``"key"``). The returned function raises `MissingKey` for a call that
     lacks a step, and `TypeError` for one that lacks the parameter itself, as calling the handler would.
     """
-    return _extract(spec, _Handler(handler), name)
+    return _extract(spec, _HandlerParameters(handler), name)
 
 
-def _extract(spec: FingerprintSpec, handler: _Handler, name: str) -> Extract:
+def _extract(spec: FingerprintSpec, handler: _HandlerParameters, name: str) -> Extract:
     if isinstance(spec, str):
         return _extract_path(spec, handler, name)
     if isinstance(spec, Strategy):
@@ -99,7 +85,7 @@ def _extract(spec: FingerprintSpec, handler: _Handler, name: str) -> Extract:
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-class _Handler:
+class _HandlerParameters:
     """The parameters of a handler, and how to fetch each from a call without binding the signature."""
 
     def __init__(self, handler: Callable[..., Any] | inspect.Signature) -> None:
@@ -139,7 +125,7 @@ class _Handler:
 _ABSENT: Final = object()
 
 
-def _extract_path(path: str, handler: _Handler, name: str) -> Extract:
+def _extract_path(path: str, handler: _HandlerParameters, name: str) -> Extract:
     root, *steps = path.split(".")
     if not root or not all(steps):
         raise ConfigurationError(f"{name}={path!r} has an empty step; write it like 'order.id'")
@@ -178,7 +164,7 @@ def _look_up(value: Any, step: str) -> Any:
     return getattr(value, step, _ABSENT)
 
 
-def _extract_tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: str) -> Extract:
+def _extract_tuple(parts: tuple[FingerprintPart, ...], handler: _HandlerParameters, name: str) -> Extract:
     if not parts:
         raise ConfigurationError(f"{name}=() names nothing; every call would share one {name}")
     if any(isinstance(part, tuple | _TimeWindow) for part in parts):
@@ -187,7 +173,7 @@ def _extract_tuple(parts: tuple[FingerprintPart, ...], handler: _Handler, name: 
     return lambda args, kwargs: tuple([fetch(args, kwargs) for fetch in fetches])
 
 
-def _extract_by_function(function: Callable[..., Any], handler: _Handler, name: str) -> Extract:
+def _extract_by_function(function: Callable[..., Any], handler: _HandlerParameters, name: str) -> Extract:
     option = f"{name}={getattr(function, '__qualname__', repr(function))}"
     for suspends in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
         if suspends(function) or suspends(type(function).__call__):
@@ -208,7 +194,9 @@ def _extract_by_function(function: Callable[..., Any], handler: _Handler, name: 
             f"{option} takes ({', '.join(p.name for p in parameters)}), but its parameters are the "
             f"handler's, by name (it has: {handler}; never self); where both take just one, names may differ"
         )
-    fetches = {p: handler.fetch(usable[p.name]) if p.name in usable else _constant(p.default) for p in parameters}
+    fetches = {
+        p: handler.fetch(usable[p.name]) if p.name in usable else _extract_constant(p.default) for p in parameters
+    }
     positional = [fetch for p, fetch in fetches.items() if p.kind is not p.KEYWORD_ONLY]
     keywords = {p.name: fetch for p, fetch in fetches.items() if p.kind is p.KEYWORD_ONLY}
     return lambda args, kwargs: function(
@@ -217,7 +205,7 @@ def _extract_by_function(function: Callable[..., Any], handler: _Handler, name: 
     )
 
 
-def _constant(value: Any) -> Extract:
+def _extract_constant(value: Any) -> Extract:
     return lambda args, kwargs: value
 
 
@@ -274,7 +262,7 @@ def composite(*parts: KeyPart) -> tuple[KeyPart, ...]:
 
 
 def content_hash(*paths: KeyPart) -> Strategy:
-    """The payload is its own key: a hash of what ``paths`` name, or of all arguments but ``self``.
+    """The payload is its own key: a hash of the values at ``paths``, or of all arguments but ``self``.
 
     WARNING: two honest requests with the same content are one operation. The second coffee of the day, the
     second transfer of the same amount to the same account is taken for a duplicate and *does not happen*. Use
@@ -289,7 +277,7 @@ def content_hash(*paths: KeyPart) -> Strategy:
 class _ContentHash(Strategy):
     paths: tuple[KeyPart, ...]
 
-    def bind(self, handler: _Handler, name: str) -> Extract:
+    def bind(self, handler: _HandlerParameters, name: str) -> Extract:
         extract = _extract_tuple(self.paths or tuple(handler.named), handler, name)
 
         def hash_content(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -340,7 +328,7 @@ class _TimeWindow(Strategy):
     span: int
     at: KeyPart | _TimeSource
 
-    def bind(self, handler: _Handler, name: str) -> Extract:
+    def bind(self, handler: _HandlerParameters, name: str) -> Extract:
         extract_key = _extract(self.key, handler, name)
         extract_time = None if isinstance(self.at, _TimeSource) else _extract(self.at, handler, name)
 

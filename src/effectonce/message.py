@@ -13,11 +13,11 @@ import msgspec
 
 T = TypeVar("T")
 
-REDRIVEN: Final = "eo-redriven"
+REDRIVEN_HEADER: Final = "eo-redriven"
 """The header of a message that a redrive has published again. It stays through every retry; each redrive sets another
 value."""
 
-BYPASS: Final = "bypass"
+BYPASS_PREFIX: Final = "bypass"
 """How the value of that header begins if the redrive asks handlers to skip external effects."""
 
 
@@ -57,7 +57,7 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         if not self.key:
             msgspec.structs.force_setattr(self, "key", self.id)
 
-    def delivered(self, attempt: int) -> Message[T]:
+    def with_attempt(self, attempt: int) -> Message[T]:
         """The message with the broker's count of deliveries, unless it brought a higher count with it."""
         return self if attempt <= self.attempt else msgspec.structs.replace(self, attempt=attempt)
 
@@ -74,7 +74,7 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     @property
     def redriven(self) -> bool:
         """Whether the message comes from a redrive."""
-        return REDRIVEN in self.headers
+        return REDRIVEN_HEADER in self.headers
 
 
 def message_id() -> str:

@@ -20,13 +20,8 @@ SettledState = Literal["done", "failed", "in_doubt", "free"]
 AnswerKind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
 
 
-def visible_state(state: str) -> str:
-    """Return the name of a state that users see: ``free`` is the stored word for ``released``."""
-    return "released" if state == "free" else state
-
-
 #: The stored error of a record that failed because no attempt was left. A claim of it is answered ``exhausted``.
-EXHAUSTED = b'1{"code":"attempts-exhausted"}'
+EXHAUSTED_ERROR = b'1{"code":"attempts-exhausted"}'
 
 
 class Operation(Struct, gc=False):
@@ -253,7 +248,7 @@ def answer_for(stored: StoredClaim, *, fingerprints: bytes, now: int, claimant: 
     if stored.state == "done":
         return Answer("done", *counts, result=stored.result)
     if stored.state == "failed":
-        return Answer("exhausted" if stored.error == EXHAUSTED else "failed", *counts, error=stored.error)
+        return Answer("exhausted" if stored.error == EXHAUSTED_ERROR else "failed", *counts, error=stored.error)
     if stored.state == "in_doubt":
         return Answer("in_doubt", *counts)
     if stored.state == "claimed" and isinstance(stored.lease_until, int):

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port, SelfMigrating
 from .core.backend_urls import load_backend, url_in_environment
-from .core.codec import ABANDONED, encode_untyped
+from .core.codec import ABANDONED_ERROR, encode_untyped
 from .core.privacy import SEALED_PREFIX, Privacy
 from .core.run_sync import run_sync
 from .core.store_runtime import StoreRuntime
@@ -200,7 +200,7 @@ class Store:
         if record is None:
             raise NotInDoubt(f"{identity} has no record, so there is nothing to resolve")
         body = encode_untyped(result) if outcome == "done" and result is not ... else None
-        error = ABANDONED if outcome == "abandon" else None
+        error = ABANDONED_ERROR if outcome == "abandon" else None
         privacy = self.runtime.privacy
         if privacy is not None:
             body = privacy.seal(body, scope, stored, record.generation)

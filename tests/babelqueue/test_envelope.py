@@ -27,7 +27,7 @@ from effectonce.backends.kafka.records import make_record
 from effectonce.backends.servicebus import messages as servicebus_messages
 from effectonce.backends.sqs import messages as sqs_messages
 from effectonce.contracts import Packet
-from effectonce.message import BYPASS, REDRIVEN
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER
 
 HERE = Path(__file__).parent / "fixtures"
 #: A newer or larger set than ours may lie beside the checkout.
@@ -112,7 +112,7 @@ def test_a_retry_waits_as_long_as_the_formula_says(folder: Path, case: dict[str,
         jitter=case["retry_jitter"] == "full",
     )
     for _ in range(20):
-        delay = retry.after(ValueError(), case["n"])
+        delay = retry.delay_after(ValueError(), case["n"])
         assert delay is not None
         if "expect_delay_seconds" in case:
             assert delay == case["expect_delay_seconds"]
@@ -329,13 +329,13 @@ def test_on_kafka_the_header_counts(folder: Path, case: dict[str, Any]) -> None:
 def test_on_sqs_the_higher_count_counts(folder: Path, case: dict[str, Any]) -> None:
     count = str(case["approximate_receive_count"])
     message = BQ.decode(with_attempts(folder, case["body_attempts"]))
-    assert message.delivered(int(count) if count.isdigit() else 0).attempt - 1 == case["expected_attempts"]
+    assert message.with_attempt(int(count) if count.isdigit() else 0).attempt - 1 == case["expected_attempts"]
 
 
 @cases("asb", "attempts_reconciliation")
 def test_on_service_bus_the_higher_count_counts(folder: Path, case: dict[str, Any]) -> None:
     message = BQ.decode(with_attempts(folder, case["body_attempts"]))
-    assert message.delivered(case["delivery_count"]).attempt - 1 == case["expected_attempts"]
+    assert message.with_attempt(case["delivery_count"]).attempt - 1 == case["expected_attempts"]
 
 
 def with_attempts(folder: Path, attempts: int) -> Packet:
@@ -502,14 +502,17 @@ def test_what_a_message_has_and_the_envelope_has_not_comes_back() -> None:
         data={"n": 1},
         key="Order:1",
         ordering_key="customer ☕",
-        headers={"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", REDRIVEN: BYPASS},
+        headers={
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            REDRIVEN_HEADER: BYPASS_PREFIX,
+        },
     )
     packet = BQ.encode(message, "orders")
     assert packet.ordering_key == "customer ☕"
     assert packet.headers[babelqueue.HEADER_REPLAY_BYPASS] == "1"
     found = BQ.decode(packet)
     assert (found.key, found.ordering_key, found.id) == (message.key, message.ordering_key, message.id)
-    assert found.headers[REDRIVEN] == BYPASS
+    assert found.headers[REDRIVEN_HEADER] == BYPASS_PREFIX
     assert found.headers["traceparent"] == message.headers["traceparent"]
     assert BQ.encode(found).body == packet.body
 

@@ -21,7 +21,7 @@ from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.redis_lists import RedisBabelQueueBackend
 from effectonce.contracts import Delivery, Packet
 from effectonce.envelopes import Signed
-from effectonce.message import BYPASS, REDRIVEN
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER
 from effectonce.testing.suites import Site, broker_suite
 from effectonce.values.urls import Address
 from tests.harness.proxy import FaultProxy
@@ -232,7 +232,7 @@ async def test_of_two_equal_elements_a_consumer_without_deadlines_keeps_its_own(
 
 
 async def test_what_they_left_reserved_comes_to_us_and_what_we_left_to_them(both: Both) -> None:
-    """A killed process at either end: whoever is there takes over when the deadline is past."""
+    """A killed process at either end: another consumer takes over when the deadline is past."""
     id = both.theirs.publish(URN, {"n": 1})
     received = both.theirs.transport.pop(both.queue, 0.1)
     assert received is not None
@@ -294,7 +294,7 @@ async def test_our_dead_letter_is_one_of_theirs_and_their_redrive_sends_it_again
     assert (result.redriven, result.items[0].message_id) == (1, message.id)
     (again,) = await both.ours(1)
     found = BabelQueue().decode(again.packet)
-    assert (found.id, found.headers[REDRIVEN]) == (message.id, BYPASS)
+    assert (found.id, found.headers[REDRIVEN_HEADER]) == (message.id, BYPASS_PREFIX)
 
 
 async def test_their_dead_letter_is_one_of_ours(both: Both) -> None:

@@ -103,7 +103,7 @@ class ExactTimes:
         assert record.lease_until == START_US + 2 * LEASE - 1
         assert record.expires_at == START_US + 2 * LEASE - 1 + RETENTION
         timed.clock.advance_micros(LEASE)
-        assert timed.ask(Renewal("s", "k", b"a" * 16, answer.token, LEASE, RETENTION)) is True, "nobody else has it"
+        assert timed.ask(Renewal("s", "k", b"a" * 16, answer.token, LEASE, RETENTION)) is True, "no other owner has it"
 
     def test_a_remembered_key_is_as_old_as_it_is(self, timed: TimedPort) -> None:
         assert timed.ask(Remember("s", "k", RETENTION)) is True

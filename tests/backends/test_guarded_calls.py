@@ -18,7 +18,7 @@ STORES = ["sqlite", "redis", "valkey", "redis_cluster", "postgres", "pgbouncer",
 
 @pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> str:
-    """An address that nobody else uses: a file, a namespace or tables of its own."""
+    """An address that no other test uses: a file, a namespace or tables of its own."""
     name = request.param
     if name == "sqlite":
         return f"sqlite:///{tmp_path}/guard.db"

@@ -15,7 +15,7 @@ from effectonce.telemetry.audit_log import AuditLog
 
 def test_an_action_is_on_disk_before_it_starts(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path / "audit.jsonl")
-    with audit.doing("records forget", "charge pay_1", by="ann@desk", detail="was done"):
+    with audit.record_action("records forget", "charge pay_1", by="ann@desk", detail="was done"):
         (asked,) = audit.recent()
         assert (asked.action, asked.target, asked.by, asked.outcome) == (
             "records forget", "charge pay_1", "ann@desk", "asked",
@@ -34,7 +34,7 @@ def test_an_action_is_on_disk_before_it_starts(tmp_path: Path) -> None:
 )
 def test_a_failed_action_is_logged_and_its_error_propagates(tmp_path: Path, error: BaseException, outcome: str) -> None:
     audit = AuditLog(tmp_path / "audit.jsonl")
-    with pytest.raises(type(error)), audit.doing("a", "b", by="c"):
+    with pytest.raises(type(error)), audit.record_action("a", "b", by="c"):
         raise error
     assert audit.recent()[0].outcome == outcome
 
@@ -43,7 +43,7 @@ def test_an_action_that_cannot_be_logged_does_not_start(tmp_path: Path) -> None:
     done = False
     with (
         pytest.raises(ConfigurationError, match="--audit or EFFECTONCE_AUDIT"),
-        AuditLog(tmp_path / "nowhere" / "audit.jsonl").doing("a", "b", by="c"),
+        AuditLog(tmp_path / "nowhere" / "audit.jsonl").record_action("a", "b", by="c"),
     ):
         done = True
     assert not done
@@ -93,7 +93,7 @@ def test_two_stores_may_share_a_log(tmp_path: Path, caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO, "effectonce.telemetry.audit_log")
     audit = AuditLog(tmp_path / "audit.jsonl")
     (tmp_path / "audit.jsonl").write_text('{"at":1,"by":"a","action":"b","target":"c","outcome":"done","detail":""}\n')
-    with audit.doing("records forget", "charge pay_1", by="ann", place="redis://staging"):
+    with audit.record_action("records forget", "charge pay_1", by="ann", place="redis://staging"):
         pass
     assert [entry.place for entry in audit.recent()] == ["redis://staging", "redis://staging", ""]
     assert "records forget charge pay_1: done in redis://staging" in caplog.text
@@ -103,7 +103,7 @@ def test_an_action_whose_end_cannot_be_logged_still_succeeds(tmp_path: Path, cap
     """Raised there, the error would say that nothing was done."""
     path = tmp_path / "audit.jsonl"
     audit = AuditLog(path)
-    with audit.doing("records forget", "charge pay_1", by="ann"):
+    with audit.record_action("records forget", "charge pay_1", by="ann"):
         path.unlink()
         path.mkdir()
     assert "but the audit log could not be written" in caplog.text

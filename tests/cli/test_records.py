@@ -247,7 +247,7 @@ def test_doctor_says_what_is_wrong_and_exits_with_1(store: eo.Store, cli: Cli) -
     assert [finding["code"] for finding in report.json["findings"]] == ["sweeper-stale", "in-doubt"]
     assert cli("doctor", "--fail-on", "error").code == 0, "for a readiness probe"
     store.purge()
-    assert cli("doctor").code == 0, "a note is no reason to fail"
+    assert cli("doctor").code == 0, "a note is not a reason to fail"
     assert cli("doctor", "--fail-on", "note").code == 1
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.telemetry.audit_log import AuditLog
-from effectonce.worker.causes import CAUSE, Cause
+from effectonce.worker.causes import CAUSE_HEADER, Cause
 
 CTRL_C = b"\x03"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -128,7 +128,7 @@ def test_any_answer_but_yes_declines(store: eo.Store, at_terminal: Open, tmp_pat
         record = store.get("charge", "pay_1")
         assert record is not None
         assert record.state == state
-    assert len(AuditLog(tmp_path / "audit.jsonl").recent()) == 2, "what was declined is no deed"
+    assert len(AuditLog(tmp_path / "audit.jsonl").recent()) == 2, "a declined action is not logged"
 
 
 def test_ctrl_c_at_a_prompt_does_nothing(store: eo.Store, at_terminal: Open) -> None:
@@ -186,7 +186,7 @@ def dead_letters(tmp_path: Path) -> Iterator[eo.DeadLetterQueue]:
             consumer = broker.backend.consumer("orders", group="billing", prefetch=6)
             cause = msgspec.json.encode(Cause(why="poison", last=time.time())).decode()
             for delivery in await consumer.receive(6, 5.0):
-                await consumer.dead_letter(delivery, {CAUSE: cause})
+                await consumer.dead_letter(delivery, {CAUSE_HEADER: cause})
             await consumer.close()
 
         broker.run_blocking(bury)

@@ -31,6 +31,7 @@ from effectonce.core.group_commit.tasks import AsyncGroup
 from effectonce.core.group_commit.threads import ThreadGroup
 from effectonce.core.run_sync import run_sync
 from effectonce.record import Answer, Batchable, Claim, Note, Reply, Settlement
+from tests.harness.waiting import until
 
 from .grouped import GroupedBackend
 
@@ -43,13 +44,13 @@ def note(key: str) -> Note:
     return Note("s", key, b"o".ljust(16), 1, b"n")
 
 
-def nobody(op: Claim, answer: Answer) -> None:
+def give_nothing_back(op: Claim, answer: Answer) -> None:
     raise AssertionError("nothing was orphaned here")
 
 
 async def test_what_waits_goes_out_together_and_a_lone_call_waits_for_nothing() -> None:
     backend = GroupedBackend()
-    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, give_nothing_back, asyncio.get_running_loop())
     await group.submit(claim("alone"))
     await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(100)))
     assert [len(batch) for batch in backend.batches] == [1, 100]
@@ -57,7 +58,7 @@ async def test_what_waits_goes_out_together_and_a_lone_call_waits_for_nothing() 
 
 async def test_batches_are_counted_by_size_and_empty_ones_not_at_all() -> None:
     backend = GroupedBackend()
-    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, give_nothing_back, asyncio.get_running_loop())
     group.submit(claim("abandoned")).cancel()
     await asyncio.sleep(0)
     assert group.sizes == BatchSizes()
@@ -70,7 +71,7 @@ async def test_batches_are_counted_by_size_and_empty_ones_not_at_all() -> None:
 async def test_a_batch_is_sorted_and_names_no_identity_twice() -> None:
     """Unsorted, 82 of 84 statements deadlocked."""
     backend = GroupedBackend()
-    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, give_nothing_back, asyncio.get_running_loop())
     keys = [f"k{n % 20:02}" for n in range(100)]
     random.Random(1).shuffle(keys)
     await asyncio.gather(*(group.submit(claim(key, f"o{n}")) for n, key in enumerate(keys)))
@@ -81,7 +82,7 @@ async def test_a_batch_is_sorted_and_names_no_identity_twice() -> None:
 
 async def test_a_batch_is_bounded_in_number_and_in_bytes() -> None:
     backend = GroupedBackend(batch=10)
-    group = AsyncGroup([backend.async_port()], 10, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 10, give_nothing_back, asyncio.get_running_loop())
     await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(25)))
     assert [len(batch) for batch in backend.batches] == [10, 10, 5]
     backend.batches.clear()
@@ -106,8 +107,10 @@ class Slow:
 def side(claims: Slow, settlements: Slow) -> tuple[AsyncGroup, AsyncGroup]:
     """The two groups of one loop, each with two ports."""
     loop = asyncio.get_running_loop()
-    first = AsyncGroup([claims, claims], 128, nobody, loop)  # type: ignore[list-item]
-    return first, AsyncGroup([settlements, settlements], 128, nobody, loop, first)  # type: ignore[list-item]
+    first = AsyncGroup([claims, claims], 128, give_nothing_back, loop)  # type: ignore[list-item]
+    second = AsyncGroup([settlements, settlements], 128, give_nothing_back, loop)  # type: ignore[list-item]
+    first.neighbour, second.neighbour = second, first
+    return first, second
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -147,11 +150,11 @@ async def test_notes_in_step_go_out_in_halves_and_claims_do_not() -> None:
     assert settlements.batches == [25] * 6
 
 
-async def test_whoever_comes_back_does_not_wait_for_the_other_half() -> None:
+async def test_a_caller_that_submits_again_does_not_wait_for_the_other_half() -> None:
     """Else the two halves go out together from then on, and the loop and the store wait for each other in turn."""
     one, other = Slow(), Slow()
     loop = asyncio.get_running_loop()
-    group = AsyncGroup([one, other], 128, nobody, loop)  # type: ignore[list-item]
+    group = AsyncGroup([one, other], 128, give_nothing_back, loop)  # type: ignore[list-item]
 
     async def caller(number: int) -> None:
         await group.submit(note(f"k{number}"))
@@ -176,7 +179,7 @@ async def settled() -> None:
 
 async def test_refusals_are_shared_and_grants_are_not() -> None:
     backend = GroupedBackend()
-    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, give_nothing_back, asyncio.get_running_loop())
     answers = await asyncio.gather(*(group.submit(claim("hot", f"o{n}")) for n in range(500)))
     assert sorted(answer.kind for answer in answers).count("claimed") == 1
     assert backend.round_trips == 2
@@ -184,7 +187,7 @@ async def test_refusals_are_shared_and_grants_are_not() -> None:
 
 async def test_a_refusal_is_not_shared_with_another_payload() -> None:
     backend = GroupedBackend()
-    group = AsyncGroup([backend.async_port()], 128, nobody, asyncio.get_running_loop())
+    group = AsyncGroup([backend.async_port()], 128, give_nothing_back, asyncio.get_running_loop())
     prints = [b"\1" + bytes([n % 2]) * 32 for n in range(10)]
     answers = await asyncio.gather(*(group.submit(claim("hot", f"o{n}", fingerprints=p)) for n, p in enumerate(prints)))
     assert [answer.kind for answer in answers[1::2]] == ["mismatch"] * 5
@@ -192,7 +195,7 @@ async def test_a_refusal_is_not_shared_with_another_payload() -> None:
 
 
 async def test_a_cancelled_waiter_leaves_the_queue_and_harms_nobody() -> None:
-    """Cancelling the leader once hung its followers: the flusher is nobody's own task."""
+    """Cancelling the leader once hung its followers: the flusher is not a waiter's own task."""
     backend = GroupedBackend(latency=0.05)
     given_back: list[str] = []
     group = AsyncGroup(
@@ -210,12 +213,12 @@ async def test_a_cancelled_waiter_leaves_the_queue_and_harms_nobody() -> None:
     first.cancel()
     queued[0].cancel()
     assert (await queued[1]).kind == "claimed"
-    assert given_back == ["a"], "a grant that nobody takes is given back"
+    assert given_back == ["a"], "a grant that no waiter takes is given back"
     assert [op.key for batch in backend.batches for op in batch] == ["a", "c"]
 
 
 async def test_a_settlement_goes_out_even_when_its_caller_is_cancelled() -> None:
-    """F16: the effect has happened; only whoever waits to hear that it was recorded is gone."""
+    """F16: the effect has happened; only the waiter that would hear that it was recorded is gone."""
     async with eo.Store(GroupedBackend(latency=0.02), sweep_every=None) as store:
         ran = asyncio.Event()
 
@@ -266,15 +269,15 @@ async def test_the_flusher_carries_no_callers_context() -> None:
             return [True] * len(batch)
 
     variable.set("alice")
-    group = AsyncGroup([Port()], 128, nobody, asyncio.get_running_loop())  # type: ignore[arg-type]
+    group = AsyncGroup([Port()], 128, give_nothing_back, asyncio.get_running_loop())  # type: ignore[arg-type]
     await group.submit(claim("k"))
     assert seen == ["none"]
 
 
 def test_threads_share_round_trips_and_each_gets_its_own_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_groups, "FOLLOWER_TIMEOUT_S", 60.0)  # each is woken, nobody has to look
+    monkeypatch.setattr(thread_groups, "FOLLOWER_TIMEOUT_S", 60.0)  # each is woken, none has to look
     backend = GroupedBackend(latency=0.005)
-    group = ThreadGroup(backend.sync_port(), 128, nobody)
+    group = ThreadGroup(backend.sync_port(), 128, give_nothing_back)
     answers: dict[int, Answer] = {}
 
     def work(number: int) -> None:
@@ -310,7 +313,7 @@ def test_a_leader_that_is_interrupted_leaves_no_thread_waiting() -> None:
             return [True] * len(batch)
 
     port = Port()
-    group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
+    group = ThreadGroup(port, 128, give_nothing_back)  # type: ignore[arg-type]
     results: list[str] = []
 
     def work(key: str) -> None:
@@ -404,7 +407,7 @@ async def test_waiters_of_one_failed_batch_get_errors_of_their_own() -> None:
         async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
             raise eo.StoreUnavailable("refused", 3.0)
 
-    group = AsyncGroup([Port()], 128, nobody, asyncio.get_running_loop())  # type: ignore[arg-type]
+    group = AsyncGroup([Port()], 128, give_nothing_back, asyncio.get_running_loop())  # type: ignore[arg-type]
     errors = await asyncio.gather(*(group.submit(claim(f"k{n}")) for n in range(3)), return_exceptions=True)
     assert len({id(error) for error in errors}) == 3
     assert [(str(error), error.retry_after) for error in errors] == [("refused", 3.0)] * 3  # type: ignore[union-attr]
@@ -482,7 +485,7 @@ def test_an_interrupted_thread_still_sends_its_settlement() -> None:
 
 @pytest.mark.parametrize("key", ["other", "first"])
 def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it waits behind another claim of its key: it must not come to lead when nobody is there."""
+    """Also where it waits behind another claim of its key: it must not come to lead when no other waits."""
     monkeypatch.setattr(
         thread_groups, "FOLLOWER_TIMEOUT_S", 60.0
     )  # those who were answered with it are woken all the same
@@ -499,6 +502,49 @@ def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str, monkeypat
     assert orphans == [] or key in orphans
 
 
+def test_a_claim_that_is_granted_after_its_thread_was_interrupted_is_given_back() -> None:
+    """Its thread never hears of the grant, which would keep the key for a whole lease (F81)."""
+    trips: list[list[str]] = []
+    go = [threading.Event(), threading.Event()]
+    orphans: list[str] = []
+
+    class Port:
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            trips.append([op.key for op in batch])
+            go[len(trips) - 1].wait(60)
+            return [Answer("claimed", 1, 1) for _ in batch]
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    def interrupt_main_thread_in_second_trip() -> None:
+        until(lambda: len(group._queue) == 2)
+        go[0].set()
+        until(lambda: len(trips) == 2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    group = ThreadGroup(Port(), 128, lambda op, answer: orphans.append(op.key))  # type: ignore[arg-type]
+    leader = threading.Thread(target=lambda: group.submit(claim("first")))
+    leader.start()
+    until(lambda: trips)
+    behind = threading.Thread(target=lambda: group.submit(claim("behind")))
+    behind.start()
+    until(lambda: len(group._queue) == 1)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    helper = threading.Thread(target=interrupt_main_thread_in_second_trip)
+    helper.start()
+    try:
+        with pytest.raises(Interruption):
+            group.submit(claim("interrupted"))
+    finally:
+        helper.join()
+        signal.signal(signal.SIGUSR1, before)
+        go[1].set()
+    for thread in (leader, behind):
+        thread.join(60)
+    assert (trips, orphans) == ([["first"], ["behind", "interrupted"]], ["interrupted"])
+
+
 @pytest.mark.parametrize("callers", [1, 4])
 def test_an_error_does_not_keep_what_its_caller_had(callers: int) -> None:
     """A consumer that tries again and again while the store is away: all that it had in hand each time stayed."""
@@ -511,7 +557,7 @@ def test_an_error_does_not_keep_what_its_caller_had(callers: int) -> None:
     class Body:
         pass
 
-    group = ThreadGroup(Away(), 128, nobody)  # type: ignore[arg-type]
+    group = ThreadGroup(Away(), 128, give_nothing_back)  # type: ignore[arg-type]
     bodies: list[weakref.ref[Body]] = []
 
     def attempt(number: int) -> None:
@@ -623,7 +669,7 @@ def test_signals_that_come_all_at_once_do_not_lose_the_lead(count: int, company:
             time.sleep(0)  # where the next one may come
 
     port = Struck()
-    group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
+    group = ThreadGroup(port, 128, give_nothing_back)  # type: ignore[arg-type]
     group._had_company = company  # as after a batch of several
     port.go.set()
     before = [signal.signal(number, interrupt) for number in signals]
@@ -663,7 +709,7 @@ def test_no_line_of_a_thread_can_take_so_long_that_two_are_at_the_store(
 
     def attempt(at: int) -> bool:
         """Hold the thread up at its ``at``-th line; whether there was one."""
-        group = ThreadGroup(Narrow(), 128, nobody)  # type: ignore[arg-type]
+        group = ThreadGroup(Narrow(), 128, give_nothing_back)  # type: ignore[arg-type]
         resumed = threading.Event()
         trace, reached = at_line(at, lambda: resumed.wait(0.03))
 
@@ -695,7 +741,7 @@ def test_no_line_of_a_thread_can_take_so_long_that_two_are_at_the_store(
 
 
 class Gate:
-    """A lock without a clock: whoever blocks on it times out when it is told to."""
+    """A lock without a clock: a blocked thread times out when the test says so."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -735,7 +781,7 @@ def test_a_follower_that_times_out_uses_up_nobodys_wake_up(late: int, monkeypatc
     def attempt(at: int) -> bool:
         """Let the follower time out at its leader's ``at``-th line; whether there was one."""
         port = Held()
-        group = ThreadGroup(port, 128, nobody)  # type: ignore[arg-type]
+        group = ThreadGroup(port, 128, give_nothing_back)  # type: ignore[arg-type]
         followers: list[tuple[threading.Thread, Any]] = []  # each with its gate
         reached, lines = [], [0]
 

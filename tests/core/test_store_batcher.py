@@ -11,7 +11,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryPort
-from effectonce.core.group_commit.batcher import MIN_OPS_FOR_SECOND_TRIP, StoreBatcher
+from effectonce.core.group_commit.batcher import MIN_JOBS_FOR_SECOND_TRIP, StoreBatcher
 from effectonce.record import Answer, Batchable, Claim, Reply
 from tests.harness.waiting import auntil
 
@@ -135,15 +135,15 @@ async def test_the_second_port_joins_in_only_while_many_wait() -> None:
         await asyncio.sleep(0)
         observed.submit(claim("first"))
         await asyncio.sleep(0)
-        observed.submit(*(claim(f"k{n}") for n in range(MIN_OPS_FOR_SECOND_TRIP - 1)))
+        observed.submit(*(claim(f"k{n}") for n in range(MIN_JOBS_FOR_SECOND_TRIP - 1)))
         await asyncio.sleep(0)
         assert sorted([one.batches, other.batches]) == [[], [1]]
         observed.submit(claim("one more"))
         await asyncio.sleep(0)
-        assert sorted([one.batches, other.batches]) == [[1], [MIN_OPS_FOR_SECOND_TRIP]]
+        assert sorted([one.batches, other.batches]) == [[1], [MIN_JOBS_FOR_SECOND_TRIP]]
         one.answers.set()
         other.answers.set()
-        await observed.replied(MIN_OPS_FOR_SECOND_TRIP + 1)
+        await observed.replied(MIN_JOBS_FOR_SECOND_TRIP + 1)
 
 
 async def test_lone_operations_take_the_same_port_each_time() -> None:

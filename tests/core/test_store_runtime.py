@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import time
+from typing import Any
 
 import msgspec
 import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
+from effectonce.core.store_clients import ByKind, LoopClient
 from effectonce.core.store_runtime import StoreRuntime
+from effectonce.record import Answer, Claim
 from effectonce.testing import ManualClock
 from tests.core.grouped import GroupedBackend
 
@@ -53,3 +58,28 @@ def test_round_trips_are_counted_by_kind(backend: GroupedBackend, kinds: list[st
     with eo.Store(backend, sweep_every=None) as store:
         eo.once(store, scope="charge", key="order")(lambda order: None)("o-1")
         assert [kind for kind, _ in store.runtime.batch_sizes()] == kinds
+
+
+@pytest.mark.parametrize("outcome", ["the store is away", "the loop ends"])
+async def test_a_release_that_nobody_waits_for_fails_without_a_word(
+    outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lease ends by itself. asyncio would log that the error was never retrieved."""
+    loop = asyncio.get_running_loop()
+    replies: list[asyncio.Future[Any]] = []
+
+    class Group:
+        def submit(self, op: object) -> asyncio.Future[Any]:
+            replies.append(loop.create_future())
+            return replies[-1]
+
+    LoopClient(ByKind(Group(), Group()), loop).release(  # type: ignore[arg-type]
+        Claim("charge", "p1", b"owner", lease=1, retention=1), Answer("claimed")
+    )
+    if outcome == "the loop ends":
+        replies.pop().cancel()
+    else:
+        replies.pop().set_exception(eo.StoreUnavailable("it is away"))
+    await asyncio.sleep(0)
+    gc.collect()
+    assert caplog.text == ""

@@ -56,7 +56,7 @@ class _NotifyingPort(MemoryPort):
 
 @pytest.fixture(autouse=True)
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody finds out by asking again: only by being woken."""
+    """No waiter finds out by polling: only by being woken."""
     monkeypatch.setattr(begin, "FIRST_POLL_S", 600.0)
     monkeypatch.setattr(begin, "MAX_POLL_S", 600.0)
 
@@ -200,3 +200,17 @@ def test_a_listener_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_NotifyingPort, "changes", failing)
     test_a_settlement_by_another_process_wakes_those_who_wait_where_the_store_reports_it()
     assert not failures
+
+
+def test_one_that_waits_without_being_woken_asks_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(begin, "FIRST_POLL_S", 0.02)
+    backend = NotifyingBackend()
+    with eo.Store(backend, sweep_every=None) as store, ThreadPoolExecutor(1) as pool:
+
+        @eo.once(store, scope="charge", key="order", lease="10m", wait="300ms")
+        def charge(order: str) -> None:
+            with pytest.raises(eo.InProgress):
+                pool.submit(charge, order).result()
+
+        charge("o-1")
+    assert 1 <= backend.waiting_claims <= 8  # after 20, 60, 140 and 300 ms

@@ -17,7 +17,7 @@ from effectonce.dashboard.app import PAGES, make_app
 from effectonce.dashboard.poller import Poller, Sample, count_events
 from effectonce.dashboard.saga_graph import draw
 from effectonce.dashboard.sources import PAGE_SIZE, Sources
-from effectonce.doctor import Finding
+from effectonce.doctor import DoctorFinding
 from effectonce.errors import ConfigurationError, InvalidOption
 from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.prometheus import Metrics
@@ -272,7 +272,7 @@ def test_doctors_findings_are_shown(operator: Visitor) -> None:
 
 
 def test_a_finding_is_shown_once(world: World) -> None:
-    findings: list[Finding] = world.sources().examine()
+    findings: list[DoctorFinding] = world.sources().examine()
     assert len({(finding.code, finding.about) for finding in findings}) == len(findings)
 
 

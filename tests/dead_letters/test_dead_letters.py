@@ -15,7 +15,7 @@ import effectonce as eo
 from effectonce.babelqueue import BabelQueue
 from effectonce.contracts import Packet
 from effectonce.core.run_sync import run_sync
-from effectonce.message import REDRIVEN
+from effectonce.message import REDRIVEN_HEADER
 from effectonce.record import Claim
 from tests.worker.bench import Bench, paid, serving, until
 
@@ -261,7 +261,9 @@ async def test_select_limit_rate_and_another_queue() -> None:
     consumer = shop.bench.backend.consumer("later", group="other", prefetch=10)
     found = await consumer.receive(10, 0)
     assert len(found) == 2
-    assert all(REDRIVEN in delivery.packet.headers and "eo-dead" not in delivery.packet.headers for delivery in found)
+    assert all(
+        REDRIVEN_HEADER in delivery.packet.headers and "eo-dead" not in delivery.packet.headers for delivery in found
+    )
 
 
 async def test_purge_removes_what_was_selected_and_nothing_else() -> None:

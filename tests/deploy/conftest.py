@@ -5,6 +5,6 @@ import pytest
 from .shop import Shop
 
 
-@pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch) -> Shop:
-    return Shop.load(monkeypatch)
+@pytest.fixture(scope="session")
+def shop() -> Shop:
+    return Shop.read()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import NamedTuple
-
-import pytest
+import ast
+from typing import Any, NamedTuple
 
 from effectonce.values.durations import micros
 
@@ -18,15 +16,17 @@ class Shop(NamedTuple):
     concurrency: int
 
     @classmethod
-    def load(cls, monkeypatch: pytest.MonkeyPatch) -> Shop:
-        monkeypatch.setenv("EFFECTONCE_BROKER", "memory://")
-        spec = importlib.util.spec_from_file_location("deploy_shop", DEPLOY / "shop.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        worker = module.worker
-        return cls(worker._drain_s, worker._prefetch, sum(route.concurrency for route in worker.routes))
+    def read(cls) -> Shop:
+        """Read the settings off the source, so that they stand there as a reader of the file sees them."""
+        settings: dict[str, Any] = {
+            keyword.arg: keyword.value.value
+            for node in ast.walk(ast.parse((DEPLOY / "shop.py").read_text()))
+            if isinstance(node, ast.Call)
+            for keyword in node.keywords
+            if keyword.arg in cls._fields or keyword.arg == "drain"
+            if isinstance(keyword.value, ast.Constant)
+        }
+        return cls(micros(settings["drain"], "drain") / 1e6, settings["prefetch"], settings["concurrency"])
 
     def seconds_to_stop(self, words: list[str]) -> float:
         """How long a command may take to end after SIGTERM: a worker drains, a relay waits for confirms."""

@@ -32,7 +32,7 @@ def errors_page() -> str:
         "`Retryable` is delivered again later, and never acked; everything else is for people.",
         "```text\n" + "\n".join(tree).rstrip() + "\n```",
     ]
-    for name in errors.__all__:
+    for name in errors.ERROR_NAMES:
         error = getattr(errors, name)
         if isinstance(error, type) and issubclass(error, Exception) and "code" in vars(error):
             parts += [f"## {error.code}", f"**`effectonce.{name}`.** {_plain(error)}"]
@@ -64,7 +64,7 @@ TOOLS = (
 
 SETTINGS = """# Configuration
 
-There is no file that has to exist. What code needs it is told in code; URLs may come from the environment; the command
+There is no file that has to exist. Code gets its settings in code; URLs may come from the environment; the command
 line also reads `pyproject.toml`.
 
 ## The environment
@@ -202,7 +202,7 @@ def _listed(topics: dict[str, tuple[str, ...]]) -> list[str]:
 def undocumented() -> set[str]:
     """Public names that are neither in a topic nor an error, which has a page of its own; and integrations."""
     listed = {name for names in TOPICS.values() for name in names}
-    names = {name for name in eo.__all__ if name not in listed and name not in errors.__all__} - {"keys", "__version__"}
+    names = {*eo.__all__} - listed - {*errors.ERROR_NAMES, "keys", "__version__"}
     modules = {module.name for module in iter_modules(integrations.__path__)}
     return names | (modules - {name.split(".")[1] for name in BESIDE["Frameworks"]})
 

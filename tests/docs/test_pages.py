@@ -113,7 +113,7 @@ def test_commands_in_passing_take_the_options_that_they_are_given(capsys: pytest
 
 def test_every_page_is_in_the_navigation() -> None:
     for page in PAGES:
-        assert DOCS not in page.parents or str(page.relative_to(DOCS)) in SITE, f"{page}: nobody would find it"
+        assert DOCS not in page.parents or str(page.relative_to(DOCS)) in SITE, f"{page}: no reader would find it"
 
 
 @pytest.mark.long

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.doctor import Finding, examine
+from effectonce.doctor import DoctorFinding, examine
 from tests.conftest import skip_or_fail
 from tests.harness import servers
 
-FindingsByCode = dict[str, Finding]
+FindingsByCode = dict[str, DoctorFinding]
 StoreOpener = Callable[..., eo.Store]
 
 

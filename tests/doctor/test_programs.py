@@ -13,7 +13,7 @@ import effectonce as eo
 from effectonce.doctor import Limits, examine
 from effectonce.intents.intents import Intents
 from effectonce.testing import override
-from effectonce.worker.causes import CAUSE, Cause
+from effectonce.worker.causes import CAUSE_HEADER, Cause
 
 from .conftest import StoreOpener, findings_by_code, make_done_records
 
@@ -179,7 +179,7 @@ def bury(broker: eo.Broker, cause: Cause) -> None:
         consumer = broker.backend.consumer("orders", group="billing", prefetch=1)
         try:
             (delivery,) = await consumer.receive(1, 5.0)
-            assert await consumer.dead_letter(delivery, {CAUSE: msgspec.json.encode(cause).decode()})
+            assert await consumer.dead_letter(delivery, {CAUSE_HEADER: msgspec.json.encode(cause).decode()})
         finally:
             await consumer.close()
 

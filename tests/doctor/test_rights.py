@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 import effectonce as eo
-from effectonce.doctor import Finding
+from effectonce.doctor import DoctorFinding
 from effectonce.relay.relay import ask_outbox
 from tests.harness import servers
 
@@ -27,7 +27,7 @@ from .test_servers import admin
 SECRET = "s3cret-canary"
 
 
-def refusal_of(store: eo.Store) -> Finding:
+def refusal_of(store: eo.Store) -> DoctorFinding:
     """Return the only finding; `check`, with which workers start, raises the same."""
     findings = findings_by_code(store)
     assert list(findings) == ["configuration"]

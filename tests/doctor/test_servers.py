@@ -77,7 +77,7 @@ def test_an_old_transaction_that_holds_vacuum_back(
         findings = findings_by_code(store, limits=Limits(transaction=0.0))
         assert f"pid {pid}" in findings["long-transaction"].what
         assert "idle in transaction" in findings["long-transaction"].what
-        assert "long-transaction" not in findings_by_code(store), "a minute is no finding"
+        assert "long-transaction" not in findings_by_code(store), "a minute is not a finding"
     assert "long-transaction" not in findings_by_code(store, limits=Limits(transaction=0.0))
 
 
@@ -97,7 +97,7 @@ def test_dead_rows(postgres_url: str, unique_name: str, open_store: StoreOpener)
     store.purge()
     few = findings_by_code(store, limits=Limits(dead_rows=300))
     assert "399 dead rows" in few["dead-rows"].what
-    assert "dead-rows" not in findings_by_code(store), "few are no finding, whatever their share"
+    assert "dead-rows" not in findings_by_code(store), "few are not a finding, whatever their share"
 
 
 def test_f37_a_sweeper_that_has_stopped_and_its_backlog(

@@ -13,7 +13,7 @@ import effectonce as eo
 from effectonce.babelqueue import BabelQueue
 from effectonce.contracts import Packet
 from effectonce.envelopes import CloudEvents, Raw, Signed
-from effectonce.message import REDRIVEN
+from effectonce.message import REDRIVEN_HEADER
 
 OLD, NEW = b"0123456789abcdef-old", "0123456789abcdef-new"
 ENVELOPES = pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def forgeries(packet: Packet) -> dict[str, Packet]:
         "no signature": replace(packet, headers=unsigned),
         "half a signature": replace(packet, headers={**headers, "eo-signature": headers["eo-signature"][:32]}),
         "an empty signature": replace(packet, headers={**headers, "eo-signature": ""}),
-        "a signature that is no ASCII": replace(packet, headers={**headers, "eo-signature": "é"}),
+        "a signature that is not ASCII": replace(packet, headers={**headers, "eo-signature": "é"}),
         "another key's name": replace(packet, headers={**headers, "eo-signature-key": "k2"}),
-        "a key nobody knows": replace(packet, headers={**headers, "eo-signature-key": "k9"}),
+        "an unknown key": replace(packet, headers={**headers, "eo-signature-key": "k9"}),
     }
 
 
@@ -72,7 +72,9 @@ def test_a_forged_message_belongs_to_the_dead_letters() -> None:
 def test_what_is_written_on_the_way_does_not_break_the_signature() -> None:
     signed = Signed(CloudEvents(), keys={"k1": OLD})
     packet = signed.encode(MESSAGE)
-    marked = replace(packet, headers={**packet.headers, REDRIVEN: "1", "eo-dead-reason": "x", "traceparent": "00-a"})
+    marked = replace(
+        packet, headers={**packet.headers, REDRIVEN_HEADER: "1", "eo-dead-reason": "x", "traceparent": "00-a"}
+    )
     assert signed.decode(marked).redriven
 
 

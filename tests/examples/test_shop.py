@@ -81,7 +81,7 @@ def test_one_command_starts_it_and_ctrl_c_ends_all_of_it(tmp_path: Path) -> None
 
 
 def chaos(folder: Path, orders: int, **variables: str) -> None:
-    """F01 to F04 and F46 by kill -9, counted where nobody can undo it: in the provider's ledger."""
+    """F01 to F04 and F46 by kill -9, counted where it cannot be undone: in the provider's ledger."""
     command = [sys.executable, str(SHOP / "chaos.py"), "--orders", str(orders), "--every", "0.5", "--kills", "2"]
     done = subprocess.run(
         [*command, "--lease", "2", "--patience", "200", "--folder", str(folder)],

@@ -315,7 +315,7 @@ def test_one_of_several_signatures_is_enough_and_only_of_the_version_that_counts
         {"Stripe-Signature": "t=x,v1=y"},
         {"Stripe-Signature": f"t={NOW}"},
         {"Stripe-Signature": f"t={NOW},t={NOW},v1=é"},
-        {"Stripe-Signature": f"t={NOW},v1=\udcff"},  # as aiohttp reads a byte that is no UTF-8
+        {"Stripe-Signature": f"t={NOW},v1=\udcff"},  # as aiohttp reads a byte that is not UTF-8
         signed(secret="another"),
         signed(body=EVENT + b" "),
         signed(at=NOW - 301),

@@ -122,7 +122,7 @@ async def test_aio_pika(till: Till, rabbitmq_url: str, unique_name: str) -> None
 
 
 def test_confluent_kafka(till: Till, kafka_url: str, unique_name: str) -> None:
-    """A message that is to come again is sought back to; its offset is not committed before it is settled."""
+    """The consumer seeks back to redeliver a message; its offset is not committed before it is settled."""
     servers = {"bootstrap.servers": urlsplit(kafka_url).netloc}
     admin = AdminClient(servers)
     admin.create_topics([NewTopic(unique_name, 1)])[unique_name].result(30)

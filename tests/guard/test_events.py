@@ -61,7 +61,7 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
 
     told = make(())
     if isinstance(told, Events):
-        monkeypatch.setattr(events, "_adding", lock)
+        monkeypatch.setattr(events, "_hooks_lock", lock)
     else:
         told._opening = lock
     told.hooks = Read()
@@ -70,7 +70,7 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
     second.join(10)
     assert told.hooks == (hook, other)
     told.add_hook(hook)
-    assert told.hooks == (hook, other), "whoever is there is told once"
+    assert told.hooks == (hook, other), "each hook is called once"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -79,7 +79,7 @@ def test_two_threads_that_add_a_hook_at_once_add_both(make: Any, monkeypatch: py
 )
 def test_a_fork_while_a_hook_is_added_does_not_hang_the_child(make: Any) -> None:
     told = make()
-    with events._adding:
+    with events._hooks_lock:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not the test runner's
@@ -172,6 +172,19 @@ def test_a_duplicate_that_may_not_run_emits_why(store: eo.Store, events: list[eo
         ("failed", "failed"),  # and these are the duplicates
         ("in_doubt", "in doubt"),
         ("mismatch", "other payload"),
+    ]
+
+
+def test_each_duplicate_of_what_is_done_emits_that_it_was_replayed(
+    store: eo.Store, events: list[eo.Event], form: HandlerForm
+) -> None:
+    charge = form.once(store, scope="charge", key="k")(lambda k: 7)
+    assert [charge("p1") for _ in range(3)] == [7, 7, 7]
+    assert [(event.kind, event.key) for event in events] == [
+        ("claimed", "p1"),
+        ("completed", "p1"),
+        ("replayed", "p1"),
+        ("replayed", "p1"),
     ]
 
 

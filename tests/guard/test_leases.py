@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -71,6 +71,22 @@ def test_f06_a_duplicate_of_a_running_one_is_told_to_come_back_not_that_it_is_do
         return "receipt"
 
     assert charge("p1") == "receipt"
+
+
+def test_f13_a_lease_is_lost_in_the_moment_in_which_it_ends(
+    store: eo.Store, form: HandlerForm, clock: ManualClock
+) -> None:
+    lost: list[bool] = []
+
+    @form.once(store, scope="charge", key="k", lease="30s")
+    def charge(k: str) -> None:
+        for seconds in (29, 1):
+            clock.advance(seconds)
+            lost.append(eo.current().lease_lost)
+
+    with suppress(eo.EffectOnceError):
+        charge("p1")
+    assert lost == [False, True]
 
 
 def take_over(store: eo.Store, clock: ManualClock, lease: str = "31s") -> None:
@@ -232,8 +248,8 @@ def test_f68_a_claim_resent_after_a_lost_reply_is_its_own(faulty: FaultyBackend,
 
 
 def stop_between_writes(process: subprocess.Popen[str], path: Path) -> None:
-    """Stopped in the middle of a heartbeat's write it would keep the lock of the file, and everybody out. So nobody
-    else has the lock at that moment: we do."""
+    """Stopped in the middle of a heartbeat's write it would keep the lock of the file. So we hold the lock at that
+    moment."""
     with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         process.send_signal(signal.SIGSTOP)

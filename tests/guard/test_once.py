@@ -228,7 +228,7 @@ def test_a_dead_runner_is_replaced_when_its_lease_ends(store: eo.Store, form: Ha
 
 
 def abandon_claim(store: eo.Store, scope: str, key: str, **options: Any) -> None:
-    """Leave a record as a killed process does: claimed, and nobody there."""
+    """Leave a record as a killed process does: claimed, without an owner that lives."""
     stepped = threading.Event()
 
     @eo.once(store, scope=f"{scope}", key="key", **options)

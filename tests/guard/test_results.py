@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -301,6 +302,19 @@ def test_f18_a_result_that_cannot_be_stored_is_done_all_the_same(
         charge("p1")
     assert runs == [1]
     assert "result_not_stored" in [event.kind for event in events]
+
+
+@pytest.mark.parametrize(("levels", "stored"), [(101, True), (102, False)])
+def test_a_result_is_stored_up_to_a_hundred_levels_inside_its_own(
+    store: eo.Store, form: HandlerForm, levels: int, stored: bool
+) -> None:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    charge = form.once(store, scope="charge", key="k")(lambda k: value)
+    assert charge("p1") is value
+    with nullcontext() if stored else pytest.raises(eo.ResultNotStored):
+        assert charge("p1") == value
 
 
 @pytest.mark.parametrize("value", ["x" * 200, 10**200], ids=["text", "number"])

@@ -23,7 +23,7 @@ from .conftest import HandlerForm
 
 
 def test_a_lease_is_renewed_while_its_completion_is_on_its_way() -> None:
-    """The settlement stalls for longer than the lease; nobody takes over meanwhile."""
+    """The settlement stalls for longer than the lease; no other call takes over meanwhile."""
 
     class Slow(GroupedBackend):
         def sync_port(self) -> Any:
@@ -186,7 +186,7 @@ def test_a_port_that_overrides_operations_gets_all_of_them(clock: ManualClock) -
 
 
 def test_a_time_limit_that_strikes_while_the_result_is_recorded_does_not_lose_it(clock: ManualClock) -> None:
-    """It is raised by a signal's handler, wherever the program is, and is no word of the store's about the result."""
+    """It is raised by a signal's handler, wherever the program is, and says nothing about the result in the store."""
 
     class TimeLimit(Exception):
         pass
@@ -324,7 +324,7 @@ def test_f36_a_store_that_is_down_runs_nothing(faulty: FaultyBackend, form: Hand
 
 
 def test_f36_a_completion_that_cannot_be_recorded_is_not_a_success(faulty: FaultyBackend, form: HandlerForm) -> None:
-    """Nothing is acked: the delivery comes again when the lease has ended."""
+    """Nothing is acked: the message is redelivered when the lease has ended."""
     store = eo.Store(faulty)
 
     @form.once(store, scope="charge", key="k")

@@ -34,7 +34,7 @@ class Queue {
         return own.link === link && own.until > now && entry.message.group_id === link.taken;
     }
 
-    // The next session with a message to deliver that nobody has, or this one; undefined: there is none.
+    // The next free session with a message to deliver, or this one; undefined: there is none.
     lockSession(link, wanted) {
         const now = Date.now();
         const entry = this.messages.find(({ message, lock, until, due }) => {

@@ -112,7 +112,7 @@ async def test_a_client_that_leaves_does_not_stop_the_work_its_retry_will_ask_fo
 async def test_a_stream_too_long_to_keep_ends_with_its_client(
     store: eo.Store, on_error: Any, state: str, raises: bool, leaves_at: int
 ) -> None:
-    """Line 14: else it would go on for nobody, and for ever. What it was is the route's choice."""
+    """Line 14: else it would run for ever, without a client. What it was is the route's choice."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -356,7 +356,7 @@ async def test_a_body_over_the_cap_is_not_read_to_its_end(store: eo.Store) -> No
 
 
 async def test_bodies_that_would_bypass_the_record_are_not_offered(store: eo.Store) -> None:
-    """A server that sends files by itself would send what nobody has recorded."""
+    """A server that sends files by itself would send what was not recorded."""
     seen: dict[str, Any] = {}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -390,7 +390,7 @@ async def test_other_messages_pass(store: eo.Store) -> None:
 
 
 async def test_two_paths_that_read_alike_are_told_apart_by_their_bytes(store: eo.Store) -> None:
-    """A server reads what is no UTF-8 as U+FFFD; under one key that is a mismatch, never another's response."""
+    """A server reads invalid UTF-8 as U+FFFD; under one key that is a mismatch, never another's response."""
     middleware = guarded(plain, store)
     first = request_scope(path="/�", raw_path=b"/%ff")
     other = request_scope(path="/�", raw_path=b"/%fe")

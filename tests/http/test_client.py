@@ -156,7 +156,16 @@ def test_a_key_that_is_there_is_kept(client: Client, api: Api) -> None:
     assert api.keys == ["mine"]
 
 
-@pytest.mark.parametrize("failure", [None, (503, {}, b""), (429, {"Retry-After": "1"}, b""), (502, {}, b"")])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        None,
+        (503, {}, b""),
+        (429, {"Retry-After": "1"}, b""),
+        (502, {}, b""),
+        *((status, {"Retry-After": "0"}, b"") for status in (408, 425, 504)),
+    ],
+)
 def test_the_key_never_changes_between_the_tries_of_one_call(
     client: Client, api: Api, slept: list[float], failure: Told
 ) -> None:
@@ -339,7 +348,7 @@ def test_a_second_call_to_one_address_is_refused_unless_it_says_that_it_is_anoth
 
 
 def test_a_retry_of_the_handlers_own_keeps_the_key(client: Client, api: Api, handler: Any) -> None:
-    """After a failure the same call is a retry, whoever makes it; another body under that key is not."""
+    """After a failure the same call is a retry, whichever client makes it; another body under that key is not."""
     api.told = [None, (503, {}, b"")]
 
     def stubborn() -> None:

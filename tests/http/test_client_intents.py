@@ -1,4 +1,4 @@
-"""Calls of the clients as intents: written down, sent under one key, answered once; and gone on with after a crash."""
+"""Calls of the clients as intents: written down, sent under one key, answered once, and resumed after a crash."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_key_that_the_call_brings_is_kept(library: str, tmp_path: Path, api: A
 
 
 def test_an_operators_retry_goes_out_under_a_new_key(tmp_path: Path, api: Api) -> None:
-    """An API without keys of its own: nobody knows, so somebody says."""
+    """An API without keys of its own: the outcome is unknown, so an operator decides."""
     bank = Bank("httpx", tmp_path, api, retries=0)
     api.told = [None]
     with pytest.raises(eo.OutcomeUnknown):

@@ -223,7 +223,7 @@ async def test_14_a_stream_too_long_to_keep_ends_with_its_client(
 
 
 async def test_f16_a_server_that_stops_ends_the_view_and_settles_it(store: eo.Store) -> None:
-    """Whoever cancels a second time means it."""
+    """A second cancellation ends the request."""
     shop = Shop("async", __name__, STORE=store, PRINCIPAL=user_id)
     before = asyncio.all_tasks()
     with shop.settings:

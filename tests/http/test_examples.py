@@ -1,6 +1,6 @@
 """The examples, each under its server and on real stores: a duplicate, a concurrent duplicate, a killed worker.
 
-Effects are counted where nobody can undo them: in the bank's book, which is a file, and in the table of orders.
+Effects are counted where they cannot be undone: in the bank's book, which is a file, and in the table of orders.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ DJANGO = (str(EXAMPLES / "http_django" / "app.py"), "runserver", "--noreload", "
 def test_a_card_is_charged_once(
     arguments: tuple[str, ...], on: str, request: pytest.FixtureRequest, unique_name: str
 ) -> None:
-    """F63, F04, F12 and line 12: whoever asks how often, beside each other, before and after the process was killed."""
+    """F63, F04, F12 and line 12: however often callers ask, at once, before and after the process was killed."""
     url = request.getfixturevalue("empty_postgres") if on == "postgres" else request.getfixturevalue("redis_url")
     url = url if on == "postgres" else f"{url}?namespace={unique_name}"
     variables = {"EFFECTONCE_STORE": url, "BANK_SECONDS": "60"}

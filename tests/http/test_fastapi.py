@@ -269,7 +269,7 @@ async def test_forms_uploads_unread_bodies_and_streams(app: FastAPI, idempotency
 async def test_a_client_that_leaves_in_its_body_has_claimed_nothing_and_is_no_500(
     app: FastAPI, idempotency: Idempotency, store: eo.Store
 ) -> None:
-    """Whoever reads the body, FastAPI or the guard: nothing is raised that a server would log as a failure."""
+    """Whether FastAPI or the guard reads the body: nothing is raised that a server would log as a failure."""
 
     @app.post("/read", **idempotency.route(principal=eo.GLOBAL))
     async def read(amount: Annotated[int, Body()]) -> int:

@@ -118,7 +118,7 @@ def test_any_traffic(kind: type[Stack], traffic: list[Any], on_error: Any) -> No
             assert len(stack.calls) == before + 1
             continue
         ran = len(stack.calls) > before
-        assert reply.status in ({status} if ran else OURS | {*STATUSES}), "a status of nobody's"
+        assert reply.status in ({status} if ran else OURS | {*STATUSES}), "a status that neither side sent"
         if not ran and reply.status >= 500:
             assert reply.replayed
         for other in ("alice", "bob", ""):

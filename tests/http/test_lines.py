@@ -210,7 +210,7 @@ def test_06_a_principal_may_be_a_number_or_a_tuple(stack: Stack, store: eo.Store
 def test_07_authentication_and_rate_limits_come_before_the_lookup(
     stack: Stack, store: eo.Store, events: list[Any]
 ) -> None:
-    """Whoever is refused outside of the middleware learns nothing about the keys inside."""
+    """A caller who is refused outside of the middleware learns nothing about the keys inside."""
     if isinstance(stack, Asgi):
 
         def outside(app: Any) -> Any:
@@ -392,7 +392,7 @@ def test_11_the_lease_is_renewed_while_the_handler_runs(stack: Stack, store: eo.
 
 
 def test_11_completion_is_fenced(stack: Stack, store: eo.Store, clock: ManualClock) -> None:
-    """F08: whoever lost its lease neither records its response nor sends it as if it had."""
+    """F08: a run that lost its lease neither records its response nor sends it as if it had."""
     stack.guard(store, Route(lease="10s", on_lapse="rerun"))
     handler = stack.handler
 
@@ -505,7 +505,7 @@ def test_13_success_redirects_and_deterministic_refusals_are_stored(stack: Stack
 
 @pytest.mark.parametrize("status", [401, 408, 425, 429])
 def test_13_what_says_not_now_is_never_stored(stack: Stack, store: eo.Store, status: int) -> None:
-    """asgi-idempotency-header replayed a 401 to whoever had logged in by then."""
+    """asgi-idempotency-header replayed a 401 to a caller who had logged in by then."""
     stack.handler = lambda call: Answer(status if len(stack.calls) == 1 else 201)
     stack.guard(store)
     assert [stack.request().status for _ in range(3)] == [status, 201, 201]
@@ -661,7 +661,7 @@ def gzipped(app: Any) -> Any:
 def test_18_compression_may_stand_on_either_side(
     stack: Stack, store: eo.Store, where: str, first_accepts: str | None, retry_accepts: str | None
 ) -> None:
-    """Whatever the first client read, whoever retries can read what it gets."""
+    """Whatever the first client read, a retrying client can read what it gets."""
     setattr(stack, where, (lambda app: GZipMiddleware(app, minimum_size=10)) if isinstance(stack, Asgi) else gzipped)
     text = b"receipt " * 100
     stack.handler = lambda call: Answer(200, text, [("Content-Type", "text/plain")])
@@ -898,5 +898,5 @@ def test_a_private_store_shows_neither_key_nor_response(stack: Stack) -> None:
 
 
 def test_the_middleware_is_an_async_callable_to_servers() -> None:
-    """uvicorn takes an application whose ``__call__`` is no coroutine function for ASGI 2."""
+    """uvicorn takes an application for ASGI 2 if its ``__call__`` is not a coroutine function."""
     assert inspect.iscoroutinefunction(asgi.IdempotencyMiddleware.__call__)

@@ -93,7 +93,7 @@ def test_requests_that_differ_in_anything_have_different_records() -> None:
     keys = {protocol.record_key(*part) for part in parts}
     assert len(keys) == len(parts)
     assert protocol.record_key("alice", "POST", "/a", "k").startswith("POST /a ")
-    assert "\ud800" not in protocol.record_key("alice", "POST", "/\udc80", "k"), "a path that is no UTF-8 has one, too"
+    assert "\ud800" not in protocol.record_key("alice", "POST", "/\udc80", "k"), "a path that is not UTF-8 has one, too"
 
 
 def test_a_fingerprint_is_of_method_path_query_and_body() -> None:

@@ -24,7 +24,7 @@ from effectonce.http.protocol import parse_key
 from tests.harness.process import ROOT
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-#: What a server answers that the operation's schema does not speak of: nobody in particular, and not this operation.
+#: What a server answers that the operation's schema does not speak of: no caller in particular, and not this operation.
 OUTSIDE = {401, 404, 405}
 
 

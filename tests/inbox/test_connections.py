@@ -236,7 +236,7 @@ async def test_calls_may_be_nested(shop: Shop) -> None:
 
 
 async def test_a_sync_handler_on_an_async_connection_is_refused_and_nothing_is_recorded(shop: Shop) -> None:
-    """F72: what nobody awaits would be recorded, and never done."""
+    """F72: what is not awaited would be recorded, and never done."""
     caller = await shop.caller()
 
     async def asynchronous(conn: Any, message: Any) -> None:

@@ -136,7 +136,7 @@ async def test_what_commits_behind_the_back_of_sqlite3s_users(sqlite_place: Plac
 
 
 async def test_a_row_that_another_delivery_has_made_meanwhile_is_left_alone(shop: Shop) -> None:
-    """Whoever deletes only by the key would delete the record of what that one has done."""
+    """A delete by the key alone would delete the record of what that one has done."""
 
     @shop.inbox.handler(connect=lambda: opened(shop.place))
     def handle(conn: Any, key: str) -> None:
@@ -263,7 +263,7 @@ async def test_a_call_on_django_without_autocommit_is_committed_by_its_owner(pla
 async def test_aiosqlite_undoes_what_its_thread_did_after_the_cancel(
     sqlite_place: Place, unique_name: str, what: str
 ) -> None:
-    """F16: the thread goes on with the statement; a caller who commits would have it recorded, and not done."""
+    """F16: the thread continues the statement; a caller who commits would have it recorded, and not done."""
     import aiosqlite
 
     shop = Shop(sqlite_place, unique_name)

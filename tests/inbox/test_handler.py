@@ -228,9 +228,9 @@ async def test_a_deadlock_starts_the_whole_handler_again(
             run_sync(ours, bump(shop, 1))
             if number > 1:
                 return
-            if dialect == "postgresql":  # whoever looks for deadlocks first is the one that is ended
+            if dialect == "postgresql":  # the connection that looks for deadlocks first is the one that is ended
                 run_sync(ours, "SET LOCAL deadlock_timeout = '20ms'")
-            else:  # whoever has written less
+            else:  # the one that has written less
                 run_sync(other, f"INSERT INTO {shop.scope} {MUCH}")
             run_sync(other, bump(shop, 2))
             waits = pool.submit(run_sync, other, bump(shop, 1))
@@ -387,7 +387,7 @@ async def test_what_fails_at_the_commit_is_not_remembered_as_done(postgres_place
 
 
 async def test_it_returns_after_the_commit_and_not_before(shop: Shop) -> None:
-    """F05: whoever acks what it returned acks what is on disk."""
+    """F05: an ack of what it returned acks what is on disk."""
     handle = handler(shop, lambda: opened(shop.place), lambda number: seen.append(shop.rows))
     seen: list[list[str]] = []
     assert handle(paid()) == 1
@@ -415,7 +415,8 @@ async def test_attempts_are_counted_before_it_runs_and_forgotten_with_success(sh
     outcome = handle.call(paid())
     assert (outcome.value, outcome.attempt, outcome.replayed) == (3, 3, False)
     assert shop.attempts is None
-    assert handle.call(paid()).replayed
+    duplicate = handle.call(paid().delivered(5))
+    assert (duplicate.value, duplicate.attempt, duplicate.replayed) == (3, 5, True)
     assert shop.attempts is None
     assert seen in ([], [1, 2, 3])
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.backends.common.sql_files import inbox_schema
+from effectonce.core.sql_files import inbox_schema
 from tests.harness import servers
 from tests.inbox.conftest import Shop, sqlite_file
 from tests.inbox.kinds import Place
@@ -142,6 +142,24 @@ def test_two_scopes_never_hide_a_message_from_each_other(sqlite_place: Place, un
     """F24."""
     conn = sqlite3.connect(sqlite_place.path)
     assert all(eo.Inbox(scope=f"{unique_name}{each}").first(conn, "k") for each in ("", "-a", "-b"))
+    conn.close()
+
+
+def test_an_inbox_for_another_scope_shares_all_but_scope_and_retention(sqlite_place: Place, unique_name: str) -> None:
+    conn = sqlite3.connect(sqlite_place.path)
+    private = eo.Inbox(scope=unique_name, private="a secret of at least 16 bytes", fingerprint=False)
+    other = private.for_scope(f"{unique_name}/other", 60_000_000)
+    assert private.first(conn, "k")
+    assert other.first(conn, "k"), "the scopes are apart"
+    same_as_other = eo.Inbox(
+        scope=f"{unique_name}/other", private="a secret of at least 16 bytes", retention="1m", fingerprint=False
+    )
+    message = eo.Message(data=1, key="k")
+    assert not other.first(conn, message)
+    assert same_as_other.key_for(message) == other.key_for(message)
+    assert (private.scope, private.retention_us) == (unique_name, 15 * 86_400_000_000)
+    with pytest.raises(eo.ConfigurationError):
+        private.for_scope("", 60_000_000)
     conn.close()
 
 

@@ -46,7 +46,7 @@ def key_named(text: str, fingerprints: bytes = b"") -> InboxKey:
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_a_row_that_is_purged_before_each_look_is_a_conflict_in_the_end(dialect: Any) -> None:
-    """MySQL's insert has locked the row, so that nobody deletes it."""
+    """MySQL's insert has locked the row, so that no other transaction deletes it."""
     session = Session()
     inserting = inbox_table(dialect, "inbox").insert(session, key_named("a", b"f" * 17), result=True)  # type: ignore[arg-type]
     with pytest.raises(eo.TransactionConflict, match="run the whole transaction again"):
@@ -205,7 +205,7 @@ INBOX = eo.Inbox(scope="s")
 
 
 async def test_a_cancelled_insert_makes_the_transaction_fail() -> None:
-    """The driver gives the connection up: whether the statement was executed, nobody knows."""
+    """The driver gives the connection up: whether the statement was executed is unknown."""
     session = AsyncSession(outlives_cancel=False, insert=asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
         await record(TABLE, session, key_named("a"))  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 WAITING = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity"
     " WHERE wait_event_type = 'Lock' AND datname = current_database()",
-    # Not information_schema.innodb_trx, which shows the same again to whoever asks more often than ten times a second.
+    # Not information_schema.innodb_trx, which repeats its answer if it is asked more often than ten times a second.
     # Other databases' waits are counted, too: so one of the statements in this database must be running.
     "mysql": "SELECT (SELECT variable_value FROM information_schema.global_status"
     " WHERE variable_name = 'innodb_row_lock_current_waits') * count(*) FROM information_schema.processlist"
@@ -161,7 +161,7 @@ async def test_a_lock_timeout_is_honoured_and_says_to_come_again(shop: Shop) -> 
 
 
 async def test_a_crowd_of_deliveries_has_one_effect(shop: Shop) -> None:
-    """F14, F15: whoever is first runs; all the others get its result."""
+    """F14, F15: the first runs; all the others get its result."""
     crowd = 6
     gate = threading.Barrier(crowd)
 

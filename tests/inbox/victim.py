@@ -21,13 +21,13 @@ import pymysql  # noqa: F401
 
 import effectonce as eo
 import effectonce.public
-from effectonce.sessions import driver_adapter, mysql, sqlite
+from effectonce.sessions import base_session, mysql, sqlite
 from effectonce.sessions import psycopg as callers_psycopg
 from tests.inbox.kinds import Place, run_sync
 from tests.inbox.test_inputs import opened
 
 METHODS = ("rows", "begin", "commit", "roll_back", "close")
-DRIVERS = (driver_adapter.DriverAdapter, sqlite.SQLiteSession, callers_psycopg.PsycopgSession, mysql.MySQLSession)
+DRIVERS = (base_session.BaseDriverSession, sqlite.SQLiteSession, callers_psycopg.PsycopgSession, mysql.MySQLSession)
 
 
 class Life:

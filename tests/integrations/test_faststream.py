@@ -236,7 +236,7 @@ async def test_the_middleware_is_the_same_for_all_brokers(store: eo.Store, kind:
 async def test_a_store_without_its_tables_loses_no_message(
     postgres_url: str, unique_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A program that is wrong acks nothing: what came before somebody migrated comes again."""
+    """A program that is wrong acks nothing: messages from before the migration are redelivered."""
 
     class Message:
         headers = {"payment-id": "p1"}  # noqa: RUF012

@@ -130,8 +130,8 @@ def test_a_task_without_a_guard_or_with_too_long_a_lease_is_refused(app: Celery,
 
 
 def test_autoretry_is_for_what_the_task_raises_itself(app: Celery, store: eo.Store, charges: list[str]) -> None:
-    """It would count what is told to come back, and fail it in the end: a chain behind a duplicate would stop (F52).
-    So would a store that nobody has migrated yet: what was sent meanwhile would be lost."""
+    """It would count what is to be retried later, and fail it in the end: a chain behind a duplicate would stop (F52).
+    So would a store that is not migrated yet: what was sent meanwhile would be lost."""
     told = {
         "p1": eo.InProgress("first runs", 0.1),
         "p2": eo.LeaseLost("another took over"),
@@ -157,7 +157,7 @@ def test_autoretry_is_for_what_the_task_raises_itself(app: Celery, store: eo.Sto
 def test_f06_a_duplicate_that_could_not_be_sent_again_goes_back_to_its_queue(
     app: Celery, store: eo.Store, charges: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Celery would take it from the queue, as failed; and should the first die then, nobody would charge."""
+    """Celery would take it from the queue, as failed; and should the first die then, the charge would be lost."""
 
     @app.task(base=OnceTask, shared=False)
     @eo.once(store, scope="charge", key="payment_id")
@@ -201,7 +201,7 @@ def test_models_are_passed_and_returned(app: Celery, store: eo.Store, charges: l
 
 
 def test_an_eager_duplicate_beside_the_first_raises(app: Celery, store: eo.Store) -> None:
-    """There is nobody to come back later."""
+    """No broker would deliver it later."""
     app.conf.task_always_eager = True
     errors: list[Any] = []
 
@@ -303,7 +303,7 @@ def test_dramatiq_retries_no_error_that_is_rejected_elsewhere() -> None:
                 rejected = isinstance(decide_delivery(kind("it failed")), Reject)
             except eo.ConfigurationError:
                 rejected = False
-            assert issubclass(kind, ours_dramatiq.REJECTED) == rejected, kind
+            assert issubclass(kind, ours_dramatiq.REJECTED_ERRORS) == rejected, kind
 
 
 def test_a_record_that_cannot_be_read_is_dead_at_once(

@@ -1,7 +1,7 @@
 """Processes that charge an order each and die at a step: `python -m tests.intents.shop URL PROVIDER STEP…`.
 
 Their steps are the store's operations, before and after each, and the call to the provider, before and after; at step 0
-nobody dies. How each has ended is printed, as JSON. Everything is imported once, and lives are forked from that.
+none dies. How each has ended is printed, as JSON. Everything is imported once, and the processes are forked from that.
 """
 
 from __future__ import annotations

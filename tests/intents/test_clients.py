@@ -103,8 +103,8 @@ def serving() -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def nobody() -> str:
-    """The address of a port that nobody listens on."""
+def closed_url() -> str:
+    """The address of a port that no server listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
@@ -161,16 +161,16 @@ def test_refused_after_a_retry_of_its_own_says_nothing_of_the_first(
         lambda url: urllib.request.urlopen(url, b"x"),
     ],
 )
-def test_refused_from_the_first_try_on_it_never_left(client: Callable[[str], Any], nobody: str) -> None:
-    error = raised(lambda: client(nobody))
+def test_refused_from_the_first_try_on_it_never_left(client: Callable[[str], Any], closed_url: str) -> None:
+    error = raised(lambda: client(closed_url))
     assert classify(TWILIO, error).kind == "not_executed"
     assert not is_ambiguous(error)
     assert is_ambiguous(error, resend=True)
 
 
-def test_what_lost_its_traceback_shows_nothing(nobody: str) -> None:
+def test_what_lost_its_traceback_shows_nothing(closed_url: str) -> None:
     """It came from another process, say."""
-    error = raised(lambda: session().post(nobody))
+    error = raised(lambda: session().post(closed_url))
     while error is not None:
         error.__traceback__ = None
         last, error = error, error.args[0] if isinstance(error.args[0], Exception) else None  # type: ignore[assignment]
@@ -218,12 +218,12 @@ def test_an_answer_of_urllib3_itself(serving: Callable[..., Server]) -> None:
 
 
 @pytest.mark.parametrize(("attempts", "verdict"), [(1, "not_executed"), (2, "unknown")])
-def test_botocore_tries_again_too(attempts: int, verdict: str, serving: Callable[..., Server], nobody: str) -> None:
+def test_botocore_tries_again_too(attempts: int, verdict: str, serving: Callable[..., Server], closed_url: str) -> None:
     server = serving(None) if attempts == 2 else None
     made = botocore.session.Session().create_client(
         "ses",
         region_name="eu-west-1",
-        endpoint_url=server.url if server else nobody,
+        endpoint_url=server.url if server else closed_url,
         aws_access_key_id="x",
         aws_secret_access_key="x",
         config=botocore.config.Config(retries={"total_max_attempts": attempts}),
@@ -234,7 +234,7 @@ def test_botocore_tries_again_too(attempts: int, verdict: str, serving: Callable
     assert is_ambiguous(error) is (verdict == "unknown")
 
 
-async def test_aiohttp_tries_what_is_idempotent_once_more(serving: Callable[..., Server], nobody: str) -> None:
+async def test_aiohttp_tries_what_is_idempotent_once_more(serving: Callable[..., Server], closed_url: str) -> None:
     server = serving(reply(200, Connection="keep-alive"), None, keep_alive=True)
     async with aiohttp.ClientSession() as client:
         async with client.delete(server.url) as answer:
@@ -242,9 +242,9 @@ async def test_aiohttp_tries_what_is_idempotent_once_more(serving: Callable[...,
         with pytest.raises(aiohttp.ClientConnectorError) as after:
             await client.delete(server.url)
         with pytest.raises(aiohttp.ClientConnectorError) as at_once:
-            await client.post(nobody)
+            await client.post(closed_url)
         with pytest.raises(aiohttp.ClientConnectorError) as at_once_too:
-            await client.delete(nobody)
+            await client.delete(closed_url)
     assert server.executed == ["DELETE", "DELETE"]
     assert classify(TWILIO, after.value).kind == "unknown"
     assert classify(TWILIO, at_once.value).kind == "not_executed"
@@ -274,10 +274,10 @@ async def test_aiohttp_does_not_tell_in_its_answers(method: str, verdict: str, s
 )
 @pytest.mark.parametrize(("status", "verdict"), [(303, "unknown"), (302, "unknown")])
 def test_refused_where_it_was_redirected_to(
-    client: Callable[[str], Any], status: int, verdict: str, serving: Callable[..., Server], nobody: str
+    client: Callable[[str], Any], status: int, verdict: str, serving: Callable[..., Server], closed_url: str
 ) -> None:
     """ "See other" is what a server says when it has done it."""
-    server = serving(reply(status, Location=nobody))
+    server = serving(reply(status, Location=closed_url))
     error = raised(lambda: client(server.url))
     assert classify(TWILIO, error).kind == verdict
     assert is_ambiguous(error)
@@ -341,12 +341,12 @@ def test_a_saga_does_not_give_up_a_charge_that_may_have_happened(cut: Reply, ser
     assert server.executed == ["POST"]
 
 
-def test_a_saga_that_could_not_connect_has_failed(nobody: str) -> None:
+def test_a_saga_that_could_not_connect_has_failed(closed_url: str) -> None:
     saga = eo.Saga("order", eo.connect("memory://", sweep_every=None), input=str)
 
     @saga.step()
     def charge(order: str) -> str:
-        return session().post(nobody, data=b"x").text
+        return session().post(closed_url, data=b"x").text
 
     with pytest.raises(eo.SagaFailed):
         saga.run("o-1", "x")
@@ -422,10 +422,10 @@ class Requestor:
 
 
 @pytest.mark.parametrize(("retries", "verdict"), [(0, "not_executed"), (2, "unknown")])
-def test_stripe_refused_after_its_own_retries(retries: int, verdict: str, nobody: str) -> None:
+def test_stripe_refused_after_its_own_retries(retries: int, verdict: str, closed_url: str) -> None:
     def send() -> None:
         try:
-            session().post(nobody)
+            session().post(closed_url)
         except requests.RequestException as error:
             raise APIConnectionError("no connection") from error
 

@@ -76,7 +76,7 @@ def test_killed_at_every_step_it_is_charged_once(url: str, provider: Provider) -
 
 @pytest.mark.chaos
 def test_recovery_in_another_process_finds_every_one_of_them(url: str, provider: Provider) -> None:
-    """Nobody delivers them again: what was written down is gone on with all the same."""
+    """They are not redelivered: what was written down is resumed all the same."""
     steps = range(2, STEPS)  # before the first commit nothing is written down, after the last it is done
     assert set(killed_at(steps, url, provider).values()) == {-9}
     intents, _ = shop(url, provider.url)

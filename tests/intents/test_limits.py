@@ -58,7 +58,7 @@ def test_a_store_without_notes_is_told_and_has_no_orphans(redis_url: str, unique
         charge = intents.operation("stripe", "charge")(lambda intent: None)
         with pytest.raises(eo.ConfigurationError, match="keeps no notes"):
             charge("request", key="k")
-        assert intents.orphaned() == []
+        assert intents.orphaned_scopes() == []
 
 
 def test_as_many_doubts_are_listed_as_are_asked_for(intents: Intents, mail: Any) -> None:

@@ -142,8 +142,8 @@ def test_the_doubts_of_a_renamed_operation_are_listed(store: Store, intents: Int
     deployed = renamed(store)
     (record,) = deployed.in_doubt()
     assert (deployed.id_of(record), deployed.log(record).key) == (id, "m")
-    assert deployed.orphaned() == ["intents/billing/ses/send"]
-    assert intents.orphaned() == []
+    assert deployed.orphaned_scopes() == ["intents/billing/ses/send"]
+    assert intents.orphaned_scopes() == []
     found = deployed.get(id)
     assert found is not None
     assert found.scope == "intents/billing/ses/send"
@@ -153,8 +153,8 @@ def test_they_are_those_of_these_intents_only(store: Store, intents: Intents) ->
     """``billing/ses`` has an operation of its own; its records look as if they were of an operation of ``billing``."""
     doubted(Intents(store, scope="billing/ses"), str)
     doubted(Intents(store, scope="shop"), str)
-    assert renamed(store).orphaned() == []
-    assert renamed(store, "billing/ses").orphaned() == ["intents/billing/ses/ses/send"]
+    assert renamed(store).orphaned_scopes() == []
+    assert renamed(store, "billing/ses").orphaned_scopes() == ["intents/billing/ses/ses/send"]
 
 
 def test_names_with_slashes_are_found_as_well(store: Store, intents: Intents) -> None:
@@ -164,7 +164,7 @@ def test_names_with_slashes_are_found_as_well(store: Store, intents: Intents) ->
 
     with pytest.raises(eo.InDoubt):
         mail("hello", key="m")
-    assert renamed(store).orphaned() == [mail.scope]
+    assert renamed(store).orphaned_scopes() == [mail.scope]
 
 
 def test_what_a_renamed_operation_left_is_told_by_a_check(
@@ -190,7 +190,7 @@ def test_a_check_is_silent_about_what_the_release_before_is_sending(
     @intents.operation("stripe", "charge", lease="30s")
     def charge(intent: Intent[str]) -> None:
         deployed = renamed(store)
-        assert deployed.orphaned() == [charge.scope]
+        assert deployed.orphaned_scopes() == [charge.scope]
         deployed.check("1h")
         assert not caplog.records
         clock.advance(30)
@@ -210,7 +210,7 @@ def test_what_is_open_of_a_renamed_operation_is_told_as_well(store: Store, inten
     with pytest.raises(eo.OutcomeUnknown):
         charge("hello", key="m")
     deployed = renamed(store)
-    assert (deployed.in_doubt(), deployed.orphaned()) == ([], [charge.scope])
+    assert (deployed.in_doubt(), deployed.orphaned_scopes()) == ([], [charge.scope])
     (record,) = store.list().records
     with pytest.raises(eo.NotInDoubt):
         deployed.resolve(record.key, "retry")
@@ -229,7 +229,7 @@ def test_a_doubt_of_a_renamed_operation_can_be_decided(store: Store, intents: In
     with pytest.raises(eo.ConfigurationError, match="old name back, or say 'done' or 'abandon'"):
         deployed.resolve(id, "retry")
     deployed.resolve(id, word, result={"id": "SM1"})
-    assert (deployed.in_doubt(), deployed.orphaned()) == ([], [])
+    assert (deployed.in_doubt(), deployed.orphaned_scopes()) == ([], [])
     if word == "done":  # the old name is back
         assert again() == Receipt("SM1")
     else:

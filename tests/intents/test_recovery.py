@@ -1,4 +1,4 @@
-"""What is left is gone on with, what is in doubt is decided by people, and what cannot keep its promise is refused."""
+"""Unfinished intents are resumed, operators decide those in doubt, and what cannot keep its promise is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from effectonce.providers import Provider
 from effectonce.store import Store
 from effectonce.testing import ManualClock
 
-from .bank import PAYMENT, Bank, Payment, raising, unknown
+from .bank import PAYMENT, Answer, Bank, Payment, raising, unknown
 
 # -- recovery and people
 
@@ -23,7 +23,7 @@ def test_recovery_goes_on_with_what_a_dead_process_left(
     clock: ManualClock, intents: Intents, charge: Any, bank: Bank
 ) -> None:
     unknown(charge, bank)
-    assert intents.recover().later == 0, "it is too fresh: its own delivery may come again"
+    assert intents.recover().later == 0, "it is too fresh: its own message may be redelivered"
     clock.advance("2m")
     assert intents.recover().done == 1
     assert charge.call(PAYMENT, key="pay_1").replayed
@@ -40,6 +40,20 @@ def test_an_unknown_intent_is_kept_until_someone_knows(
     intents.store.purge()
     assert intents.recover().in_doubt == 1
     assert len(intents.in_doubt()) == 1
+
+
+def test_what_failed_for_good_is_kept_for_the_retention_of_its_operation(clock: ManualClock, intents: Intents) -> None:
+    """And not as long as what is unfinished."""
+
+    @intents.operation("stripe", "refund", retention="90d")
+    def refund(intent: Intent[Payment]) -> None:
+        raise Answer(402, "card_declined")
+
+    with pytest.raises(Answer):
+        refund(PAYMENT, key="pay_1")
+    (record,) = intents.store.list(state="failed").records
+    assert record.expires_at is not None
+    assert record.expires_at - intents.store.now() == 90 * 86_400_000_000
 
 
 def test_an_operators_retry_goes_out_under_a_new_key(

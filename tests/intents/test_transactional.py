@@ -16,6 +16,7 @@ import pymysql
 import pytest
 
 import effectonce as eo
+from effectonce.intents.claimed_intent import ClaimedIntent
 from effectonce.intents.intents import Intents
 from effectonce.providers import Verdict
 
@@ -189,7 +190,7 @@ def test_a_recovery_leaves_the_completion_to_the_delivery_that_has_the_rows(shop
     assert recovered(shop).later == 1
     assert (shop.paid(), shop.state("o1"), len(set(shop.sent))) == (0, "free", 1)
     sends = len(shop.sent)
-    assert recovered(shop).later == 1, "what it gave is known: nobody is asked again"
+    assert recovered(shop).later == 1, "its result is known, so the provider is not asked again"
     sent = shop.pay("o1")
     assert (sent.result, sent.replayed, shop.paid(), shop.state("o1")) == ("ch_o1", False, 1, "done")
     assert len(shop.sent) == sends
@@ -230,6 +231,19 @@ def test_an_operators_word_that_did_not_get_to_the_log_has_to_be_said_again(shop
     shop.intents.resolve(id, "retry")
     assert shop.pay("o1").result == "ch_o1"
     assert len(set(shop.sent)) == 2, "under a new key"
+
+
+def test_an_operators_word_that_could_not_be_recorded_keeps_no_lease(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def record_nothing(claimed: ClaimedIntent) -> bool:
+        return False
+
+    id = in_doubt(shop)
+    monkeypatch.setattr(ClaimedIntent, "record_retry", record_nothing)
+    with pytest.raises(eo.StoreUnavailable, match="make it again"):
+        shop.intents.resolve(id, "retry")
+    assert not shop.store.runtime.leased_runs
 
 
 def test_an_operator_gives_it_up(shop: Shop) -> None:

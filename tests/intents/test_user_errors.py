@@ -101,7 +101,7 @@ def test_a_reconciler_that_cannot_be_read_ends_nothing(
     assert record.state in ("free", "in_doubt")
 
 
-# -- a recovery goes on with the others
+# -- a recovery continues with the others
 
 
 ENDS = [SystemExit(3), asyncio.CancelledError()]
@@ -109,7 +109,7 @@ ENDS = [SystemExit(3), asyncio.CancelledError()]
 
 @pytest.fixture
 def three_left(clock: ManualClock, intents: Intents, charge: Any, bank: Bank) -> Bank:
-    """Three charges whose outcome is unknown, and which nobody has touched for a while."""
+    """Three charges whose outcome is unknown, and which no process has touched for a while."""
     bank.after = raising(TimeoutError())
     for key in ("a", "b", "c"):
         with pytest.raises(eo.OutcomeUnknown):

@@ -162,7 +162,7 @@ async def test_a_row_that_another_relay_is_just_leasing_still_stands_before_the_
 async def test_two_relays_that_lease_at_once_never_split_a_line(
     database: Database, port: OutboxPort, rival: OutboxPort
 ) -> None:
-    """F43: whoever has a row has all before it in its line, or they have left."""
+    """F43: the owner of a row has all before it in its line, or they have left."""
     database.send_numbers(range(300), key=lambda n: f"k{n % 7}")
     order: dict[str, list[int]] = {}
 

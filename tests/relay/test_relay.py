@@ -6,7 +6,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from effectonce.contracts import Event, Packet
 from effectonce.contracts.outbox import LeasedRows, LeaseRequest
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, SchemaMismatch, SchemaMissing
-from effectonce.relay.relay import Relay
+from effectonce.relay.relay import Relay, ask_outbox
 from tests.harness.waiting import auntil
 from tests.relay.harness import Database, FakeBroker, Refused, message
 
@@ -259,6 +261,19 @@ async def test_an_outage_is_over_when_there_is_nothing_left_to_send(database: Da
     await serving
 
 
+@pytest.mark.parametrize(("leased_before", "outcome"), [(5, "published"), (6, "parked")])
+async def test_f20_a_message_whose_relays_died_is_parked_after_twice_its_attempts(
+    database: Database, broker: FakeBroker, leased_before: int, outcome: str
+) -> None:
+    """The message that was leased with it is not to blame, and goes."""
+    database.send_numbers([1, 2])
+    database.execute("UPDATE {outbox} SET attempts = ? WHERE message_id = 'm1'", leased_before)
+    relay = database.relay(broker, retry=Retry(3))
+    await relay.drain()
+    assert dict(database.execute("SELECT message_id, state FROM {outbox}")) == {"m1": outcome, "m2": "published"}
+    assert relay.totals.parked == (outcome == "parked")
+
+
 async def test_a_queue_that_may_not_be_used_holds_up_its_own_rows_uncounted(
     database: Database, broker: FakeBroker
 ) -> None:
@@ -280,6 +295,18 @@ async def test_a_queue_that_may_not_be_used_holds_up_its_own_rows_uncounted(
     assert relay.totals.failed == 1
 
 
+async def test_a_queue_that_may_not_be_used_is_tried_again_also_where_delays_grow_without_limit(
+    database: Database, broker: FakeBroker
+) -> None:
+    database.send_numbers([1])
+    broker.raises = lambda packets: ConfigurationError("no permission")
+    relay = database.relay(broker, retry=Retry(10, cap=None))
+    assert await relay.drain() == 0
+    ((waits_us,),) = database.execute("SELECT due_at FROM {outbox}")
+    assert 290e6 < waits_us - relay.store.now() <= 300e6
+    assert relay.totals.failed == 1
+
+
 async def test_a_row_that_upsets_the_publisher_harms_itself_only(database: Database, broker: FakeBroker) -> None:
     """The batch raised something unknown: each goes by itself."""
     database.send_numbers(range(4))
@@ -288,6 +315,27 @@ async def test_a_row_that_upsets_the_publisher_harms_itself_only(database: Datab
     assert await relay.drain() == 3
     (entry,) = relay.list().entries
     assert (entry.id, entry.error) == ("m2", "ZeroDivisionError: oops")
+
+
+@pytest.mark.parametrize("error", [None, BrokerUnavailable("away")])
+def test_an_operators_request_closes_its_connection(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    class Port:
+        async def close(self) -> None:
+            closed.append(True)
+
+    async def request(port: Any) -> int:
+        if error is not None:
+            raise error
+        return 7
+
+    monkeypatch.setattr(
+        "effectonce.relay.relay.require_outboxes", lambda store: SimpleNamespace(sync_outbox=lambda table: Port())
+    )
+    with nullcontext() if error is None else pytest.raises(BrokerUnavailable):
+        assert ask_outbox(eo.connect("memory://"), None, request) == 7
+    assert closed == [True]
 
 
 async def test_a_row_that_cannot_be_read_is_parked_with_the_reason(database: Database, broker: FakeBroker) -> None:
@@ -450,6 +498,7 @@ async def test_a_notification_wakes_an_idle_relay(
 ) -> None:
     """As from another process: no hint is given here."""
     monkeypatch.setattr("effectonce.outbox.outbox.notify", lambda table: None)
+    monkeypatch.setattr("effectonce.relay.relay_run._NOTIFY_WAIT_S", 3600.0)
     relay = postgres.relay(broker, poll="1h")
     serving = asyncio.create_task(relay.serve())
     await asyncio.sleep(0.5)

@@ -53,7 +53,7 @@ class _Watched:
 
         async def watched(*args: Any, **kwargs: Any) -> Any:
             answer = await getattr(inner, method)(*args, **kwargs)
-            if getattr(answer, "rows", answer):  # a lease of nothing is no lease
+            if getattr(answer, "rows", answer):  # a lease of no rows does not count
                 halt(pipe, point, at)
             return answer
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 import effectonce as eo
+from effectonce.sagas.log import StepProgress
 from effectonce.sagas.recovery import ResumeCounts
 
 from .shop import Order, Receipt, Shop, order_saga
@@ -61,6 +64,12 @@ def test_a_changed_definition_is_refused_and_the_saga_left_as_it_is(
     assert before is not None
     assert after is not None
     assert (before.note, before.state) == (after.note, after.state)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 1000, "\ud800"])
+def test_a_name_that_no_store_can_keep_is_refused_at_once(store: eo.Store, name: str) -> None:
+    with pytest.raises(eo.ConfigurationError, match="must be a text of 1 to"):
+        eo.Saga(name, store, input=Order)
 
 
 def test_a_renamed_step_goes_on_under_its_old_key(store: eo.Store) -> None:
@@ -125,6 +134,39 @@ def test_a_renamed_step_in_doubt_is_resolved_as_the_one_it_is_now(store: eo.Stor
     assert new.run("o-1", ORDER)[pay] == "ch_1"
 
 
+def test_f38_progress_that_an_earlier_release_wrote_has_nothing_of_what_came_later() -> None:
+    """Above all no rounds: they are part of the keys that providers know."""
+    progress = msgspec.convert(["running", 2], StepProgress)
+    assert (progress.state, progress.attempts, progress.crashes, progress.rounds) == ("running", 2, 0, 0)
+    assert (progress.began, progress.ended, progress.error) == (0, 0, "")
+    assert (progress.unknown_since, progress.guessed) == (0, False)
+
+
+def test_a_failed_step_that_was_renamed_is_called_by_its_name_of_now(store: eo.Store) -> None:
+    """It failed under the old release, which was ended during the compensation."""
+
+    def saga_with(charge: str, version: str, release: Callable[[Order], None]) -> eo.Saga[Order]:
+        saga = eo.Saga("order", eo.Store(store.runtime.backend, sweep_every=None), input=Order, version=version)
+        saga.step(name="reserve")(lambda order: None).compensate(release)
+
+        @saga.step(name=charge)
+        def decline(order: Order) -> None:
+            raise eo.PermanentFailure("declined")
+
+        return saga
+
+    def end_process(order: Order) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        saga_with("charge", "1", end_process).run("o-1", ORDER)
+    new = saga_with("pay", "2", lambda order: None)
+    new.migrate("1", {"charge": "pay"})
+    with pytest.raises(eo.SagaFailed, match="failed at step pay") as failure:
+        new.run("o-1", ORDER)
+    assert failure.value.step == "pay"
+
+
 # -- a compensation that is gone
 
 
@@ -152,7 +194,7 @@ def undoable(
 def test_a_compensation_that_is_gone_is_noticed_where_it_may_be_needed(
     store: eo.Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody else would ever release what is reserved."""
+    """Nothing else would ever release what is reserved."""
     did: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         undoable(store, did, error=KeyboardInterrupt()).run("o-1", ORDER)

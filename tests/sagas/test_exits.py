@@ -156,7 +156,7 @@ async def test_f16_a_cancelled_resume_ends(store: eo.Store) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("by", ["resume", "a sweeper"])
 def test_a_child_that_a_step_forked_ends_when_it_says_so(tmp_path: Path, by: str) -> None:
-    """And does not go on with its parent's sagas."""
+    """And does not resume its parent's sagas."""
     store = eo.connect(f"sqlite:///{tmp_path}/fork.db", sweep_every=None)
     saga = eo.Saga("forks", store, input=str)
     parent, went_on = os.getpid(), tmp_path / "went on"

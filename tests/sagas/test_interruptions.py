@@ -130,7 +130,7 @@ def test_a_bounded_resume_that_is_stopped_begins_there_the_next_time() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_child_that_returns_from_a_step_goes_no_further(tmp_path: Path) -> None:
-    """It has all that its parent has, the lease too; but it is the parent that goes on with the saga."""
+    """It has all that its parent has, the lease too; but the parent continues the saga."""
     store = eo.connect(f"sqlite:///{tmp_path}/fork.db", sweep_every=None)
     saga = eo.Saga("forks", store, input=Order)
     parent, charged = os.getpid(), tmp_path / "charged"
@@ -254,7 +254,7 @@ _REQUEST = httpx.Request("POST", "https://api.example")
 
 @pytest.mark.parametrize("tool", ["once", "intents"])
 def test_what_a_step_did_is_remembered_as_long_as_its_saga(tool: str) -> None:
-    """Done, killed before the saga knew it, and gone on with long after its own retention: it is not done again."""
+    """Done, killed before the saga recorded it, and resumed long after its own retention: it is not done again."""
     backend = FaultInjectingBackend()
     store: Any = eo.Store(backend, sweep_every=None)
     intents = eo.Intents(store, scope="billing")

@@ -109,7 +109,7 @@ class Item:
 
 
 class Mixed(msgspec.Struct, rename="camel"):
-    """Its sets have no order that msgspec could bring them into, or are behind names that are no text."""
+    """Its sets have no order that msgspec could bring them into, or are behind names that are not text."""
 
     some_items: set[Item]
     by_number: dict[int, set[int]]
@@ -122,7 +122,7 @@ class Mixed(msgspec.Struct, rename="camel"):
         ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}),
         ({"a": 1}, {"a": 1.0}),
         ({"a": [-0.0]}, {"a": [0]}),
-        ({1: "names that are no text"}, {1: "names that are no text"}),
+        ({1: "names that are not text"}, {1: "names that are not text"}),
     ],
 )
 def test_f22_the_same_input_is_known_again_however_it_is_written(store: eo.Store, first: Any, again: Any) -> None:

@@ -34,8 +34,8 @@ def finished(process: subprocess.Popen[str]) -> object:
 def test_charges_are_orders_paid_and_refunds_are_orders_compensated(
     kind: str, tmp_path: Path, unique_name: str, request: pytest.FixtureRequest
 ) -> None:
-    """F03 and F48 with real processes: nothing is doubled, nothing is lost, nothing is half undone, and what nobody can
-    know is listed in doubt."""
+    """F03 and F48 with real processes: nothing is doubled, nothing is lost, nothing is half undone, and unknown
+    outcomes are listed in doubt."""
     url = f"sqlite:///{tmp_path}/store.db"
     if kind == "postgresql":
         server = request.getfixturevalue("postgres_url")

@@ -1,4 +1,4 @@
-"""What a saga promises: forward once, back in reverse, and an operator where nobody knows."""
+"""What a saga promises: forward once, back in reverse, and an operator where the outcome is unknown."""
 
 from __future__ import annotations
 

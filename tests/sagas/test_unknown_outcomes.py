@@ -134,7 +134,7 @@ def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
 
 
 def test_a_step_that_ended_in_good_order_is_not_run_blindly_either() -> None:
-    """Nobody knew what came of it, which was written down; and then nobody resumed for longer than the retention."""
+    """An unknown outcome was written down, and then no process resumed the saga for longer than the retention."""
     backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)
     saga = order_saga(store, shop)
@@ -194,7 +194,7 @@ async def test_it_is_written_down_before_the_next_attempt_is_waited_for(store: e
     shop.after["charge"] = raising(TimeoutError(), 1)
     running = asyncio.create_task(saga.arun("o-1", ORDER))
     part = saga_flow.StepProgress()
-    while not part.guessed:
+    while not part.outcome_inferred:
         await asyncio.sleep(0.001)
         record = store.get(saga.scope, "o-1")
         part = saga.log(record).entries[1].do if record is not None else part

@@ -18,6 +18,8 @@ import msgspec
 import effectonce as eo
 import effectonce.public  # once, and not in every child
 
+#: Longer than a busy machine holds a process up: one that loses its lease does not reach its boundary.
+LEASE = "3s"
 FORWARD = ("reserve", "charge", "ship", "mail")
 #: Every boundary: before the call goes out, and when it has happened and nothing is written down yet.
 POINTS = [f"{name}:{when}" for name in FORWARD for when in ("before", "after")]
@@ -32,7 +34,7 @@ class Order(msgspec.Struct):
 
     @property
     def ambiguous(self) -> bool:
-        """Whether nobody can know what came of it: it was killed around a call to an API without keys."""
+        """Whether its outcome is unknown: it was killed around a call to an API without keys."""
         return self.killed_at.startswith("mail:")
 
 
@@ -43,17 +45,17 @@ class Shop:
         self.http = httpx.Client(base_url=provider, timeout=10, verify=False)  # no certificates to load
         self.killing = killing
         self.intents = intents = eo.Intents(store, scope="shop")
-        self.saga = saga = eo.Saga("order", store, input=Order, lease="1s")
+        self.saga = saga = eo.Saga("order", store, input=Order, lease=LEASE)
 
-        @intents.operation("stripe", "charge", lease="1s")
+        @intents.operation("stripe", "charge", lease=LEASE)
         def stripe_charge(intent: eo.Intent[Order]) -> str:
             return self.call("charge", intent.request, "/charges", intent.headers)
 
-        @intents.operation("stripe", "refund", lease="1s")
+        @intents.operation("stripe", "refund", lease=LEASE)
         def stripe_refund(intent: eo.Intent[Order]) -> str:
             return self.call("refund", intent.request, "/refunds", intent.headers)
 
-        @intents.operation("ses", "confirm", without_key="at-most-once", lease="1s")
+        @intents.operation("ses", "confirm", without_key="at-most-once", lease=LEASE)
         def ses_confirm(intent: eo.Intent[Order]) -> str:
             return self.call("mail", intent.request, "/mails", {})
 

@@ -90,7 +90,7 @@ def test_every_metric_is_on_the_dashboard_and_what_is_alarming_has_an_alert() ->
 
 
 def test_an_alert_on_an_increase_looks_at_what_is_counted_from_zero() -> None:
-    """Otherwise the first event, which may be the only one, is no increase."""
+    """Otherwise the first event, which may be the only one, is not an increase."""
     for expression in (rule["expr"] for rule in alerts() if "increase(" in rule["expr"]):
         (kinds,) = re.findall(r'kind=~?"([^"]*)"', expression)
         assert set(kinds.split("|")) <= set(COUNTED_FROM_ZERO)

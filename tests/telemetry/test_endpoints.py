@@ -81,7 +81,7 @@ async def test_a_workers_metrics_match_its_work(redis_url: str, unique_name: str
         await until(lambda: worker.consumers[0].settler.settled["acked"] == 25)
         first = paid(type="slow", id="slow-1")
         await broker.apublish(unique_name, first)
-        await until(lambda: worker.consumers[0].executor.pools[1].claimed == 1)
+        await until(lambda: worker.consumers[0].executor.pools[1].claimed_count == 1)
         with pytest.raises(eo.InProgress):
             async with eo.block(store, scope=f"{unique_name}-slow", key="slow-1"):
                 pass

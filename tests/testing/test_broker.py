@@ -55,7 +55,7 @@ def test_a_redelivery_is_acked_without_an_effect(shop: Shop, broker: TestBroker)
     assert [delivery.id for delivery in broker.redeliver(shop.worker, first)] == [first.id]
     assert len(broker.redeliver(shop.worker)) == 2
     assert sorted(shop.charged) == ["4200", "other"]
-    assert [delivery.how for delivery in broker.settled("orders")] == ["acked"] * 5
+    assert [delivery.how for delivery in broker.settled_deliveries("orders")] == ["acked"] * 5
 
 
 def test_a_failed_delivery_comes_again_after_its_delay(shop: Shop, broker: TestBroker) -> None:

@@ -98,5 +98,5 @@ async def test_nothing_is_lost_on_a_chaotic_broker_when_unconfirmed_messages_are
                 seen += [delivery.packet.id for delivery in deliveries]
                 await consumer.ack(deliveries)
         assert set(seen) == {message.id for message in sent}
-        assert len(seen) > len(sent), "acks were lost, so some came again"
+        assert len(seen) > len(sent), "acks were lost, so some were redelivered"
         assert broker.dice.failed > lost_acks

@@ -291,7 +291,7 @@ broker.publish("orders", eo.Message(data=1))
 broker.publish("orders", [eo.Message(data=1), eo.Message(data=2)], envelope=BabelQueue(meta={"ext": {}}))
 broker.publish("orders", {"data": 1})  # type: ignore[arg-type]
 broker.publish(eo.Message(data=1))  # type: ignore[call-arg, arg-type]
-assert_type(eo.Message(data=Receipt()).delivered(2), eo.Message[Receipt])
+assert_type(eo.Message(data=Receipt()).with_attempt(2), eo.Message[Receipt])
 Raw(key=("data.tenant", "data.order.id"))
 Raw(key=7)  # type: ignore[arg-type]
 CloudEvents("both")  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effectonce.errors import InvalidKey
-from effectonce.values.fingerprint import FINGERPRINT_SIZE, _normalized_json, canonical, fingerprint, fingerprints
+from effectonce.values.fingerprint import FINGERPRINT_SIZE, _normalized_json, canonical_json, fingerprint, fingerprints
 
 
 class Status(enum.Enum):
@@ -112,7 +112,7 @@ GOLDEN: list[tuple[str, Any, bytes, str]] = [
 
 @pytest.mark.parametrize(("value", "text", "mark"), [case[1:] for case in GOLDEN], ids=[case[0] for case in GOLDEN])
 def test_f22_golden_vectors_never_change(value: Any, text: bytes, mark: str) -> None:
-    assert canonical(value) == text
+    assert canonical_json(value) == text
     assert fingerprint(value).hex() == mark
 
 
@@ -167,18 +167,18 @@ def shuffled(value: Any, rng: random.Random) -> Any:
 
 @given(json_values, st.randoms(use_true_random=False))
 def test_f22_the_order_of_members_does_not_matter(value: Any, rng: random.Random) -> None:
-    assert canonical(shuffled(value, rng)) == canonical(value)
+    assert canonical_json(shuffled(value, rng)) == canonical_json(value)
 
 
 @given(json_values)
 def test_f22_a_trip_through_json_changes_nothing(value: Any) -> None:
-    assert canonical(json.loads(json.dumps(value))) == canonical(value)
-    assert canonical(json.loads(canonical(value))) == canonical(value)
+    assert canonical_json(json.loads(json.dumps(value))) == canonical_json(value)
+    assert canonical_json(json.loads(canonical_json(value))) == canonical_json(value)
 
 
 @given(json_values, json_values)
 def test_f21_other_payloads_have_other_bytes(one: Any, other: Any) -> None:
-    assert (canonical(one) == canonical(other)) == (json_equal(one, other))
+    assert (canonical_json(one) == canonical_json(other)) == (json_equal(one, other))
 
 
 def json_equal(one: Any, other: Any) -> bool:
@@ -194,19 +194,19 @@ def json_equal(one: Any, other: Any) -> bool:
 
 @given(values_without_floats)
 def test_f22_the_fast_and_the_slow_way_write_the_same_bytes(value: Any) -> None:
-    assert _normalized_json(value) == canonical(value)
+    assert _normalized_json(value) == canonical_json(value)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_f22_equal_numbers_are_written_alike_and_a_float_is_never_rounded(number: float) -> None:
-    text = canonical([number])
+    text = canonical_json([number])
     assert json.loads(text) == [number]
     if number.is_integer():
-        assert text == canonical([int(number)])
+        assert text == canonical_json([int(number)])
 
 
 def test_true_and_one_and_their_text_are_three_payloads() -> None:
-    assert len({canonical(value) for value in (True, 1, "1", Decimal(1))}) == 3  # a Decimal is its text
+    assert len({canonical_json(value) for value in (True, 1, "1", Decimal(1))}) == 3  # a Decimal is its text
 
 
 @dataclasses.dataclass
@@ -227,24 +227,24 @@ class OrderStruct(msgspec.Struct):
 
 
 def test_dataclasses_structs_and_mappings_of_the_same_content_are_one_payload() -> None:
-    plain = canonical({"id": 7, "price": 2.0})
+    plain = canonical_json({"id": 7, "price": 2.0})
     assert plain == b'{"id":7,"price":2}'
-    assert canonical(Order(7, 2.0)) == plain
-    assert canonical(OrderStruct(2.0, 7)) == plain
-    assert canonical(Line("s", 1)) == b'{"amount":1,"sku":"s"}'
-    assert canonical(types.MappingProxyType({"price": 2, "id": 7})) == plain
+    assert canonical_json(Order(7, 2.0)) == plain
+    assert canonical_json(OrderStruct(2.0, 7)) == plain
+    assert canonical_json(Line("s", 1)) == b'{"amount":1,"sku":"s"}'
+    assert canonical_json(types.MappingProxyType({"price": 2, "id": 7})) == plain
 
 
 def test_attrs_classes_are_objects() -> None:
     attrs = pytest.importorskip("attrs")
     order = attrs.make_class("Order", ["price", "id"])
-    assert canonical(order(2.0, 7)) == b'{"id":7,"price":2}'
+    assert canonical_json(order(2.0, 7)) == b'{"id":7,"price":2}'
 
 
 def test_pydantic_models_are_what_they_dump_as_json() -> None:
     pydantic = pytest.importorskip("pydantic")
     order = pydantic.create_model("Order", price=(float, ...), sender=(ipaddress.IPv4Address, ...))
-    assert canonical([order(price=2, sender="10.0.0.1")]) == b'[{"price":2,"sender":"10.0.0.1"}]'
+    assert canonical_json([order(price=2, sender="10.0.0.1")]) == b'[{"price":2,"sender":"10.0.0.1"}]'
 
 
 def test_f22_sets_in_pydantic_models_have_one_order() -> None:
@@ -272,16 +272,16 @@ def test_f22_sets_in_pydantic_models_have_one_order() -> None:
 
     one, other = made(0, 8), made(8, 0)
     assert list(one.plain) != list(other.plain), "they collide, so their order is that of their making"
-    assert canonical(one) == canonical(other) == canonical([one])[1:-1]
-    assert json.loads(canonical(one))["points"] == [{"at": [0, 8]}]
-    assert canonical(made(0, 8)) != canonical(made(0, 9))
+    assert canonical_json(one) == canonical_json(other) == canonical_json([one])[1:-1]
+    assert json.loads(canonical_json(one))["points"] == [{"at": [0, 8]}]
+    assert canonical_json(made(0, 8)) != canonical_json(made(0, 9))
 
 
 def test_a_field_that_is_called_as_another_ones_alias_is_no_set() -> None:
     pydantic = pytest.importorskip("pydantic")
     fields: dict[str, Any] = {"a": (set[int], pydantic.Field(serialization_alias="b")), "b": (list[int], ...)}
     clash = pydantic.create_model("Clash", **fields)
-    assert canonical(clash(a={1}, b=[5, 3])) == b'{"a":[1],"b":[5,3]}'
+    assert canonical_json(clash(a={1}, b=[5, 3])) == b'{"a":[1],"b":[5,3]}'
 
 
 def test_subclasses_of_plain_types_are_the_plain_value() -> None:
@@ -293,15 +293,15 @@ def test_subclasses_of_plain_types_are_the_plain_value() -> None:
 
     class Price(float): ...
 
-    assert canonical([Text("a"), Count(3), Price(2.0), Price(0.5)]) == b'["a",3,2,0.5]'
-    assert canonical([deque([1]), {"b": 1, "a": 2}.keys(), range(2)]) == b'[[1],["a","b"],[0,1]]'
+    assert canonical_json([Text("a"), Count(3), Price(2.0), Price(0.5)]) == b'["a",3,2,0.5]'
+    assert canonical_json([deque([1]), {"b": 1, "a": 2}.keys(), range(2)]) == b'[[1],["a","b"],[0,1]]'
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("wrap", [lambda n: n, lambda n: {"a": [n]}, lambda n: Order(1, n), lambda n: [None, 2**80, n]])
 def test_f22_nan_and_infinity_are_refused_and_never_become_null(number: float, wrap: Any) -> None:
     with pytest.raises(InvalidKey, match="not a JSON number"):
-        canonical(wrap(number))
+        canonical_json(wrap(number))
 
 
 itself: list[Any] = []
@@ -335,14 +335,14 @@ itself.append(itself)
 )
 def test_f22_what_has_no_faithful_form_is_refused_with_the_reason_and_a_remedy(value: Any, why: str) -> None:
     with pytest.raises(InvalidKey, match=why) as refusal:
-        canonical(value)
+        canonical_json(value)
     assert "fingerprint=" in str(refusal.value)
 
 
 def test_f65_a_refusal_is_one_bounded_line() -> None:
     hostile = type("\x1b[2J\n" * 100, (), {})
     with pytest.raises(InvalidKey) as refusal:
-        canonical(hostile())
+        canonical_json(hostile())
     message = str(refusal.value)
     assert message.isprintable()
     assert len(message) < 1000

@@ -105,6 +105,10 @@ class Backend(MemoryBrokerBackend):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return Watched(self.bench, super().consumer(queue, group=group, prefetch=prefetch))
 
+    async def check(self, queue: str, *, group: str) -> None:
+        """As a broker whose queues have to be declared first."""
+        assert group in self.queues.queue(queue).groups, f"queue {queue} was not declared"
+
 
 class StoreBackend(MemoryStoreBackend):
     """The memory store with async ports that can be made to fail."""

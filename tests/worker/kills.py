@@ -1,4 +1,4 @@
-"""Workers killed at random while messages, some of them twice, flow; and what came of it, counted.
+"""Workers killed at random while messages flow, some of them twice; the effects are counted.
 
 ``python -m tests.worker.kills [--messages 10000] [--kills 40]`` shows it at full size, on SQLite, Redis and RabbitMQ.
 """

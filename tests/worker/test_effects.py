@@ -79,7 +79,7 @@ async def test_f57_a_zombie_whose_completion_is_fenced_does_not_ack() -> None:
         go.set()
         await until(lambda: bench.count("nack") == 1)
         assert bench.count("ack") == 0
-        await until(lambda: bench.count("ack") == 1)  # it comes again, as a new generation
+        await until(lambda: bench.count("ack") == 1)  # it is redelivered, as a new generation
     assert [event.kind for event in bench.events].count("fenced") == 1
 
 
@@ -108,7 +108,7 @@ async def test_f06_a_duplicate_of_what_runs_elsewhere_is_delayed_and_never_acked
 
 
 async def test_duplicates_in_hand_wait_for_the_first_and_are_acked_at_once() -> None:
-    """Nobody waits for the end of a lease where the first delivery runs in the same worker."""
+    """A duplicate does not wait for the end of the lease where the first delivery runs in the same worker."""
     bench = Bench()
     worker = bench.worker()
     runs = 0
@@ -160,6 +160,25 @@ async def test_one_key_with_another_payload_goes_to_the_dead_letters() -> None:
         await until(lambda: bench.count("dead") == 1)
     (dead,) = await bench.dead(worker, "orders").alist()
     assert (charged, dead.cause.why) == ([1], "payload-mismatch")
+
+
+async def test_only_what_a_handler_names_as_its_fingerprint_has_to_be_the_same_in_a_duplicate() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    charged: list[int] = []
+
+    @worker.handler("orders", key="message.data.order", fingerprint="message.data.amount")
+    async def charge(message: eo.Message[dict[str, Any]]) -> None:
+        charged.append(message.data["order"])
+
+    async with serving(worker):
+        for amount, note in ((10, "first"), (10, "again"), (11, "first")):
+            settled = bench.count("ack") + bench.count("dead")
+            await bench.send("orders", eo.Message(type="paid", data={"order": 1, "amount": amount, "note": note}))
+            await until(lambda settled=settled: bench.count("ack") + bench.count("dead") > settled)  # type: ignore[misc]
+    (dead,) = await bench.dead(worker, "orders").alist()
+    assert dead.message is not None
+    assert (charged, dead.cause.why, dead.message.data["amount"]) == ([1], "payload-mismatch", 11)
 
 
 class Paid(msgspec.Struct):

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from msgspec import Struct
 
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.worker import handler_pool
 from effectonce.worker.handler_pool import HandlerPool
 from effectonce.worker.jobs import Job
@@ -37,11 +37,13 @@ class PoolBench:
         self.errors: dict[int, BaseException] = {}
         self.defects: list[BaseException] = []
         self.on_success: Callable[[int], None] = self.succeeded.append
+        self.on_idle: Callable[[], None] = lambda: None
         self.pool: HandlerPool[Numbered] = HandlerPool(
             worker.routes[0],
             lambda work: handler(work.number),
             on_success=lambda work: self.on_success(work.number),
             on_error=lambda work, error: self.errors.update({work.number: error}),
+            on_idle=lambda: self.on_idle(),
             fail=self.defects.append,
             loop=asyncio.get_running_loop(),
         )
@@ -81,6 +83,25 @@ async def test_handlers_that_never_wait_run_in_one_task() -> None:
     assert len(tasks) == 1
 
 
+async def test_after_a_handler_whose_task_is_cancelled_the_next_one_has_a_task_of_its_own() -> None:
+    """In a task that is being cancelled, the timeouts and task groups of the next handler would not work."""
+    cancelling: list[int] = []
+
+    async def handle(number: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling.append(task.cancelling())
+        if number == 0:
+            task.cancel()
+            await asyncio.sleep(0)
+
+    bench = PoolBench(handle, concurrency=1)
+    bench.run(0, 1)
+    await until(lambda: bench.succeeded == [1])
+    assert cancelling == [0, 0]
+    assert isinstance(bench.errors[0], asyncio.CancelledError)
+
+
 async def test_handlers_that_wait_run_side_by_side_up_to_the_concurrency() -> None:
     running, go = set[int](), asyncio.Event()
 
@@ -117,7 +138,7 @@ async def test_sync_handlers_run_side_by_side_on_threads_up_to_the_concurrency()
 async def test_handlers_that_never_wait_leave_the_event_loop_to_others_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(handler_pool, "RUNNER_TURN_S", 0.0)
+    monkeypatch.setattr(handler_pool, "TASK_TURN_S", 0.0)
     bench = PoolBench(do_nothing)
     bench.run(*range(100))
     await asyncio.sleep(0)
@@ -178,6 +199,27 @@ async def test_a_defect_in_a_report_is_reported_and_the_runner_continues() -> No
     assert [type(defect) for defect in bench.defects] == [ZeroDivisionError]
 
 
+async def test_a_runner_with_nothing_left_to_run_says_so_outside_of_the_last_run() -> None:
+    bench = PoolBench(do_nothing)
+    idle: list[tuple[list[int], Run | None]] = []
+    bench.on_idle = lambda: idle.append((list(bench.succeeded), current_run.get()))
+    for number in (1, 2):
+        bench.pool.add_ready(Numbered(number, run=cast(Run, "a run")))
+    bench.pool.wake()
+    await until(lambda: bool(idle))
+    assert idle == [([1, 2], None)]
+
+
+async def test_a_defect_of_an_idle_runner_is_reported_and_it_runs_what_comes_next() -> None:
+    bench = PoolBench(do_nothing)
+    bench.on_idle = lambda: print(1 // 0)
+    bench.run(1)
+    await until(lambda: bool(bench.defects))
+    bench.run(2)
+    await until(lambda: bench.succeeded == [1, 2])
+    assert {type(defect) for defect in bench.defects} == {ZeroDivisionError}
+
+
 async def test_another_runner_takes_over_from_one_that_was_cancelled() -> None:
     async def handle(number: int) -> None:
         if number == 0:
@@ -234,17 +276,17 @@ async def test_as_many_jobs_are_claimed_as_handlers_can_run() -> None:
     bench = PoolBench(do_nothing, concurrency=4)
     bench.begin_claim()
     bench.pool.add_ready(Numbered(1))
-    assert (bench.pool.claimed, bench.pool.free_slots) == (2, 2)
+    assert (bench.pool.claimed_count, bench.pool.free_slots) == (2, 2)
 
 
 async def test_an_answered_claim_and_an_ended_handler_free_a_slot_each() -> None:
     bench = PoolBench(do_nothing, concurrency=4)
     job = bench.begin_claim()
     bench.run(1)
-    assert bench.pool.claimed == 2
+    assert bench.pool.claimed_count == 2
     await until(lambda: bench.succeeded == [1])
     bench.pool.end_claim(job)
-    assert bench.pool.claimed == 0
+    assert bench.pool.claimed_count == 0
 
 
 async def test_handlers_that_end_during_a_claim_let_jobs_be_claimed_ahead_of_them() -> None:
@@ -273,4 +315,4 @@ async def test_what_has_not_started_can_be_taken_back_in_its_order() -> None:
     for number in range(3):
         bench.pool.add_ready(Numbered(number))
     assert [work.number for work in bench.pool.take_ready()] == [0, 1, 2]
-    assert (bench.pool.claimed, len(bench.pool.ready)) == (0, 0)
+    assert (bench.pool.claimed_count, len(bench.pool.ready)) == (0, 0)

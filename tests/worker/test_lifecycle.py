@@ -58,13 +58,21 @@ async def test_f25_a_retention_shorter_than_the_last_possible_duplicate_is_refus
         await with_handler(bench.worker(name="d"), retry=retry).check()
 
 
+async def test_f25_retries_forever_whose_delays_grow_without_limit_are_refused() -> None:
+    bench = Bench()
+    with pytest.raises(eo.ConfigurationError, match="give its Retry a cap, or a number of attempts"):
+        await with_handler(bench.worker(), retry=eo.Retry(None, cap=None)).check()
+    await with_handler(bench.worker(name="b"), retry=eo.Retry(None, cap="1d")).check()
+    await with_handler(bench.worker(name="c"), retry=eo.Retry(10, cap=None)).check()
+
+
 async def test_f55_a_lease_of_the_ack_window_or_longer_is_refused() -> None:
     bench = Bench(ack_window=20.0)
     with pytest.raises(eo.ConfigurationError, match=r"lease of 20s, and memory delivers again after 20s"):
         await with_handler(bench.worker(), lease="20s").check()
     worker = with_handler(bench.worker(name="b"))
     await worker.check()
-    assert worker.routes[0].policy.lease_us == 10_000_000, "a lease that nobody has set fits itself"
+    assert worker.routes[0].policy.lease_us == 10_000_000, "a default lease fits itself"
     bench = Bench(ack_window=70.0)
     worker = with_handler(bench.worker())
     await worker.check()
@@ -139,11 +147,14 @@ async def test_a_worker_that_waits_for_its_broker_can_be_stopped(monkeypatch: py
         raise eo.BrokerUnavailable("nobody is there")
 
     monkeypatch.setattr(bench.backend, "declare", away)
+    opened: list[str] = []
+    monkeypatch.setattr(bench.backend, "consumer", lambda queue, **options: opened.append(queue))
     worker = with_handler(bench.worker())
     task = asyncio.create_task(worker.serve())
     await asyncio.sleep(0.05)
     worker.stop()
     await asyncio.wait_for(task, 10)
+    assert opened == []
 
 
 # -- F58
@@ -172,7 +183,7 @@ async def test_f58_stopping_lets_what_runs_end_and_gives_the_rest_back() -> None
     await asyncio.wait_for(task, 10)
     assert (len(done), bench.count("ack"), bench.left("orders")) == (2, 2, 18)
     counts = bench.store.stats().counts
-    assert (counts["claimed"], counts["free"], counts["done"]) == (0, 0, 2), "what never started is no attempt"
+    assert (counts["claimed"], counts["free"], counts["done"]) == (0, 0, 2), "what never started is not an attempt"
     async with serving(again(bench, done)):
         await until(lambda: len(done) == 20)
 
@@ -220,7 +231,7 @@ async def test_f58_a_handler_that_outlasts_the_drain_is_cancelled_released_and_g
 
 
 async def test_f58_a_thread_that_outlasts_the_drain_keeps_its_lease() -> None:
-    """It cannot be cancelled, so nobody may run beside it; its success is recorded if the process lives to see it."""
+    """It cannot be cancelled, so no other may run beside it; its success is recorded if the process lives to see it."""
     bench = Bench()
     worker = bench.worker(drain="50ms")
     running, go = threading.Event(), threading.Event()
@@ -389,7 +400,7 @@ async def test_f54_what_is_in_hand_is_extended_and_what_is_lost_is_not_started_a
         release.set()
         await asyncio.sleep(0.05)
         assert (ran, bench.count("ack")) == ([first.id], 0)
-        await until(lambda: bench.count("ack") == 2)  # both come again when their window ends
+        await until(lambda: bench.count("ack") == 2)  # both are redelivered when their window ends
     assert ran == [first.id, second.id]
 
 
@@ -433,7 +444,7 @@ async def test_f59_while_the_broker_is_away_an_ack_is_tried_again_after_a_pause(
 
 
 async def test_what_is_decided_while_others_are_being_sent_is_sent_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delays that were decided during a nack of the same delay were forgotten once: a message nobody settled."""
+    """Delays that were decided during a nack of the same delay were forgotten once: a message was never settled."""
     bench = Bench()
     worker = bench.worker()
     first, go = asyncio.Event(), asyncio.Event()

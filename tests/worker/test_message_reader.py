@@ -51,6 +51,16 @@ BODIES = {
 }
 
 
+@pytest.mark.parametrize(("header", "attempts"), [("3", 3), ("many", 0), ("-1", 0), ("1" * 20, 0), ("", 0)])
+def test_only_a_reasonable_number_is_taken_for_the_attempts_before_a_redrive(header: str, attempts: int) -> None:
+    """Anyone who may publish can write that header."""
+    bench = Bench()
+    packet = bench.broker.envelope.encode(paid())
+    packet.headers["eo-used-attempts"] = header
+    job = ready(bench).reader("orders").read(Delivery(packet=packet, queue="orders"))
+    assert job.attempts_before_redrive == attempts
+
+
 @pytest.mark.parametrize(("body", "why"), BODIES.items(), ids=[str(number) for number in range(len(BODIES))])
 async def test_a_body_that_is_no_message_is_a_dead_letter_with_its_exact_bytes(body: bytes, why: str) -> None:
     bench = Bench()

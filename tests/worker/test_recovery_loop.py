@@ -1,4 +1,4 @@
-"""A worker goes on with the sagas and intents that another process has left behind."""
+"""A worker resumes the sagas and intents that another process has left behind."""
 
 from __future__ import annotations
 

@@ -20,36 +20,54 @@ def longest(low: float, high: float) -> float:
 def test_the_backoff_doubles_up_to_its_cap_with_full_jitter() -> None:
     retry = Retry(10, first="1s", cap="10s")
     error = ValueError()
-    assert [retry.after(error, attempt, longest) for attempt in range(1, 7)] == [1, 2, 4, 8, 10, 10]
-    delays = [retry.after(error, 3) for _ in range(2000)]
+    assert [retry.delay_after(error, attempt, longest) for attempt in range(1, 7)] == [1, 2, 4, 8, 10, 10]
+    delays = [retry.delay_after(error, 3) for _ in range(2000)]
     assert all(delay is not None and 0 <= delay <= 4 for delay in delays)
     assert min(d for d in delays if d is not None) < 0.5
     assert max(d for d in delays if d is not None) > 3.5
 
 
 def test_the_first_delay_may_be_none_at_all_and_a_number_is_in_seconds() -> None:
-    assert Retry(3, first=0).after(ValueError(), 1) == 0.0
-    assert Retry(3, first=1, jitter=False).after(ValueError(), 1) == 1.0
+    assert Retry(3, first=0).delay_after(ValueError(), 1) == 0.0
+    assert Retry(3, first=1, jitter=False).delay_after(ValueError(), 1) == 1.0
+
+
+def test_without_options_there_are_five_attempts_whose_delays_double_from_a_second_up_to_five_minutes() -> None:
+    retry = Retry()
+    assert (retry.max_attempts, retry.max_crashes) == (5, 2)
+    assert (retry.first, retry.factor, retry.cap, retry.jitter) == (1.0, 2.0, 300.0, True)
+
+
+def test_delays_that_do_not_grow_are_all_alike() -> None:
+    retry = Retry(None, first="2s", factor=1, jitter=False)
+    assert [retry.after(ValueError(), attempt) for attempt in (1, 2, 1000)] == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("factor", [0.5, 100.5])
+def test_delays_neither_shrink_nor_explode(factor: float) -> None:
+    assert Retry(3, factor=100).max_delay(2) == 100.0
+    with pytest.raises(eo.InvalidOption, match="to 100"):
+        Retry(3, factor=factor)
 
 
 def test_after_the_last_attempt_there_is_none() -> None:
-    assert Retry(3).after(ValueError(), 2) is not None
-    assert Retry(3).after(ValueError(), 3) is None
-    assert Retry(None).after(ValueError(), 10_000, longest) == 300
+    assert Retry(3).delay_after(ValueError(), 2) is not None
+    assert Retry(3).delay_after(ValueError(), 3) is None
+    assert Retry(None).delay_after(ValueError(), 10_000, longest) == 300
 
 
 def test_the_nearest_class_decides_about_an_error() -> None:
     retry = Retry(5, on={OSError: Retry(2, first="7s"), ConnectionError: "dead", LookupError: Retry(None, first="1m")})
-    assert retry.after(OSError(), 1, longest) == 7
-    assert retry.after(OSError(), 2) is None
-    assert retry.after(ConnectionResetError(), 1) is None
+    assert retry.delay_after(OSError(), 1, longest) == 7
+    assert retry.delay_after(OSError(), 2) is None
+    assert retry.delay_after(ConnectionResetError(), 1) is None
     assert retry.refuses(ConnectionResetError())
-    assert retry.after(KeyError(), 1, longest) == 60
-    assert retry.after(ValueError(), 1, longest) == 1
+    assert retry.delay_after(KeyError(), 1, longest) == 60
+    assert retry.delay_after(ValueError(), 1, longest) == 1
 
 
 def test_an_error_that_says_when_to_come_back_is_believed() -> None:
-    assert Retry(5).after(eo.InProgress("busy", 42.0), 1, longest) == 42
+    assert Retry(5).delay_after(eo.InProgress("busy", 42.0), 1, longest) == 42
 
 
 def test_the_horizon_is_the_longest_time_that_retries_can_take() -> None:
@@ -154,6 +172,26 @@ async def test_mode_s_counts_by_the_broker() -> None:
     assert runs == 3
 
 
+async def test_mode_s_does_not_start_a_message_whose_attempts_ended_their_processes() -> None:
+    """Nothing has recorded them but the broker, which delivers it for the third time."""
+    bench = Bench()
+    worker = bench.worker()
+    runs: list[str] = []
+
+    @worker.handler("orders", mode="seen", retry=Retry(2))
+    async def charge(message: eo.Message[Any]) -> None:
+        runs.append(message.id)
+
+    await bench.send("orders", paid())
+    earlier = bench.backend.consumer("orders", group="billing", prefetch=1)
+    for _ in range(2):
+        await earlier.nack(await earlier.receive(1, 5.0))
+    async with serving(worker):
+        await until(lambda: bench.count("dead") == 1)
+    (dead,) = await bench.dead(worker, "orders").alist()
+    assert (runs, dead.cause.why, dead.cause.attempts) == ([], "attempts-exhausted", 2)
+
+
 async def test_where_the_broker_does_not_count_the_worker_does() -> None:
     bench = Bench()
     bench.count_nothing()
@@ -250,7 +288,7 @@ async def test_what_is_behind_a_delayed_message_comes_after_it_and_other_keys_do
 async def test_those_behind_a_message_that_fails_again_and_again_keep_their_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was behind the first retry is behind the second, too, though nothing of it has come again by then."""
+    """What was behind the first retry is behind the second, too, though none of it has been redelivered by then."""
     give_back_in_disorder(monkeypatch)
     bench = Bench()
     worker = bench.worker()

@@ -19,7 +19,7 @@ from .bench import paid, serving, until
 async def test_f59_a_connection_that_breaks_in_mid_handler_doubles_nothing(
     kind: str, unique_name: str, request: pytest.FixtureRequest
 ) -> None:
-    """F56, too: what was delivered on the old connection is not acked on the new one; it comes again, and is known."""
+    """F56, too: what was delivered on the old connection is not acked on the new one; it is redelivered, and known."""
     url = request.getfixturevalue(f"{kind}_url")
     store = eo.connect(request.getfixturevalue("redis_url"), sweep_every=None)
     effects: list[int] = []

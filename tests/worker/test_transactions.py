@@ -16,6 +16,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import Delivery
+from effectonce.core.guarded_call.run import StoreRun
 from effectonce.worker.handler_pool import HandlerPool
 
 from .bench import Bench, give_back_in_disorder, paid, serving, until
@@ -104,6 +105,25 @@ def inserting_async(database: Database, worker: eo.Worker, **options: Any) -> li
     return failing
 
 
+async def test_the_run_of_a_handler_has_no_lease_and_no_store(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    runs: list[eo.Run] = []
+
+    @worker.handler("orders")
+    def handle(connection: sqlite3.Connection, message: eo.Message[Any]) -> None:
+        run = eo.current()
+        run.emit("claimed")  # to nobody: the worker emits the events of its transactions itself
+        runs.append(run)
+
+    async with serving(worker):
+        await sqlite.bench.send("orders", paid(1))
+        await until(lambda: bool(runs))
+    (run,) = runs
+    assert not isinstance(run, StoreRun)
+    assert (run.attempt, run.lease_lost, run.replayed, run.min_retention) == (1, False, False, 0)
+    assert run.provider_key("stripe")
+
+
 @pytest.mark.parametrize("batch", [False, True])
 async def test_the_effect_happens_once_and_is_acked_after_its_commit(sqlite: Database, batch: bool) -> None:
     """F05, for a transaction each and for one of many."""
@@ -133,6 +153,53 @@ async def test_on_an_async_driver_too(postgres: Database, batch: bool) -> None:
         await postgres.bench.send("orders", *messages, *messages[:20])
         await until(lambda: postgres.bench.count("ack") == 80)
     assert (postgres.effects(), postgres.rows()) == (list(range(60)), 60)
+
+
+async def test_each_run_each_failure_and_each_duplicate_emits_an_event(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    events: list[eo.Event] = []
+    worker.events.add_hook(events.append)
+    failing = inserting(sqlite, worker, retry=eo.Retry(1))
+    failing.append(13)
+    good, bad = paid(1), paid(13)
+    async with serving(worker):
+        await sqlite.bench.send("orders", good)
+        await until(lambda: sqlite.bench.count("ack") == 1)
+        await sqlite.bench.send("orders", good)
+        await until(lambda: sqlite.bench.count("ack") == 2)
+        await sqlite.bench.send("orders", paid(2, id=good.id))
+        await until(lambda: sqlite.bench.count("dead") == 1)
+        await sqlite.bench.send("orders", bad)
+        await until(lambda: sqlite.bench.count("dead") == 2)
+    runs = [event for event in events if event.kind != "dead_lettered"]
+    assert [(event.kind, event.key, event.detail) for event in runs] == [
+        ("completed", good.id, ""),
+        ("replayed", good.id, ""),
+        ("mismatch", good.id, "PayloadMismatch"),
+        ("released", bad.id, "ValueError"),
+    ]
+    assert {event.scope for event in runs} == {"orders/*/billing"}
+    assert [0.0 < event.seconds < 60.0 for event in runs] == [True, False, False, True]
+
+
+async def test_f58_a_transaction_that_runs_when_the_worker_stops_is_let_end(postgres: Database) -> None:
+    worker = postgres.worker(drain="1h")
+    running, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("orders")
+    async def insert(connection: Any, message: eo.Message[dict[str, int]]) -> None:
+        running.set()
+        await go.wait()
+        await connection.execute(f"INSERT INTO {postgres.table} VALUES (%s)", (message.data["order"],))
+
+    task = asyncio.create_task(worker.serve())
+    await postgres.bench.send("orders", paid(1))
+    await running.wait()
+    worker.stop()
+    await until(lambda: worker.phase == "draining")
+    asyncio.get_running_loop().call_later(0.05, go.set)
+    await asyncio.wait_for(task, 60)
+    assert (postgres.effects(), postgres.bench.count("ack"), postgres.bench.count("nack")) == ([1], 1, 0)
 
 
 async def test_if_one_of_a_batch_fails_each_stands_or_falls_alone(sqlite: Database) -> None:
@@ -303,6 +370,27 @@ async def test_f51_redriving_in_mode_t(sqlite: Database) -> None:
     assert sqlite.effects() == [1, 2]
 
 
+async def test_f51_a_new_generation_in_mode_t_runs_what_is_done_again_and_is_audited(sqlite: Database) -> None:
+    worker = sqlite.worker()
+    events: list[eo.Event] = []
+    worker.events.add_hook(events.append)
+    failing = inserting(sqlite, worker, retry=eo.Retry(1))
+    failing.append(1)
+    message = paid(1)
+    async with serving(worker):
+        await sqlite.bench.send("orders", message)
+        await until(lambda: sqlite.bench.count("dead") == 1)
+        failing.clear()
+        await sqlite.bench.send("orders", message)  # its duplicate succeeds
+        await until(lambda: sqlite.bench.count("ack") == 1)
+        (report,) = await sqlite.bench.dead(worker, "orders").aredrive(new_generation=True)
+        assert (report.fate, report.sent, report.new_generation) == ("execute", True, True)
+        await until(lambda: sqlite.bench.count("ack") == 2)
+    assert sqlite.effects() == [1, 1]
+    redriven = [(event.key, event.detail) for event in events if event.kind == "redriven"]
+    assert redriven == [(message.key or message.id, "new generation, was no-op")]
+
+
 def test_mode_t_takes_a_connection_and_knows_no_leases(sqlite: Database) -> None:
     worker = sqlite.worker()
     with pytest.raises(eo.ConfigurationError, match=r"must take \(connection, message\)"):
@@ -376,7 +464,7 @@ async def test_f33_a_handler_that_commits_its_batch_loses_no_message_of_it(
     async with serving(worker):
         await until(lambda: sqlite.bench.count("ack") + sqlite.bench.count("dead") == 8)
     assert set(sqlite.effects()) == set(range(8))
-    if goes_on:  # nobody can tell what of it is committed: it is given up
+    if goes_on:  # it is unknown what of it is committed: it is given up
         assert (sqlite.rows(), sqlite.bench.count("dead")) == (7, 1)
         (dead,) = await sqlite.bench.dead(worker, "orders").alist()
         assert "<locals>.insert has ended the transaction it runs in" in dead.cause.text

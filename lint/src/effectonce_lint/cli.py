@@ -111,13 +111,13 @@ def _run(options: argparse.Namespace) -> int:
     if options.fix or options.diff:
         fixed = _apply_fixes(report.findings, write=not options.diff)
         if options.diff:
-            return 2 if report.unreadable else 1 if fixed else 0
+            return 2 if report.has_unreadable_files else 1 if fixed else 0
         if fixed:
             report = engine.run(paths, config, **run_options)
     return _report_findings(report, options, config)
 
 
-def _report_findings(report: engine.Report, options: argparse.Namespace, config: Config) -> int:
+def _report_findings(report: engine.LintReport, options: argparse.Namespace, config: Config) -> int:
     """Print the findings, or write them into a baseline. Returns the exit code."""
     unreadable = [finding for finding in report.findings if finding.rule == "EO900"]
     findings = [(display_path(finding.place.path), finding) for finding in report.findings if finding.rule != "EO900"]
@@ -128,14 +128,14 @@ def _report_findings(report: engine.Report, options: argparse.Namespace, config:
     baseline = options.baseline or config.baseline
     if baseline:
         report.findings = unreadable + suppressions.new_findings(suppressions.read_baseline(baseline), findings)
-        report.findings.sort(key=lambda finding: (*finding.place.at, finding.rule))
+        report.findings.sort(key=lambda finding: (*finding.place.start, finding.rule))
     _print_report(report, options)
-    if report.unreadable:
+    if report.has_unreadable_files:
         return 2
     return 1 if report.findings and not options.exit_zero else 0
 
 
-def _print_report(report: engine.Report, options: argparse.Namespace) -> None:
+def _print_report(report: engine.LintReport, options: argparse.Namespace) -> None:
     colours = options.color == "always" or (
         options.color == "auto"
         and not options.output_file

@@ -14,7 +14,7 @@ from msgspec import Struct
 from .findings import LintError
 from .rules import RULES
 
-SKIPPED = (
+SKIPPED_FOLDERS = (
     ".git",
     ".hg",
     ".svn",
@@ -47,7 +47,7 @@ class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     ignore: list[str] = []
     per_file_ignores: dict[str, list[str]] = {}
     exclude: list[str] = []
-    """Patterns of paths that are not checked, beside the folders `SKIPPED`."""
+    """Patterns of paths that are not checked, beside the folders `SKIPPED_FOLDERS`."""
     baseline: str = ""
     cache_dir: str = ".effectonce_cache"
     designs: bool = True

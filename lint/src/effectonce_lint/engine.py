@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from . import designs
-from .config import SKIPPED, Config
+from .config import SKIPPED_FOLDERS, Config
 from .findings import Finding, IgnoreComment, LintError, Place
 from .python.analysis import check_module, may_consume
 from .python.modules import MAX_FILE_BYTES, Module, UnreadableFile, digest, parse
@@ -49,7 +49,7 @@ class FileResult(Struct, kw_only=True):
     """The comments of the other files in which something was found."""
 
 
-class Report(Struct, kw_only=True):
+class LintReport(Struct, kw_only=True):
     """The findings of a run."""
 
     findings: list[Finding] = []
@@ -59,12 +59,14 @@ class Report(Struct, kw_only=True):
     """How many of the files were not in the cache."""
 
     @property
-    def unreadable(self) -> bool:
+    def has_unreadable_files(self) -> bool:
         """Whether a file could not be checked."""
         return any(finding.rule == "EO900" for finding in self.findings)
 
 
-def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True, as_found: bool = False) -> Report:
+def run(
+    paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = True, as_found: bool = False
+) -> LintReport:
     """Check all files under ``paths``. Raises `LintError` for a path that does not exist.
 
     A file that is named is checked even if it is excluded; with ``as_found``, it is not.
@@ -101,7 +103,7 @@ def run(paths: Sequence[str], config: Config, *, jobs: int = 0, cache: bool = Tr
     return _make_report(files, results, config, len(todo))
 
 
-def _make_report(files: list[str], results: dict[str, FileResult], config: Config, looked_at: int) -> Report:
+def _make_report(files: list[str], results: dict[str, FileResult], config: Config, looked_at: int) -> LintReport:
     select, ignore = tuple(config.select), tuple(config.ignore)
     distinct: dict[tuple[str, Place], Finding] = {}
     ignores: dict[str, tuple[IgnoreComment, ...]] = {}
@@ -120,9 +122,9 @@ def _make_report(files: list[str], results: dict[str, FileResult], config: Confi
             continue  # the comment may hide what is found when its own file is checked
         if finding.rule == "EO900" or is_selected(finding.rule, select, (*ignore, *config.ignored_in(path))):
             findings.append(finding)
-    findings.sort(key=lambda finding: (*finding.place.at, finding.rule))
+    findings.sort(key=lambda finding: (*finding.place.start, finding.rule))
     lines = sum(results[path].lines for path in files)
-    return Report(findings=findings, files=len(files), lines=lines, looked_at=looked_at)
+    return LintReport(findings=findings, files=len(files), lines=lines, looked_at=looked_at)
 
 
 # -- which files
@@ -130,7 +132,7 @@ def _make_report(files: list[str], results: dict[str, FileResult], config: Confi
 
 def _list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
     """The files to check. A file that several paths or links lead to comes once."""
-    seen: set[str] = set()
+    listed_paths: set[str] = set()
     for argument in paths:
         start = os.path.abspath(argument)
         try:
@@ -145,8 +147,8 @@ def _list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
             raise LintError(f"cannot check {argument}: neither a file nor a folder")
         for path in files:
             real_path = os.path.realpath(path)
-            if real_path not in seen:
-                seen.add(real_path)
+            if real_path not in listed_paths:
+                listed_paths.add(real_path)
                 yield path
 
 
@@ -155,7 +157,7 @@ def _list_folder(start: str, config: Config) -> Iterator[str]:
         folders[:] = sorted(
             name
             for name in folders
-            if name not in SKIPPED
+            if name not in SKIPPED_FOLDERS
             and not name.endswith(".egg-info")
             and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             and not config.excludes(os.path.join(folder, name))

@@ -19,7 +19,7 @@ class Place(Struct, frozen=True):
     end_column: int = 0
 
     @property
-    def at(self) -> tuple[str, int, int]:
+    def start(self) -> tuple[str, int, int]:
         """The position without the end: findings are sorted by it."""
         return (self.path, self.line, self.column)
 

@@ -113,7 +113,7 @@ def _unused_finding(path: str, comment: IgnoreComment) -> Finding:
 
 
 def fingerprint(finding: Finding, shown_path: str) -> str:
-    """A digest of what stays when lines move: file, rule, consumer, and the message without its numbers."""
+    """A digest that stays the same when lines move: of file, rule, consumer, and the message without its numbers."""
     words = re.sub(r"\d+", "#", finding.message)
     text = "\0".join((shown_path, finding.rule, finding.symbol, words))
     return blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()

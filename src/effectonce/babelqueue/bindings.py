@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from effectonce.contracts import Packet
 
-from .headers import ATTEMPTS, CREATED, JOB, JSON, RABBITMQ_NAMES, TRACE, VERSION, other_headers
+from .headers import ATTEMPTS, CREATED, JOB, JSON_CONTENT_TYPE, RABBITMQ_NAMES, TRACE, VERSION, other_headers
 
 
 class BabelQueuePacket(Packet, frozen=True, kw_only=True):
@@ -27,30 +27,23 @@ class BabelQueuePacket(Packet, frozen=True, kw_only=True):
 def bind_to_rabbitmq(packet: Packet) -> Packet:
     """The contract's headers become properties, or headers of other names; two of them become numbers."""
     contract = {on_rabbitmq: packet.headers[name] for name, on_rabbitmq in RABBITMQ_NAMES.items()}
-    headers = {**other_headers(packet.headers), "app-id": "babelqueue", "content-type": JSON, **contract}
+    headers = {**other_headers(packet.headers), "app-id": "babelqueue", "content-type": JSON_CONTENT_TYPE, **contract}
     return replace(packet, headers=headers, numbers=frozenset((RABBITMQ_NAMES[VERSION], RABBITMQ_NAMES[ATTEMPTS])))
-
-
-def bind_to_kafka(packet: Packet) -> Packet:
-    """The record's timestamp is the time at which the message was created."""
-    return replace(packet, fields={"timestamp": int(packet.headers[CREATED])})
-
-
-def bind_to_sqs(packet: Packet) -> Packet:
-    """Two of the headers become numbers."""
-    return replace(packet, numbers=frozenset((VERSION, CREATED)))
 
 
 def bind_to_service_bus(packet: Packet) -> Packet:
     """Job and trace become fields of the message, and the version a number. The time of creation stays text, since the
     SDK writes numbers of 32 bits only."""
-    fields = {"subject": packet.headers[JOB], "correlation_id": packet.headers[TRACE], "content_type": JSON}
+    job, trace = packet.headers[JOB], packet.headers[TRACE]
+    fields = {"subject": job, "correlation_id": trace, "content_type": JSON_CONTENT_TYPE}
     return replace(packet, numbers=frozenset((VERSION,)), fields=fields)
 
 
 BINDINGS: Final[dict[str, Callable[[Packet], Packet]]] = {
     "rabbitmq": bind_to_rabbitmq,
-    "kafka": bind_to_kafka,
-    "sqs": bind_to_sqs,
+    # The record's timestamp is the time at which the message was created.
+    "kafka": lambda packet: replace(packet, fields={"timestamp": int(packet.headers[CREATED])}),
+    # Two of the headers become numbers.
+    "sqs": lambda packet: replace(packet, numbers=frozenset((VERSION, CREATED))),
     "servicebus": bind_to_service_bus,
 }

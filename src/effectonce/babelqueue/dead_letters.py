@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 _JSON_WHITESPACE = b" \t\r\n"
-_MEMBER = b'"dead_letter":'
+_DEAD_LETTER_MEMBER = b'"dead_letter":'
 
 
 def dead_letter_record(body: bytes, block: Mapping[str, Any]) -> bytes:
@@ -26,7 +26,7 @@ def dead_letter_record(body: bytes, block: Mapping[str, Any]) -> bytes:
         written = _json({**block, "around": around} if any(around) else block)
         inner = trimmed[1:-1]
         comma = b"," if inner.strip(_JSON_WHITESPACE) else b""
-        return b"".join((b"{", inner, comma, _MEMBER, written, b"}"))
+        return b"".join((b"{", inner, comma, _DEAD_LETTER_MEMBER, written, b"}"))
     try:
         raw = {"raw": body.decode()}
     except UnicodeDecodeError:
@@ -43,8 +43,8 @@ def original_body(record: bytes) -> tuple[bytes, dict[str, Any]]:
         if "raw" in members and len(members) - ("raw_encoding" in members) == 2:
             raw = members["raw"]
             return base64.b64decode(raw) if members.get("raw_encoding") == "base64" else raw.encode(), block
-        member_start = record.rindex(_MEMBER)  # it is no part of a string: there its quotes would be escaped
-        if json.loads(record[member_start + len(_MEMBER) : -1]) != block:
+        member_start = record.rindex(_DEAD_LETTER_MEMBER)  # not inside a string: there its quotes would be escaped
+        if json.loads(record[member_start + len(_DEAD_LETTER_MEMBER) : -1]) != block:
             return record, block
         opened_object = record[:member_start].removesuffix(b",")
         before, after = block.pop("around", ("", ""))

@@ -23,17 +23,17 @@ from effectonce.babelqueue import headers as header_names
 from effectonce.contracts import Packet
 from effectonce.envelopes.bodies import DEFAULT_MAX_BODY_BYTES, body_too_large, make_packet, read_json, write_json
 from effectonce.errors import ConfigurationError, Undecodable, show
-from effectonce.message import BYPASS, REDRIVEN, Message
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 
 from .bindings import BabelQueuePacket
 
 SCHEMA_VERSION: Final = 1
 SOURCE_LANGUAGE: Final = "python"
 #: What the contract strips: ASCII white space only. (`str.strip` strips more: an EM SPACE, which may be a job's name.)
-BLANK: Final = " \t\n\v\f\r"
+BLANK_CHARACTERS: Final = " \t\n\v\f\r"
 #: The header of a message that was read: its envelope without the data, as JSON.
-ENVELOPE: Final = "bq-envelope"
-REPLAY: Final = "bq-replay-bypass"
+ENVELOPE_HEADER: Final = "bq-envelope"
+REPLAY_HEADER: Final = "bq-replay-bypass"
 
 _MEMBER_ORDER = ("job", "trace_id", "data", "meta", "attempts")
 _CORE_META = ("id", "queue", "lang", "schema_version", "created_at")
@@ -59,7 +59,7 @@ class BabelQueue:
     """
 
     #: The headers that make BabelQueue's consumers, in every language, skip external effects.
-    bypass: Final = {REPLAY: "1"}
+    bypass: Final = {REPLAY_HEADER: "1"}
 
     def __init__(self, *, meta: Mapping[str, Any] | None = None, max_body: int = DEFAULT_MAX_BODY_BYTES) -> None:
         for name in meta or ():
@@ -71,7 +71,7 @@ class BabelQueue:
     # -- writing
 
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
-        urn = message.type.strip(BLANK)
+        urn = message.type.strip(BLANK_CHARACTERS)
         if not urn:
             raise ConfigurationError(f"message {show(message.id)} has no type; give it a URN, as BabelQueue needs")
         data = write_json(message.data, message)
@@ -79,18 +79,18 @@ class BabelQueue:
             raise ConfigurationError(
                 f"the data of message {show(message.id)} is not a JSON object, as BabelQueue needs; send a dict"
             )
-        trace = (message.trace_id or "").strip(BLANK) or message.id
+        trace = (message.trace_id or "").strip(BLANK_CHARACTERS) or message.id
         attempts = message.attempt - 1
         earlier = _earlier_members(message)
         meta = self._make_meta(message, _members.decode(earlier["meta"]) if "meta" in earlier else None, queue)
         body: dict[str, Any] = earlier or dict.fromkeys(_MEMBER_ORDER)
         body.update(job=urn, trace_id=trace, data=Raw(data), meta=meta, attempts=attempts)
         headers = header_names.other_headers(message.headers)
-        headers.pop(ENVELOPE, None)
-        if headers.get(REDRIVEN, "").startswith(BYPASS):
+        headers.pop(ENVELOPE_HEADER, None)
+        if headers.get(REDRIVEN_HEADER, "").startswith(BYPASS_PREFIX):
             headers |= self.bypass
         headers |= {
-            "content-type": header_names.JSON,
+            "content-type": header_names.JSON_CONTENT_TYPE,
             header_names.JOB: urn,
             header_names.TRACE: trace,
             header_names.ID: message.id,
@@ -124,7 +124,7 @@ class BabelQueue:
             raise body_too_large(packet, self.max_body)
         headers = header_names.contract_headers(packet)
         version = headers.get(header_names.VERSION, "")
-        if version.strip(BLANK) and version != str(SCHEMA_VERSION):
+        if version.strip(BLANK_CHARACTERS) and version != str(SCHEMA_VERSION):
             raise Undecodable(f"its schema version is {show(version)!r}; this release reads {SCHEMA_VERSION}")
         known = read_known_members(packet.body)
         members = _members.decode(msgspec.json.format(packet.body, indent=-1))
@@ -136,7 +136,7 @@ class BabelQueue:
             raise Undecodable(f"its meta.schema_version is not {SCHEMA_VERSION}, which this release reads")
         if known.data is None:
             raise Undecodable("it has no data, which is a JSON object")
-        if known.attempts is None or not (known.trace_id or "").strip(BLANK):
+        if known.attempts is None or not (known.trace_id or "").strip(BLANK_CHARACTERS):
             raise Undecodable("it has no attempts, or no trace_id")
         own_extension = _read_object(_read_object(meta, "ext"), "effectonce")
         id = known.meta.id or ""
@@ -173,7 +173,7 @@ def identity_of(body: bytes) -> tuple[str, str | None]:
 def _earlier_members(message: Message[Any]) -> dict[str, Raw]:
     """The members of the envelope that ``message`` was read from, in their order, without the data; {} where the
     message is new."""
-    text = message.headers.get(ENVELOPE)
+    text = message.headers.get(ENVELOPE_HEADER)
     if text is None:
         return {}
     try:
@@ -181,14 +181,16 @@ def _earlier_members(message: Message[Any]) -> dict[str, Raw]:
         meta = _read_object(members, "meta")
     except msgspec.DecodeError as error:
         raise ConfigurationError(
-            f"the header {ENVELOPE} of message {show(message.id)} was not written by effectonce ({error}); remove it"
+            f"the header {ENVELOPE_HEADER} of message {show(message.id)} was not written by effectonce ({error}); "
+            "remove it"
         ) from error
     if (_read_member(meta, "id") or "") != message.id:
         return {}  # the header was copied from another message
     forbidden = _drop_forbidden(dict(members), meta) or ["/urn"] * ("urn" in members)
     if forbidden:
         raise ConfigurationError(
-            f"message {show(message.id)} carries {forbidden[0]}, which the contract forbids; remove it from {ENVELOPE}"
+            f"message {show(message.id)} carries {forbidden[0]}, which the contract forbids; remove it from "
+            f"{ENVELOPE_HEADER}"
         )
     return members
 
@@ -196,9 +198,9 @@ def _earlier_members(message: Message[Any]) -> dict[str, Raw]:
 def _message_headers(headers: Mapping[str, str], members: dict[str, Raw], meta: dict[str, Raw]) -> dict[str, str]:
     """The headers of a message that was read: those beside the contract's, and its envelope for `_earlier_members`."""
     message_headers = header_names.other_headers(headers)
-    if message_headers.pop(REPLAY, ""):
-        message_headers[REDRIVEN] = BYPASS
-    message_headers[ENVELOPE] = _to_json({**members, "data": None, "meta": meta}).decode()
+    if message_headers.pop(REPLAY_HEADER, ""):
+        message_headers[REDRIVEN_HEADER] = BYPASS_PREFIX
+    message_headers[ENVELOPE_HEADER] = _to_json({**members, "data": None, "meta": meta}).decode()
     return message_headers
 
 
@@ -335,4 +337,4 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_urn(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip(BLANK))
+    return isinstance(value, str) and bool(value.strip(BLANK_CHARACTERS))

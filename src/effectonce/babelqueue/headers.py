@@ -11,6 +11,7 @@ from typing import Final
 
 from effectonce.contracts import Packet
 
+#: The headers of the contract, by their names in it.
 JOB: Final = "bq-job"
 TRACE: Final = "bq-trace-id"
 ID: Final = "bq-message-id"
@@ -18,10 +19,10 @@ VERSION: Final = "bq-schema-version"
 LANG: Final = "bq-source-lang"
 ATTEMPTS: Final = "bq-attempts"
 CREATED: Final = "bq-created-at"
-#: The headers that the contract names.
-CONTRACT: Final = frozenset((JOB, TRACE, ID, VERSION, LANG, ATTEMPTS, CREATED))
+#: All of these.
+CONTRACT_HEADERS: Final = frozenset((JOB, TRACE, ID, VERSION, LANG, ATTEMPTS, CREATED))
 
-JSON: Final = "application/json"
+JSON_CONTENT_TYPE: Final = "application/json"
 
 #: Their names on RabbitMQ. The others are properties there: the message's id, and its timestamp.
 RABBITMQ_NAMES: Final = {
@@ -33,14 +34,9 @@ RABBITMQ_NAMES: Final = {
 }
 
 
-def is_babelqueue(headers: Mapping[str, str]) -> bool:
-    """Whether a packet with these headers was written by `babelqueue.BabelQueue`."""
-    return VERSION in headers and JOB in headers
-
-
 def other_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that are not part of the contract, and travel beside the envelope."""
-    return {name: value for name, value in headers.items() if name not in CONTRACT and name != "content-type"}
+    return {name: value for name, value in headers.items() if name not in CONTRACT_HEADERS and name != "content-type"}
 
 
 def contract_headers(packet: Packet) -> Mapping[str, str]:

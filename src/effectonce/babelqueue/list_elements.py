@@ -17,22 +17,22 @@ from effectonce.contracts import DeadLetter, Packet
 
 from .dead_letters import dead_letter_record, original_body
 from .envelope import identity_of
-from .headers import is_babelqueue, other_headers
+from .headers import JOB, VERSION, other_headers
 
 to_json = msgspec.json.Encoder().encode
 
-FRAME: Final = "__bq_frame"
+FRAME_MEMBER: Final = "__bq_frame"
 #: Headers of ours in a frame, which packets do not show. ``BODY_ENCODING`` is "base64" where the body is not text.
-ID: Final = "eo-id"
+ID_HEADER: Final = "eo-id"
 ORDERING_KEY: Final = "eo-ordering-key"
 BODY_ENCODING: Final = "eo-body"
 #: The header in which a worker says why a message is a dead letter, and BabelQueue's words for the worker's reasons.
-CAUSE: Final = "eo-dead"
-REASONS: Final = {"unknown-type": "unknown_urn", "undecodable": "poison", "forged-message": "poison"}
+CAUSE_HEADER: Final = "eo-dead"
+BABELQUEUE_REASONS: Final = {"unknown-type": "unknown_urn", "undecodable": "poison", "forged-message": "poison"}
 
 
 class _Frame(msgspec.Struct):
-    marker: Any = msgspec.field(name=FRAME)
+    marker: Any = msgspec.field(name=FRAME_MEMBER)
     body: str
     headers: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -43,10 +43,11 @@ _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def make_element(packet: Packet) -> bytes:
     """Make the element that carries ``packet``: an envelope of BabelQueue as it is, any other body in a frame."""
-    headers = other_headers(packet.headers) if is_babelqueue(packet.headers) else dict(packet.headers)
+    is_envelope = VERSION in packet.headers and JOB in packet.headers
+    headers = other_headers(packet.headers) if is_envelope else dict(packet.headers)
     id, ordering_key = identity_of(packet.body)
     if packet.id != id:
-        headers[ID] = packet.id
+        headers[ID_HEADER] = packet.id
     if packet.ordering_key not in (None, ordering_key):
         headers[ORDERING_KEY] = packet.ordering_key or ""
     return _frame_body(packet.body, headers)
@@ -54,18 +55,18 @@ def make_element(packet: Packet) -> bytes:
 
 def _frame_body(body: bytes, headers: dict[str, str]) -> bytes:
     """Put ``body`` into a frame, if there are headers to carry, or if it could be taken for a frame itself."""
-    if not headers and FRAME.encode() not in body:
+    if not headers and FRAME_MEMBER.encode() not in body:
         return body
     try:
         text = body.decode()
     except UnicodeDecodeError:
         text, headers = b2a_base64(body, newline=False).decode(), {**headers, BODY_ENCODING: "base64"}
-    return to_json({FRAME: 1, "headers": headers, "body": text})
+    return to_json({FRAME_MEMBER: 1, "headers": headers, "body": text})
 
 
 def _unframe(element: bytes) -> tuple[bytes, dict[str, str]]:
     """Read the body and the headers of an element. One without a frame is its own body, and has no headers."""
-    if element[:1] == b"{" and FRAME.encode() in element:
+    if element[:1] == b"{" and FRAME_MEMBER.encode() in element:
         try:
             frame = _frame_decoder.decode(element)
             in_base64 = frame.headers.pop(BODY_ENCODING, "")
@@ -78,7 +79,7 @@ def _unframe(element: bytes) -> tuple[bytes, dict[str, str]]:
 def read_packet(element: bytes) -> Packet:
     body, headers = _unframe(element)
     id, ordering_key = identity_of(body)
-    id, ordering_key = headers.pop(ID, id), headers.pop(ORDERING_KEY, ordering_key)
+    id, ordering_key = headers.pop(ID_HEADER, id), headers.pop(ORDERING_KEY, ordering_key)
     return Packet(body=body, headers=headers, id=id, ordering_key=ordering_key)
 
 
@@ -98,12 +99,12 @@ def make_dead_letter_element(packet: Packet, headers: Mapping[str, str], queue: 
     """Make the element of a dead letter in BabelQueue's form. Headers, id and ordering key are in the member
     ``effectonce`` of its ``dead_letter`` block."""
     try:
-        cause = msgspec.json.decode(headers.get(CAUSE, "{}"), type=dict[str, Any])
+        cause = msgspec.json.decode(headers.get(CAUSE_HEADER, "{}"), type=dict[str, Any])
     except msgspec.DecodeError:
         cause = {}
     own = {"headers": {**packet.headers, **headers}, "id": packet.id, "key": packet.ordering_key}
     block = {
-        "reason": REASONS.get(str(cause.get("why")), "failed"),
+        "reason": BABELQUEUE_REASONS.get(str(cause.get("why")), "failed"),
         "error": cause.get("text"),
         "exception": cause.get("error"),
         "failed_at": time.time_ns() // 1_000_000,
@@ -126,7 +127,7 @@ def read_dead_letter(element: bytes, queue: str) -> DeadLetter:
         id, ordering_key = identity_of(body)
         cause = {"why": block.get("reason"), "text": block.get("error"), "error": block.get("exception")}
         cause = {name: value for name, value in cause.items() if value} | {"attempts": block.get("attempts", 0)}
-        headers = {**frame_headers, CAUSE: to_json(cause).decode()} if block else frame_headers
+        headers = {**frame_headers, CAUSE_HEADER: to_json(cause).decode()} if block else frame_headers
         packet = Packet(body=body, headers=headers, id=id, ordering_key=ordering_key)
     return DeadLetter(id=element_id(element), packet=packet, queue=queue)
 

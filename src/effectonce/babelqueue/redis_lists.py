@@ -25,7 +25,16 @@ from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingC
 from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
 from effectonce.backends.redis.endpoint import RedisEndpoint, parse_endpoint
 from effectonce.backends.redis.errors import RedisBrokerErrors
-from effectonce.contracts import BrokerCapabilities, Consumer, DeadLetter, DeadLetters, Delivery, Packet, Publisher
+from effectonce.contracts import (
+    BrokerBackend,
+    BrokerCapabilities,
+    Consumer,
+    DeadLetter,
+    DeadLetters,
+    Delivery,
+    Packet,
+    Publisher,
+)
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address
 
@@ -38,14 +47,14 @@ from .list_elements import (
     read_packet,
 )
 
-TAKE = Script("list_take", package="effectonce.babelqueue")
-SETTLE = Script("list_settle", package="effectonce.babelqueue")
+TAKE_SCRIPT = Script("list_take", package="effectonce.babelqueue")
+SETTLE_SCRIPT = Script("list_settle", package="effectonce.babelqueue")
 
 #: How many dead letters are read at once.
 BROWSE_CHUNK: Final = 100
 
 
-class RedisBabelQueueBackend:
+class RedisBabelQueueBackend(BrokerBackend):
     """``redis+babelqueue://host:6379/0``. Read and write it with the envelope `effectonce.babelqueue.BabelQueue`.
 
     Options: ``ack_window`` (90 s, as BabelQueue's ``retry_after``); ``tls``; ``timeout`` and ``connect_timeout`` (5 s
@@ -80,12 +89,6 @@ class RedisBabelQueueBackend:
         require_name(queue)
         async with closing(RedisBrokerConnection(self.endpoint)) as connection:
             await connection.call("LLEN", queue)
-
-    async def check(self, queue: str, *, group: str) -> None:
-        await self.declare(queue, group=group)
-
-    async def close(self) -> None:
-        return None
 
     def __repr__(self) -> str:
         return self.shown
@@ -129,10 +132,10 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         keys = [self._queue.encode(), *self._processing_keys, self._delayed]
         ends_at = time.monotonic() + self._window
         async with self._exchange:
-            taken = await self._connection.batch(TAKE, keys, [str(self._window), limit, os.urandom(16)])
+            reserved = await self._connection.batch(TAKE_SCRIPT, keys, [str(self._window), limit, os.urandom(16)])
         return [
             Delivery(packet=read_packet(element), queue=self._queue, handle=ListReservation(token, ends_at, element))
-            for token, element in taken
+            for token, element in reserved
         ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
@@ -178,12 +181,12 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
         for reservation, element in zip(held, elements or [b""] * len(held), strict=True):
             args += [reservation.key, reservation.element, element]
         async with self._exchange:
-            answers = await self._connection.batch(SETTLE, [*self._processing_keys, target], args)
+            answers = await self._connection.batch(SETTLE_SCRIPT, [*self._processing_keys, target], args)
         return [answer == 1 for answer in answers]
 
     async def close(self) -> None:
         held = await self._stop_polling()
-        elements = [reservation.element for reservation in held]  # unchanged: this was no attempt
+        elements = [reservation.element for reservation in held]  # unchanged: this was not an attempt
         try:
             await give_back_unsettled(lambda: self._apply("push", 0, self._queue.encode(), held, elements))
         finally:
@@ -224,7 +227,7 @@ class BabelQueueListDeadLetters:
         return 0
 
     async def remove(self, ids: Sequence[str]) -> int:
-        found: list[bytes] = []
+        wanted_elements: list[bytes] = []
         wanted, start = set(ids), 0
         while wanted:
             elements = await self._connection.call("LRANGE", self._list, start, start + BROWSE_CHUNK - 1)
@@ -233,11 +236,11 @@ class BabelQueueListDeadLetters:
             for element in elements:
                 if (id := element_id(element)) in wanted:
                     wanted.remove(id)
-                    found.append(element)
+                    wanted_elements.append(element)
             start += BROWSE_CHUNK
-        if not found:
+        if not wanted_elements:
             return 0
-        return sum(await self._connection.exchange(*(("LREM", self._list, 1, element) for element in found)))
+        return sum(await self._connection.exchange(*(("LREM", self._list, 1, element) for element in wanted_elements)))
 
     async def count(self) -> int:
         return int(await self._connection.call("LLEN", self._list))

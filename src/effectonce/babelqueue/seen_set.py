@@ -15,7 +15,7 @@ from typing import Any
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.finish import finish
-from effectonce.core.guarded_call.run import Policy, Run
+from effectonce.core.guarded_call.run import Policy, StoreRun
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ResultNotStored
 from effectonce.guard.options import check_scope
@@ -63,7 +63,7 @@ class SeenSet:
         """Let the next delivery of this id run."""
         self._store.forget(self._policy.scope, message_id)
 
-    def _prepare_run(self, message_id: str) -> Run:
+    def _prepare_run(self, message_id: str) -> StoreRun:
         return prepare_run(self._store.runtime, self._policy, encode_key(message_id), b"")
 
     def __repr__(self) -> str:

@@ -26,6 +26,6 @@ def audit_action(
     """Record who does this, before the block and after it. ``file`` is the option ``--audit``; ``place`` is the backend
     that holds the target."""
     where = repr(place) if place else ""
-    return AuditLog(settings.find_setting("audit", file)).doing(
+    return AuditLog(settings.find_setting("audit", file)).record_action(
         action, target, by=operator_name(), detail=detail, place=where
     )

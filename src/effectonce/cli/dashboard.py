@@ -56,7 +56,7 @@ def dashboard(
     try:
         import uvicorn
 
-        from effectonce.dashboard.access import LOOPBACK, Access, require_safe_bind
+        from effectonce.dashboard.access import LOOPBACK_HOSTS, Access, require_safe_bind
         from effectonce.dashboard.app import make_app
         from effectonce.dashboard.sources import Sources
     except ImportError as error:
@@ -79,7 +79,7 @@ def dashboard(
         metrics=metrics or (),
         audit=AuditLog(find_setting("audit", audit)),
     )
-    access = Access(operator=operator, viewer=viewer, hosts=[*LOOPBACK, host.strip("[]"), *(allow_host or ())])
+    access = Access(operator=operator, viewer=viewer, hosts=[*LOOPBACK_HOSTS, host.strip("[]"), *(allow_host or ())])
     listener = _listen(host.strip("[]"), port)
     shown = f"[{host.strip('[]')}]" if ":" in host else host
     url, store = f"http://{shown}:{listener.getsockname()[1]}", repr(sources.store.runtime.backend)

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from effectonce.broker import connect_broker
-from effectonce.doctor import SEVERITIES, Finding, Limits, examine
+from effectonce.doctor import SEVERITIES, DoctorFinding, Limits, examine
 from effectonce.errors import ConfigurationError, show
 from effectonce.intents.intents import Intents
 from effectonce.store import connect
@@ -96,7 +96,7 @@ def _limits() -> Limits:
         raise ConfigurationError(f"[tool.effectonce.doctor] in pyproject.toml: {error}") from error
 
 
-def _print_findings(findings: list[Finding]) -> None:
+def _print_findings(findings: list[DoctorFinding]) -> None:
     screen = Screen()
     findings = sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), finding.about))
     for about, group in groupby(findings, key=lambda finding: finding.about):

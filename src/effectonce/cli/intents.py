@@ -46,7 +46,10 @@ def list_(
     program = _load_intents(name)
     states: list[State | None] = ["in_doubt"] if in_doubt else ["in_doubt", None]
     lists = [
-        (scope, state) for scopes in (program.operations, program.orphaned()) for state in states for scope in scopes
+        (scope, state)
+        for scopes in (program.operations, program.orphaned_scopes())
+        for state in states
+        for scope in scopes
     ]
     records, next_cursor = list_page(program.store, lists, limit, cursor)
     heads = ("id", "state", "operation", "key", "sent", "first_sent", "request", "remark")

@@ -26,9 +26,6 @@ class GracefulInterrupt:
         # Not with `print`: the signal may have interrupted a `print`, which cannot be entered twice.
         os.write(2, b"\nstopping after this step (Ctrl-C again: at once)\n")
 
-    def is_requested(self) -> bool:
-        return self.requested
-
     def raise_if_requested(self) -> None:
         """End the command as Ctrl-C does, if it was pressed."""
         if self.requested:

@@ -105,7 +105,7 @@ def run_recovery(
                     progress.step()
 
             store.add_hook(count_finished)
-            counts = recover(interrupt.is_requested)
+            counts = recover(lambda: interrupt.requested)
         text = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
         report(as_json, text, **counts)
         interrupt.raise_if_requested()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import json, structs
 
-from effectonce.core.codec import VERSION, without_trace
+from effectonce.core.codec import FORMAT_VERSION, without_trace
 from effectonce.display.formatting import (
     STATE_WORDS,
     format_ago,
@@ -93,7 +93,7 @@ def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: o
         return
     screen = Screen()
     screen.print(format_target(scope, key), "bold")
-    state, about = format_state(record, now), _about(record, now)
+    state, about = format_state(record, now), _state_detail(record, now)
     screen.print(f"{state}, {about}" if about else state, COLOURS.get(record.state, ""))
     print_details(
         {name: value for name, value in facts.items() if name not in _FIELDS_IN_TIMELINE and value is not None}
@@ -221,8 +221,8 @@ def purge(
         with audit_action(audit, "records purge", shown), GracefulInterrupt() as interrupt:
             with Progress("purging", total) as progress:
                 while not interrupt.requested:
-                    left = _PURGE_BATCH_SIZE if limit is None else min(_PURGE_BATCH_SIZE, limit - deleted)
-                    swept = store.purge(limit=left)
+                    batch_size = _PURGE_BATCH_SIZE if limit is None else min(_PURGE_BATCH_SIZE, limit - deleted)
+                    swept = store.purge(limit=batch_size)
                     deleted, lapsed = deleted + swept.deleted, lapsed + swept.lapsed
                     progress.step(count=swept.deleted)
                     if not swept.more or (limit is not None and deleted >= limit):
@@ -268,11 +268,11 @@ def _row(record: Record, now: int) -> dict[str, Any]:
         **{name: fact for name, fact in _facts(record).items() if name not in _STORED_FIELDS},
         "changed": format_ago(record.changed_at, now),
         "expires": format_ago(record.expires_at, now),
-        "about": _about(record, now),
+        "about": _state_detail(record, now),
     }
 
 
-def _about(record: Record, now: int) -> str:
+def _state_detail(record: Record, now: int) -> str:
     """Return the detail that matters in the record's state."""
     if record.state == "claimed" and record.lease_until is not None:
         return f"lease {'ended' if record.lease_until <= now else 'ends'} {format_ago(record.lease_until, now)}"
@@ -289,6 +289,6 @@ def _decode_stored(stored: bytes | None) -> Any:
         return None
     stored, _ = without_trace(stored)
     try:
-        return json.decode(stored[1:] if stored[:1] == VERSION else stored)
+        return json.decode(stored[1:] if stored[:1] == FORMAT_VERSION else stored)
     except (ValueError, EffectOnceError):
         return f"<{len(stored)} bytes that cannot be read here>"

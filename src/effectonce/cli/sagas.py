@@ -56,7 +56,7 @@ def list_(
     records, next_cursor = list_page(saga.store, [(saga.scope, state) for state in states], limit, cursor)
     rows = [_row(saga, record) for record in records if record.note is not None]
     if not as_json:
-        rows = [{**row, "id": _quoted(row["id"])} for row in rows]
+        rows = [{**row, "id": _quote_for_shell(row["id"])} for row in rows]
         if any(len(row["id"]) > MAX_CELL_CHARACTERS for row in rows):
             print("an id that ends in … is longer: --json prints it", file=sys.stderr)
     heads = ("id", "state", "phase", "done", "undone", "changed", "why")
@@ -198,7 +198,7 @@ def _load_saga(name: str) -> Saga[Any]:
     return load_program(name, "shop.orders:saga", Saga)
 
 
-def _quoted(id: str) -> str:
+def _quote_for_shell(id: str) -> str:
     """Quote an id for the shell, so that it can be copied into another command."""
     if id.isprintable():
         return shlex.quote(id)

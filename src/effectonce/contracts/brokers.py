@@ -9,7 +9,10 @@ from msgspec import Struct, field
 
 
 class Packet(Struct, frozen=True, kw_only=True, gc=False):
-    """A message as it travels: a body that no broker reads, and headers."""
+    """A message as it travels: a body that no broker reads, and headers.
+
+    The cycle collector tracks neither packets nor deliveries: no field, nor a ``handle``, may lead back to its own.
+    """
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -86,11 +89,13 @@ class Publisher(Protocol):
 
         Returns the outcomes in the order of the packets: None for a confirmed one, its exception for a refused one
         (F44: a batch may fail in part). Raises where the outcome of every packet is unknown: the caller then sends them
-        all again, with the same ids. A packet with the header `message.REDRIVEN` is sent again on purpose: the broker's
-        own deduplication must not drop it.
+        all again, with the same ids. A packet with the header `message.REDRIVEN_HEADER` is sent again on purpose: the
+        broker's own deduplication must not drop it.
         """
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections. By default nothing: there are none."""
+        return
 
 
 class Consumer(Protocol):
@@ -131,7 +136,8 @@ class Consumer(Protocol):
         consumer's."""
 
     async def flush(self) -> None:
-        """Send the acks that are still waiting."""
+        """Send the acks that are still waiting. By default nothing: acks are sent at once."""
+        return
 
     async def close(self) -> None:
         """Flush, and return unsettled deliveries to the queue, where they are redelivered at once if the broker can do
@@ -143,7 +149,7 @@ class AckBuffer(Protocol):
     """An optional ability of a `Consumer`: to keep acks, at no cost, until the next `receive` or `flush` sends them."""
 
     def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
-        """As `Consumer.ack`, without answers: a delivery that is no longer this consumer's is ignored."""
+        """Do what `Consumer.ack` does, without answers: a delivery that is no longer this consumer's is ignored."""
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):
@@ -165,12 +171,15 @@ class DeadLetters(Protocol):
 
     async def count(self) -> int: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections. By default nothing: there are none."""
+        return
 
 
 class BrokerBackend(Protocol):
     """A kind of broker at one address. Cheap to construct: validates its options, opens nothing. Everything that it
-    opens belongs to the running event loop. Its ``repr`` is the address without secrets."""
+    opens belongs to the running event loop. Its ``repr`` is the address without secrets. A backend that derives from
+    this class inherits what the methods below do by default."""
 
     capabilities: BrokerCapabilities
 
@@ -186,6 +195,10 @@ class BrokerBackend(Protocol):
         """Create the queue, its group and its dead letters where they are missing. Safe to run twice."""
 
     async def check(self, queue: str, *, group: str) -> None:
-        """Connect, and verify that the queue can keep its promise. Raises `ConfigurationError` with what to change."""
+        """Connect, and verify that the queue can keep its promise. Raises `ConfigurationError` with what to change. By
+        default as `declare`, for a queue that has no settings."""
+        await self.declare(queue, group=group)
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close what publishers and consumers share. By default nothing: each has connections of its own."""
+        return

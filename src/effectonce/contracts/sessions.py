@@ -54,7 +54,7 @@ class DriverSession(Protocol):
         """
 
     async def named_rows(self, sql: str, params: Sequence[Any] = ()) -> tuple[Sequence[str], Sequence[tuple[Any, ...]]]:
-        """As `rows`, with the names of the columns before them."""
+        """Do what `rows` does, and return the names of the columns before the rows."""
 
     async def savepoint(self) -> Any:
         """Set a savepoint in the transaction, and return its name or handle."""

@@ -64,6 +64,9 @@ class Port(Protocol):
       timeout; `ConnectionLost` for a broken connection; `SchemaMissing` for missing tables. It translates every
       exception of its driver.
     - After an error or a cancellation in mid-operation the connection is dropped, never reused half-read.
+
+    A port that derives from this class inherits `changes`, which reports nothing, and `check`, `migrate` and `close`,
+    which do nothing.
     """
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
@@ -82,13 +85,13 @@ class Port(Protocol):
            ``mismatch``, whatever the state; nothing changes;
         3. claimed by this very owner: ``claimed`` again, same token, attempts, generation and ``lapsed``;
         4. done or failed: ``done`` / ``failed`` with what is stored (``exhausted`` where the error is
-           `record.EXHAUSTED`);
+           `record.EXHAUSTED_ERROR`);
         5. in_doubt: ``in_doubt``;
         6. claimed, ``now < lease_until``: ``in_progress`` with the time that is left; with ``waiting`` the
            record is flagged, and its next settlement is reported by `changes`;
         7. claimed, lapsed, ``doubt_on_lapse``: moved to in_doubt, owner and token kept: ``in_doubt``;
         8. absent, free, or lapsed with rerun: where ``max_attempts`` > 0 and attempts >= max_attempts, it is
-           moved to failed with `record.EXHAUSTED`, expiring in ``retention``: ``exhausted``. Otherwise taken:
+           moved to failed with `record.EXHAUSTED_ERROR`, expiring in ``retention``: ``exhausted``. Otherwise taken:
            claimed, attempts + 1 (absent: 1), generation kept (absent: 0), token = max(old + 1, now),
            lease_until = now + lease, expires_at = lease_until + retention (never, with ``doubt_on_lapse``),
            the claim's first fingerprint stored where it has one, the claim's note stored where the record has
@@ -133,6 +136,7 @@ class Port(Protocol):
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
         """The (scope, key) of flagged records settled since the last call, waiting up to ``timeout`` seconds
         for one. Only called where `Capabilities.notifies`; may report late, twice, or not at all."""
+        return ()
 
     async def now(self) -> int:
         """The store's clock."""
@@ -140,11 +144,14 @@ class Port(Protocol):
     async def check(self) -> None:
         """Connect and verify that the store can keep its promise: schema there in the right version,
         `UnsafeStore` for settings that lose data."""
+        return
 
     async def migrate(self) -> None:
         """Create or upgrade the schema; safe to run twice, and at the same time from two processes."""
+        return
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
 
 @runtime_checkable

@@ -27,26 +27,30 @@ class ChangeListener:
         self._backend = backend
         self._waiters = waiters
         self._lock = threading.Lock()
-        self._stop: threading.Event | None = None  # ends the running thread; None: no thread runs
+        self._stop_event: threading.Event | None = None  # ends the running thread; None: no thread runs
+
+    @property
+    def is_running(self) -> bool:
+        return self._stop_event is not None
 
     def start(self) -> None:
         """Start the thread, unless it runs already or the store does not report changes."""
-        if self._backend.capabilities.notifies and self._stop is None:
+        if self._backend.capabilities.notifies and not self.is_running:
             with self._lock:
-                if self._stop is None:
+                if not self.is_running:
                     stop = threading.Event()
                     thread = threading.Thread(target=self._run, args=(stop,), name="effectonce-listener", daemon=True)
-                    self._stop = stop  # before the thread runs: it resets this when it ends
+                    self._stop_event = stop  # before the thread runs: it resets this when it ends
                     try:
                         thread.start()
                     except RuntimeError as error:  # the interpreter is ending, or there are too many threads
                         log.debug("no wake-ups from %r: %s", self._backend, error)
-                        self._stop = None
+                        self._stop_event = None
 
     def stop(self) -> None:
-        if self._stop is not None:
-            self._stop.set()
-            self._stop = None
+        if self._stop_event is not None:
+            self._stop_event.set()
+            self._stop_event = None
 
     def _run(self, stop: threading.Event) -> None:
         port: Port | None = None
@@ -60,7 +64,7 @@ class ChangeListener:
             except Exception as error:
                 log.debug("no wake-ups from %r: %s", self._backend, error)
                 stop.wait(LISTEN_SECONDS)
-        if self._stop is stop:  # else it was stopped, and perhaps started again since
-            self._stop = None
+        if self._stop_event is stop:  # else it was stopped, and perhaps started again since
+            self._stop_event = None
         if port is not None:
             run_sync(port.close())

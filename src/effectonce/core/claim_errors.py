@@ -12,7 +12,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.record import Answer
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .codec import StoredError, decode_error
 
@@ -30,7 +30,7 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
             "happened: ack this delivery"
         )
     if kind == "in_progress":
-        when = readable(max(1000, round(answer.retry_after * 1e6)))
+        when = span_text(max(1000, round(answer.retry_after * 1e6)))
         return InProgress(
             f"{about} is being run by another delivery; its lease ends in {when} unless it is renewed: do not ack this "
             "one, deliver it again later (or let it wait for the result: wait=)",
@@ -49,12 +49,12 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
     if kind == "exhausted":
         return AttemptsExhausted(
             f"{about} used all of its attempts; fix the cause, then let it run again (store.forget resets them)",
-            "attempts-exhausted",
+            error="attempts-exhausted",
         )
-    return _failure(decode_error(stored), permanent, about)
+    return _rebuild_failure(decode_error(stored), permanent, about)
 
 
-def _failure(error: StoredError, permanent: Errors, about: str) -> BaseException:
+def _rebuild_failure(error: StoredError, permanent: Errors, about: str) -> BaseException:
     for kind in permanent:
         if f"{kind.__module__}:{kind.__qualname__}" == error.type and isinstance(error.args, list):
             try:
@@ -65,5 +65,5 @@ def _failure(error: StoredError, permanent: Errors, about: str) -> BaseException
                 pass
             break
     if error.code == "abandoned":
-        return PermanentFailure(f"{about} was in doubt, and an operator abandoned it", error.code)
-    return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error.type)
+        return PermanentFailure(f"{about} was in doubt, and an operator abandoned it", error=error.code)
+    return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error=error.type)

@@ -7,7 +7,7 @@ from typing import Final
 from effectonce.errors import LeaseLost, show
 from effectonce.record import Note, Record
 
-from .guarded_call.run import Run
+from .guarded_call.run import StoreRun
 from .privacy import Privacy
 from .store_clients import StoreClient
 
@@ -16,13 +16,13 @@ from .store_clients import StoreClient
 _NOTE_GENERATION: Final = -2
 
 
-def seal_note(run: Run, text: bytes) -> bytes:
+def seal_note(run: StoreRun, text: bytes) -> bytes:
     """Encrypt ``text``, if the store is private."""
     privacy = run.runtime.privacy
     return text if privacy is None else privacy.seal(text, run.scope, run.stored_key, _NOTE_GENERATION) or b""
 
 
-def read_note(run: Run) -> bytes | None:
+def read_note(run: StoreRun) -> bytes | None:
     """The note that the record had when ``run`` claimed it, or that the claim wrote."""
     stored, privacy = run.answer.note, run.runtime.privacy
     return stored if privacy is None else privacy.open(stored, run.scope, run.stored_key, (_NOTE_GENERATION,))
@@ -33,7 +33,7 @@ def read_listed_note(record: Record, privacy: Privacy | None) -> bytes | None:
     return record.note if privacy is None else privacy.open(record.note, record.scope, record.key, (_NOTE_GENERATION,))
 
 
-async def write_note(run: Run, client: StoreClient, text: bytes) -> None:
+async def write_note(run: StoreRun, client: StoreClient, text: bytes) -> None:
     """Commit ``text`` as the note of ``run``. Raises `LeaseLost` if another process took over: the caller must stop."""
     op = Note(scope=run.scope, key=run.stored_key, owner=run.owner, token=run.token, note=seal_note(run, text))
     # A forked child is not protected: its parent has the claim, and the child must not write to it.

@@ -17,9 +17,9 @@ import msgspec
 
 from effectonce.errors import ConfigurationError, CorruptRecord
 
-VERSION = b"1"  # the first byte of stored results and errors; it names the format
-STORED_NONE = VERSION + b"null"
-NATIVE = frozenset((type(None), bool, str, int))
+FORMAT_VERSION = b"1"  # the first byte of stored results and errors; it names the format
+STORED_NONE = FORMAT_VERSION + b"null"
+NATIVE_TYPES = frozenset((type(None), bool, str, int))
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _encode_foreign(value))
 
@@ -50,7 +50,7 @@ class Codec:
         self.discards = type_ is None or type_ is NoneType  # whether results are discarded
         self.limit = limit
         # Values of exactly this type always read back as equal, so `encode` need not try.
-        self._native = None if self.discards else next((kind for kind in NATIVE if kind is type_), None)
+        self._native = None if self.discards else next((kind for kind in NATIVE_TYPES if kind is type_), None)
         try:
             self._decode = json_decoder(type_)
         except (TypeError, ValueError) as error:
@@ -74,7 +74,7 @@ class Codec:
             raise Unstorable(f"{type(value).__name__} does not read back as {_name(self.type)}: {error}") from error
         if len(body) > self.limit:
             raise Unstorable(f"{len(body)} bytes are over the limit of {self.limit}")
-        return VERSION + body
+        return FORMAT_VERSION + body
 
     def _encode_checked(self, value: Any) -> bytes:
         if self.type is Any:
@@ -86,9 +86,9 @@ class Codec:
 
     def decode(self, stored: bytes) -> Any:
         """Decode a stored value. Raises `CorruptRecord` where the bytes are of another format or type."""
-        if stored[:1] != VERSION:
+        if stored[:1] != FORMAT_VERSION:
             raise CorruptRecord(
-                f"a stored result has format {stored[:1]!r}, this release reads {VERSION!r}; "
+                f"a stored result has format {stored[:1]!r}, this release reads {FORMAT_VERSION!r}; "
                 "upgrade this process (to forget the record would run it again)"
             )
         try:
@@ -100,28 +100,28 @@ class Codec:
             ) from error
 
 
-ABANDONED = VERSION + b'{"code":"abandoned"}'  # the stored error of a record that an operator gave up
+ABANDONED_ERROR = FORMAT_VERSION + b'{"code":"abandoned"}'  # the stored error of a record that an operator gave up
 
 
 def encode_untyped(value: Any) -> bytes:
     """Encode a result that an operator entered. It is decoded as the handler's type when it is replayed."""
-    return VERSION + _encoder.encode(value)
+    return FORMAT_VERSION + _encoder.encode(value)
 
 
 #: The first byte of a result with a trace: after it come the trace of the run that made the result, then the stored
 #: result. Every release can read it (F38), with a tracer or without. In a private store it is inside the seal.
-_TRACED = b"2"
+_TRACED_FORMAT_VERSION = b"2"
 _TRACE_CHARS = 48  # trace id and span id, in hexadecimal
 
 
 def with_trace(stored: bytes, trace: bytes) -> bytes:
     """Prefix a stored result with the ``trace`` of its run. One of another length is left out."""
-    return _TRACED + trace + stored if len(trace) == _TRACE_CHARS else stored
+    return _TRACED_FORMAT_VERSION + trace + stored if len(trace) == _TRACE_CHARS else stored
 
 
 def without_trace(stored: bytes) -> tuple[bytes, bytes]:
     """Split what `with_trace` made into the stored result and its trace; b"" if it has none."""
-    if stored[:1] != _TRACED:
+    if stored[:1] != _TRACED_FORMAT_VERSION:
         return stored, b""
     return stored[1 + _TRACE_CHARS :], stored[1 : 1 + _TRACE_CHARS]
 
@@ -141,15 +141,15 @@ _error_decoder = msgspec.json.Decoder(StoredError)
 def encode_error(error: BaseException, limit: int = 4096) -> bytes:
     """Encode the name, the text and (where JSON can hold them) the arguments of ``error``."""
     kind = f"{type(error).__module__}:{type(error).__qualname__}"
-    text = _readable(error)[:limit]
+    text = _error_text(error)[:limit]
     try:
         _require_native(list(error.args))
         body = _encoder.encode(StoredError("permanent-failure", kind, text, list(error.args)))
         if len(body) <= 2 * limit:
-            return VERSION + body
+            return FORMAT_VERSION + body
     except Exception:  # the arguments cannot be kept; the text can
         pass
-    return VERSION + _encoder.encode(StoredError("permanent-failure", kind, text))
+    return FORMAT_VERSION + _encoder.encode(StoredError("permanent-failure", kind, text))
 
 
 def decode_error(stored: bytes | None) -> StoredError:
@@ -157,7 +157,7 @@ def decode_error(stored: bytes | None) -> StoredError:
     if stored is None:
         return StoredError("permanent-failure")
     try:
-        if stored[:1] != VERSION:
+        if stored[:1] != FORMAT_VERSION:
             raise ValueError(f"format {stored[:1]!r}")
         return _error_decoder.decode(stored[1:])
     except Exception as error:
@@ -166,7 +166,7 @@ def decode_error(stored: bytes | None) -> StoredError:
         ) from error
 
 
-def _readable(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception:
@@ -177,7 +177,7 @@ def _require_native(value: Any, depth: int = 0) -> None:
     """Raise `Unstorable` for a value that JSON would change silently: a tuple becomes a list, a datetime a string, NaN
     null."""
     kind = type(value)
-    if kind in NATIVE:
+    if kind in NATIVE_TYPES:
         return
     if kind is float:
         if math.isfinite(value):

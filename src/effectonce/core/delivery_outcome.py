@@ -1,7 +1,7 @@
 """What to answer the broker after an error: ack, redeliver after a while, or reject.
 
 `guard.dispatch` and the integrations of task frameworks decide here, so that an error means the same in all of them. A
-worker knows more of its messages, and decides in `HandlerRoute.next_step` and its executors:
+worker knows more of its messages, and decides in `HandlerRoute.decide_failure` and its executors:
 
     ResultNotStored                                    ack: it is done, only its result was not kept
     Retryable, LeaseLost                               redeliver: nothing ran, or its outcome is not known yet
@@ -86,7 +86,7 @@ def decide_delivery(
     if retry is None:
         delay = error.retry_after if isinstance(error, Retryable) else _DEFAULT_REDELIVERY_S
         return Redeliver(max(delay, _MIN_REDELIVERY_S), error)
-    after = retry.after(error, attempt)
+    after = retry.delay_after(error, attempt)
     return Reject(error) if after is None else Redeliver(after, error)
 
 

@@ -13,7 +13,7 @@ log = logging.getLogger("effectonce")
 
 MAX_CACHED_LISTENERS = 2000  # pairs of event kind and scope; a program may make new scopes without end
 
-_adding = threading.Lock()  # one for all instances: hooks are rarely added
+_hooks_lock = threading.Lock()  # one for all instances: hooks are rarely added
 
 
 class Events:
@@ -37,7 +37,7 @@ class Events:
         self._listeners: dict[tuple[str, str], tuple[list[Meter], list[Hook]]] = {}  # by kind and scope
 
     def add_hook(self, hook: Hook) -> None:
-        with _adding:
+        with _hooks_lock:
             if hook not in self.hooks:
                 self.set_hooks((*self.hooks, hook))
 
@@ -97,8 +97,8 @@ def _log_raised(kind: str) -> None:
 
 
 def _after_fork() -> None:
-    global _adding  # a thread of the parent process may hold it
-    _adding = threading.Lock()
+    global _hooks_lock  # a thread of the parent process may hold it
+    _hooks_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

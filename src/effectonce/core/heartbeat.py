@@ -11,43 +11,23 @@ import math
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from effectonce.contracts import Port
 from effectonce.errors import EffectOnceError
-from effectonce.record import Renewal
 
 from .group_commit.send_batch import pause_thread, send_batch
 from .run_sync import run_sync
+
+if TYPE_CHECKING:
+    from .guarded_call.run import StoreRun
 
 log = logging.getLogger("effectonce")
 
 SWEEP_BATCH = 500  # the most records that one sweep deletes, and the most that it moves to in doubt
 IDLE_LEASE_US = 3_600_000_000  # without leases, the thread beats as often as for a lease of an hour
+RENEW_AFTER_PART = 0.25  # of the lease; the thread looks that often
 NEVER_S = 10 * 365 * 86400.0
-
-
-class LeasedRun(Protocol):
-    """The part of a `Run` that the heartbeat and `StoreRuntime` use. Its times are on the monotonic clock."""
-
-    protected: bool
-    lease_requested_at: float
-    started_at: float
-
-    @property
-    def policy(self) -> LeasePolicy: ...
-
-    def renewal(self) -> Renewal: ...
-
-    def mark_lease_lost(self) -> None: ...
-
-
-class LeasePolicy(Protocol):
-    @property
-    def lease_us(self) -> int: ...
-
-    @property
-    def max_run_s(self) -> float: ...
 
 
 class Heartbeat:
@@ -60,7 +40,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        leased: set[LeasedRun],
+        leased: set[StoreRun],
         open_port: Callable[[], Port],
         monotonic: Callable[[], float],
         report_sweep: Callable[[int, int, str], None],
@@ -120,7 +100,7 @@ class Heartbeat:
         port: Port | None = None
         due = self._next_sweep()
         while not end.is_set():
-            self._wake_up.wait(min(self._shortest_lease_us / 4e6, max(0.0, due - self._monotonic())))
+            self._wake_up.wait(min(self._shortest_lease_us / 1e6 * RENEW_AFTER_PART, max(0.0, due - self._monotonic())))
             self._wake_up.clear()
             if end.is_set():
                 break
@@ -147,17 +127,20 @@ class Heartbeat:
         due = []
         for run in tuple(self._leased):
             policy = run.policy
-            if run.lease_requested_at + policy.lease_us * 0.25e-6 <= now < run.started_at + policy.max_run_s:
+            renew_at = run.lease_requested_at + policy.lease_us / 1e6 * RENEW_AFTER_PART
+            if renew_at <= now < run.started_at + policy.max_run_s:
                 due.append(run)
         for start in range(0, len(due), self._batch):
             self._renew(port or self._open_port(), due[start : start + self._batch], now)
 
-    def _renew(self, port: Port, due: Sequence[LeasedRun], now: float) -> None:
+    def _renew(self, port: Port, due: Sequence[StoreRun], requested_at: float) -> None:
+        """Renew the leases of ``due``. ``requested_at`` was read before the request is sent: a lease counts from when
+        it was asked for. Read behind the reply, it would let this process believe in a lease that has ended."""
         pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))
         replies = run_sync(send_batch(port, [renewal for renewal, _ in pairs], pause_thread))
         for (_, run), reply in zip(pairs, replies, strict=True):
             if reply is True:
-                run.lease_requested_at = now
+                run.lease_requested_at = requested_at
             elif reply is False and run in self._leased:
                 run.mark_lease_lost()
             # After an error the next beat tries again. The run sees from the clock when its lease has ended.

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 #: The code of every signal handler that was ever seen: a handler may have removed itself before it raises.
-_handlers: set[CodeType] = set()
+_signal_handler_codes: set[CodeType] = set()
 #: Whether a handler was seen that is not Python code. Its exceptions cannot be recognised, so every `SystemExit` of the
 #: main thread counts as a signal's.
 _opaque_handler_seen = False
@@ -25,14 +25,14 @@ def remember_signal_handlers() -> None:
     global _opaque_handler_seen
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
-        if handler is None or not callable(handler) or handler is signal.default_int_handler:
+        if not callable(handler) or handler is signal.default_int_handler:
             continue
         while isinstance(handler, functools.partial):
             handler = handler.func
         method = getattr(handler, "__func__", handler)
         code = getattr(method, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
         if isinstance(code, CodeType):
-            _handlers.add(code)
+            _signal_handler_codes.add(code)
         else:
             _opaque_handler_seen = True
 
@@ -60,7 +60,7 @@ def _raised_by_signal(error: BaseException) -> bool:
     remember_signal_handlers()
     traceback = error.__traceback__
     while traceback is not None:
-        if traceback.tb_frame.f_code in _handlers:
+        if traceback.tb_frame.f_code in _signal_handler_codes:
             return True
         traceback = traceback.tb_next
     return _opaque_handler_seen

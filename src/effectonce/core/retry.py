@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from effectonce.errors import InvalidOption, Retryable
-from effectonce.values.durations import Duration, micros, readable
+from effectonce.values.durations import Duration, micros, span_text
 
 NoRetry = Literal["dead"]
 
@@ -60,7 +60,7 @@ class Retry:
             if rule != "dead" and not isinstance(rule, Retry):
                 raise InvalidOption(f"Retry(on=…) maps {kind.__name__} to {rule!r}; give 'dead' or another Retry")
 
-    def after(
+    def delay_after(
         self, error: BaseException, attempt: int, uniform: Callable[[float, float], float] = random.uniform
     ) -> float | None:
         """The seconds to wait after attempt number ``attempt`` raised ``error``; None: there is no further attempt."""
@@ -98,8 +98,8 @@ class Retry:
         return max([own, *inner])
 
     def __repr__(self) -> str:
-        first = readable(round(self.first * 1e6))
-        cap = readable(round(self.cap * 1e6)) if self.cap < math.inf else None
+        first = span_text(round(self.first * 1e6))
+        cap = span_text(round(self.cap * 1e6)) if self.cap < math.inf else None
         return f"Retry({self.max_attempts}, first={first!r}, cap={cap!r})"
 
 

@@ -1,4 +1,5 @@
-"""`run_sync`: runs a coroutine that never suspends, on the caller's own thread.
+"""`run_sync`: runs a coroutine that never suspends, on the caller's own thread. `run_in_thread`: calls a function on
+another.
 
 Every algorithm is written once as ``async def`` over injected ports. Sync code runs it from here with sync ports,
 whose coroutines return without suspending: no event loop, no background thread, no second copy.
@@ -6,7 +7,10 @@ whose coroutines return without suspending: no event loop, no background thread,
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from effectonce.errors import SyncAsyncMismatch
@@ -23,3 +27,27 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
         return value
     coro.close()
     raise SyncAsyncMismatch("a sync call reached something that only works inside an event loop; use the async form")
+
+
+def refuse_in_event_loop(reason: str) -> None:
+    """Raise `SyncAsyncMismatch` with ``reason`` where an event loop is running, which the caller would block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SyncAsyncMismatch(reason)
+
+
+def run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # cancelling the wait does not end the work
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -12,7 +12,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 async def serve_until_signalled(serve: Callable[[], Awaitable[None]], stop: Callable[[], None]) -> bool:
     """Run ``serve()``, and call ``stop()`` at each SIGTERM and SIGINT. Returns whether there was a SIGINT (Ctrl-C).
 
-    The handlers of the signals are installed for that time only.
+    The handlers of the signals are installed for that time only. That takes the main thread (`ValueError` elsewhere)
+    and a Unix system (`NotImplementedError` on Windows): there, await ``serve()`` and call ``stop()`` yourself.
     """
     loop = asyncio.get_running_loop()
     received = set()

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effectonce.contracts import Backend, Clock, Hook, Port
 from effectonce.record import Answer, Claim
@@ -25,11 +25,14 @@ from .group_commit.batcher import StoreBatcher
 from .group_commit.batches import BatchSizes, Group
 from .group_commit.tasks import AsyncGroup
 from .group_commit.threads import ThreadGroup
-from .heartbeat import Heartbeat, LeasedRun
+from .heartbeat import Heartbeat
 from .privacy import Privacy
 from .run_sync import run_sync
 from .store_clients import ByKind, LocalClient, LoopClient, StoreClient, ThreadClient, release_with_refund
 from .waiting import Waiters
+
+if TYPE_CHECKING:
+    from .guarded_call.run import StoreRun
 
 log = logging.getLogger("effectonce")
 
@@ -59,7 +62,7 @@ class StoreRuntime(Events):
     def _start_fresh(self) -> None:
         self.waiters = Waiters()
         self.change_listener = ChangeListener(self.backend, self.waiters)
-        self.leased_runs: set[LeasedRun] = set()  # the runs that hold a lease in this process
+        self.leased_runs: set[StoreRun] = set()  # the runs that hold a lease in this process
         self._random_bits = random.Random(os.urandom(32)).getrandbits  # seeded anew in every process
         self.heartbeat = Heartbeat(
             self.leased_runs,
@@ -157,11 +160,14 @@ class StoreRuntime(Events):
         if capabilities.connections == "none":
             return LocalClient(self.backend.async_port(), loop)
 
-        def new_group(neighbour: AsyncGroup | None = None) -> AsyncGroup:
-            return AsyncGroup(self._new_async_ports(), capabilities.batch, self._release_from_loop, loop, neighbour)
+        def new_group() -> AsyncGroup:
+            return AsyncGroup(self._new_async_ports(), capabilities.batch, self._release_from_loop, loop)
 
-        claims = new_group()
-        return LoopClient(ByKind(claims, new_group(claims) if capabilities.connections == "by_kind" else claims), loop)
+        claims = settlements = new_group()
+        if capabilities.connections == "by_kind":
+            settlements = new_group()
+            claims.neighbour, settlements.neighbour = settlements, claims
+        return LoopClient(ByKind(claims, settlements), loop)
 
     def _new_async_ports(self) -> list[Port]:
         """The ports of one group or batcher. With two, half of its operations are at the store while the loop serves

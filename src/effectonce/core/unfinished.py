@@ -61,15 +61,15 @@ class UnfinishedRecords:
 
     def _next_pages(self, limit: int, idle: int) -> Iterator[list[Record]]:
         now = self._store.now()
-        cursor, left, read = self._cursor, limit, 0
-        while left and read < limit * _READ_FACTOR:
-            size = min(left, _PAGE_SIZE)
+        cursor, records_left, read = self._cursor, limit, 0
+        while records_left and read < limit * _READ_FACTOR:
+            size = min(records_left, _PAGE_SIZE)
             page = self._store.list(scope=self._scope, unfinished=True, limit=size, cursor=cursor)
             resumable = [record for record in page.records if _is_resumable(record, now, idle)]
             yield resumable
             # Only now, when the caller has finished the page: if it stops inside, the next call yields it again.
             self._cursor = cursor = page.cursor
-            left -= len(resumable)
+            records_left -= len(resumable)
             read += size
             if cursor is None:
                 return

@@ -20,7 +20,7 @@ COOKIE_PREFIX: Final = "effectonce_session"
 SESSION_LIFETIME_S: Final = 12 * 3600
 MIN_TOKEN_CHARACTERS: Final = 16
 
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 #: Only our own scripts, styles and images, no frames, and no form that posts elsewhere. The referrer policy is not
 #: ``no-referrer``: browsers would then send ``Origin: null`` with our own forms.
@@ -62,7 +62,7 @@ class Access:
     Sessions are kept in this process: a restart ends them all.
     """
 
-    def __init__(self, *, operator: str, viewer: str | None = None, hosts: Iterable[str] = LOOPBACK) -> None:
+    def __init__(self, *, operator: str, viewer: str | None = None, hosts: Iterable[str] = LOOPBACK_HOSTS) -> None:
         for token in filter(None, (operator, viewer)):
             if len(token) < MIN_TOKEN_CHARACTERS:
                 raise ConfigurationError(
@@ -126,7 +126,7 @@ class Access:
 
 def require_safe_bind(host: str, *, remote: bool, token_given: bool) -> None:
     """Refuse to listen to other machines, unless the caller asks for it and has chosen a token."""
-    if host.strip("[]") in LOOPBACK:
+    if host.strip("[]") in LOOPBACK_HOSTS:
         return
     if not remote:
         raise ConfigurationError(

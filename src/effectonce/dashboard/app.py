@@ -61,7 +61,7 @@ PAGES: Final[dict[str, View]] = {
 }
 
 #: These views query no store or broker. They do not wait for a slot of the pool, so they work while a store hangs.
-STORELESS: Final = frozenset({overview.overview, overview.figures, audit.show_audit_log})
+STORELESS_VIEWS: Final = frozenset({overview.overview, overview.figures, audit.show_audit_log})
 
 #: Only operators may post these, with the CSRF token of their session.
 ACTIONS: Final[dict[str, View]] = {
@@ -99,7 +99,7 @@ def make_app(sources: Sources, access: Access) -> Starlette:
         routes=[
             Mount("/static", StaticFiles(directory=DASHBOARD_FOLDER / "static"), name="static"),
             Route("/login", _login_endpoint(dashboard), methods=["GET", "POST"]),
-            Route("/logout", _action_endpoint(dashboard, _log_out, viewers_too=True), methods=["POST"]),
+            Route("/logout", _action_endpoint(dashboard, _log_out, viewers_too=True, storeless=True), methods=["POST"]),
             *(Route(path, _page_endpoint(dashboard, view), methods=["GET"]) for path, view in PAGES.items()),
             *(Route(path, _action_endpoint(dashboard, view), methods=["POST"]) for path, view in ACTIONS.items()),
         ],
@@ -131,13 +131,17 @@ def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
             if request.headers.get("accept", "").startswith("application/json"):
                 return PlainTextResponse("log in first", 401)
             return RedirectResponse("/login", 303)
-        return await _run_view(view, RequestContext(dashboard, session, request, {}), storeless=view in STORELESS)
+        return await _run_view(view, RequestContext(dashboard, session, request, {}), storeless=view in STORELESS_VIEWS)
 
     return endpoint
 
 
-def _action_endpoint(dashboard: Dashboard, view: View, *, viewers_too: bool = False) -> RouteEndpoint:
-    """Answer 401 without a session, 403 without the form's CSRF token and for a viewer, unless ``viewers_too``."""
+def _action_endpoint(
+    dashboard: Dashboard, view: View, *, viewers_too: bool = False, storeless: bool = False
+) -> RouteEndpoint:
+    """Answer 401 without a session, 403 without the form's CSRF token and for a viewer, unless ``viewers_too``.
+
+    ``storeless``: the action asks no store, so it needs no place in the view pool."""
 
     async def endpoint(request: Request) -> Response:
         session = _session_of(dashboard, request)
@@ -150,7 +154,7 @@ def _action_endpoint(dashboard: Dashboard, view: View, *, viewers_too: bool = Fa
         if not (viewers_too or session.can_act):
             raise HTTPException(403, "Only an operator may do that.")
         context = RequestContext(dashboard, session, request, form)
-        return await _run_view(view, context, is_action=True, storeless=viewers_too)
+        return await _run_view(view, context, is_action=True, storeless=storeless)
 
     return endpoint
 
@@ -165,10 +169,8 @@ async def _run_view(
             return await start_view(lambda: view(context))
         return await view_pool.answer(lambda: view(context), is_action=is_action)
     except ViewTimeout:
-        store, undone = (
-            context.sources.store.runtime.backend,
-            "Nothing was done: it had not begun. " if is_action else "",
-        )
+        store = context.sources.store.runtime.backend
+        undone = "Nothing was done: it had not begun. " if is_action else ""
         text = (
             f"{store!r}, or the broker, has not answered within {view_pool.timeout:g} s. {undone}Check the server and "
             "the network (effectonce check shows what it answers), then try again."

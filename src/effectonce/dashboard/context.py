@@ -48,7 +48,7 @@ class RequestContext(Struct, frozen=True):
 
     def audit(self, action: str, target: str, detail: str = "", place: str = "") -> AbstractContextManager[None]:
         """Write what happens inside to the audit log, before and after, with the name of the operator."""
-        return self.sources.audit.doing(action, target, by=self.session.audit_name, detail=detail, place=place)
+        return self.sources.audit.record_action(action, target, by=self.session.audit_name, detail=detail, place=place)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
         """Render a page in the frame that every page has: the menu, the visitor's name and the pending messages."""

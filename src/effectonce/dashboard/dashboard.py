@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 
 from effectonce.display import formatting
 from effectonce.display.sagas import format_saga_state
-from effectonce.doctor import Finding
+from effectonce.doctor import DoctorFinding
 from effectonce.errors import show
 from effectonce.telemetry.cached_probe import CachedProbe
 
@@ -40,7 +40,7 @@ class Dashboard:
         self.flashes: dict[str, list[tuple[str, str]]] = {}
         self.redrive_lock = threading.Lock()
         #: When doctor ran (monotonic), and its findings. All requests of the next `FINDINGS_MAX_AGE_S` share them.
-        self.doctor_findings: CachedProbe[tuple[float, list[Finding]]] = CachedProbe(
+        self.doctor_findings: CachedProbe[tuple[float, list[DoctorFinding]]] = CachedProbe(
             "doctor", lambda: (time.monotonic(), sources.examine()), FINDINGS_MAX_AGE_S
         )
         self.templates = jinja2.Environment(

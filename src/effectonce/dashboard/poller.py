@@ -35,9 +35,9 @@ MAX_METRICS_BYTES: Final = 8_000_000
 STOP_TIMEOUT_S: Final = 5.0
 
 #: The kinds of events, as workers count them, whose sums are plotted.
-FIRST_RUNS: Final = ("completed",)
-DUPLICATES: Final = ("replayed",)
-DELIVERIES: Final = ("claimed", "replayed", "in_progress", "exhausted", "mismatch")
+FIRST_RUN_KINDS: Final = ("completed",)
+DUPLICATE_KINDS: Final = ("replayed",)
+DELIVERY_KINDS: Final = ("claimed", "replayed", "in_progress", "exhausted", "mismatch")
 
 #: A line of a page of metrics that counts the events of one kind, in one scope.
 _EVENT_COUNT = re.compile(
@@ -128,9 +128,9 @@ class Poller:
         pairs = list(pairwise(list(self.samples)))
         return {
             "at": [round(sample.at, 2) for _, sample in pairs],
-            "deliveries": [_rate(a, b, DELIVERIES) for a, b in pairs],
+            "deliveries": [_rate(a, b, DELIVERY_KINDS) for a, b in pairs],
             "first_runs": [_first_runs(a, b) for a, b in pairs],
-            "duplicates": [_rate(a, b, DUPLICATES) for a, b in pairs],
+            "duplicates": [_rate(a, b, DUPLICATE_KINDS) for a, b in pairs],
             "in_doubt": [None if b.stats is None else b.stats.counts.get("in_doubt", 0) for _, b in pairs],
             "outbox_lag": [_outbox_lag(b) for _, b in pairs],
         }
@@ -180,7 +180,7 @@ def _growth(before: Mapping[str, float], after: Mapping[str, float], kind: str) 
 def _first_runs(before: Sample, after: Sample) -> float | None:
     """Return first runs per second: from the workers' counts, else from the store's count of done records."""
     if after.totals:
-        return _rate(before, after, FIRST_RUNS)
+        return _rate(before, after, FIRST_RUN_KINDS)
     if before.stats is None or after.stats is None or "done" in after.stats.approximate:
         return None
     was, now = (stats.counts.get("done", 0) for stats in (before.stats, after.stats))

@@ -26,7 +26,7 @@ END_HEIGHT: Final = 30
 MAX_TITLE_CHARACTERS: Final = 15
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class GraphNode(Struct, frozen=True, kw_only=True):
     """A box: a step, its compensation (``undo``), or an end."""
 
     x: int
@@ -39,11 +39,11 @@ class Node(Struct, frozen=True, kw_only=True):
     shape: str = "step"
 
     @property
-    def middle(self) -> int:
+    def mid_y(self) -> int:
         return self.y + self.height // 2
 
     @property
-    def centre(self) -> int:
+    def mid_x(self) -> int:
         return self.x + self.width // 2
 
 
@@ -60,7 +60,7 @@ class Drawing(Struct, frozen=True):
 
     width: int
     height: int
-    nodes: list[Node]
+    nodes: list[GraphNode]
     pairs: list[str]  # lines between each step and its compensation
     edges: list[Edge]
 
@@ -68,8 +68,8 @@ class Drawing(Struct, frozen=True):
 def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     """Draw a saga. ``state`` is its record's. ``undoable`` names the steps with a compensation; None: not known, so
     only the compensations that have begun are drawn."""
-    steps: list[Node] = []
-    undos: dict[int, Node] = {}  # by the index of the step
+    steps: list[GraphNode] = []
+    undos: dict[int, GraphNode] = {}  # by the index of the step
     for index, entry in enumerate(log.entries):
         y = TOP_MARGIN + index * ROW_HEIGHT
         steps.append(_node(make_saga_part(log, state, entry, undoes=False), y))
@@ -83,12 +83,12 @@ def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     edges: list[Edge] = []
     for step, following in pairwise([*steps, done]):
         taken = step.state == "done" and following.state != "pending"
-        edges.append(Edge(f"M{step.centre} {step.y + step.height}V{following.y - 1}", taken))
-    pairs = [f"M{NODE_WIDTH + 3} {undo.middle}H{UNDOS_X - 3}" for undo in undos.values()]
+        edges.append(Edge(f"M{step.mid_x} {step.y + step.height}V{following.y - 1}", taken))
+    pairs = [f"M{NODE_WIDTH + 3} {undo.mid_y}H{UNDOS_X - 3}" for undo in undos.values()]
     # Compensations run upwards; after the last of them, the saga has failed.
     chain = list(reversed(undos.values()))
     for undo, following in pairwise(chain):
-        path = f"M{undo.centre} {undo.y}V{following.y + following.height + 1}"
+        path = f"M{undo.mid_x} {undo.y}V{following.y + following.height + 1}"
         edges.append(Edge(path, following.state != "pending", undoing=True))
     if chain:
         edges.append(
@@ -101,26 +101,26 @@ def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     return Drawing(DRAWING_WIDTH, base + END_HEIGHT + TOP_MARGIN, [*steps, *undos.values(), done, failed], pairs, edges)
 
 
-def _edge_to_first_undo(step: Node, to: Node) -> str:
+def _edge_to_first_undo(step: GraphNode, to: GraphNode) -> str:
     """Return the path from a step that failed to its first compensation, through the lane between the columns."""
     lane, up = (NODE_WIDTH + UNDOS_X) // 2, 5 if to.y > step.y else -5
-    bend = f"H{lane - 5}Q{lane} {step.middle} {lane} {step.middle + up}V{to.middle - up}Q{lane} {to.middle} {lane + 5}"
-    return f"M{step.x + step.width} {step.middle}{bend} {to.middle}H{to.x - 1}"
+    bend = f"H{lane - 5}Q{lane} {step.mid_y} {lane} {step.mid_y + up}V{to.mid_y - up}Q{lane} {to.mid_y} {lane + 5}"
+    return f"M{step.x + step.width} {step.mid_y}{bend} {to.mid_y}H{to.x - 1}"
 
 
-def _edge_to_failed(undo: Node, failed: Node) -> str:
+def _edge_to_failed(undo: GraphNode, failed: GraphNode) -> str:
     """Return the path from the last compensation to the end, along the right edge."""
     rail = DRAWING_WIDTH - 2
-    down = f"H{rail - 5}Q{rail} {undo.middle} {rail} {undo.middle + 5}V{failed.middle - 5}"
-    back = f"Q{rail} {failed.middle} {rail - 5} {failed.middle}H{failed.x + failed.width + 1}"
-    return f"M{undo.x + undo.width} {undo.middle}{down}{back}"
+    down = f"H{rail - 5}Q{rail} {undo.mid_y} {rail} {undo.mid_y + 5}V{failed.mid_y - 5}"
+    back = f"Q{rail} {failed.mid_y} {rail - 5} {failed.mid_y}H{failed.x + failed.width + 1}"
+    return f"M{undo.x + undo.width} {undo.mid_y}{down}{back}"
 
 
-def _node(part: SagaPart, y: int) -> Node:
+def _node(part: SagaPart, y: int) -> GraphNode:
     title, attempts = part.title, part.progress.attempts
     if len(title) > MAX_TITLE_CHARACTERS:
         title = f"{title[: MAX_TITLE_CHARACTERS - 1]}…"
-    return Node(
+    return GraphNode(
         x=UNDOS_X if part.undoes else STEPS_X,
         y=y,
         title=title,
@@ -130,7 +130,7 @@ def _node(part: SagaPart, y: int) -> Node:
     )
 
 
-def _end(title: str, column_x: int, y: int, state: str) -> Node:
+def _end(title: str, column_x: int, y: int, state: str) -> GraphNode:
     x = column_x + (NODE_WIDTH - END_WIDTH) // 2
     reached = title if state == title else "pending"
-    return Node(x=x, y=y, width=END_WIDTH, height=END_HEIGHT, title=title, state=reached, shape="end")
+    return GraphNode(x=x, y=y, width=END_WIDTH, height=END_HEIGHT, title=title, state=reached, shape="end")

@@ -13,7 +13,7 @@ from effectonce.core.claim_notes import read_listed_note
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.display.formatting import format_target
 from effectonce.display.timeline import Moment, kind_of, record_timeline
-from effectonce.doctor import Finding, examine
+from effectonce.doctor import DoctorFinding, examine
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
 from effectonce.intents.intents import Intents
 from effectonce.intents.logged_intent import LoggedIntent
@@ -24,7 +24,7 @@ from effectonce.sagas.log import SagaLog
 from effectonce.sagas.log import decode_log as decode_saga_log
 from effectonce.sagas.saga import Saga
 from effectonce.store import Store
-from effectonce.telemetry.audit_log import ASKED, AuditEntry, AuditLog
+from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry, AuditLog
 from effectonce.worker.worker import Worker
 
 MAX_SCOPES: Final = 200
@@ -207,7 +207,7 @@ class Sources:
         for entry in self.audit.recent(MAX_AUDIT_ENTRIES):
             if entry.target in targets:
                 action = (entry.action, entry.by, entry.detail, entry.place)
-                if entry.outcome != ASKED:
+                if entry.outcome != ASKED_OUTCOME:
                     ended.add(action)
                 elif action in ended:
                     ended.remove(action)
@@ -238,7 +238,7 @@ class Sources:
 
     # -- doctor
 
-    def examine(self) -> list[Finding]:
+    def examine(self) -> list[DoctorFinding]:
         """Return doctor's findings, each once: a store that a program uses is examined with the program only."""
         programs: list[Worker | Intents] = [*self.workers, *dict.fromkeys(self.intents.values())]
         backends = {id(program.store.runtime.backend) for program in programs if program.store is not None}

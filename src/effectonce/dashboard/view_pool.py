@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 
-from effectonce.telemetry.cached_probe import run_in_thread
+from effectonce.core.run_sync import run_in_thread
 
 T = TypeVar("T")
 

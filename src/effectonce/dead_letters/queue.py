@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from effectonce.broker import Broker
 from effectonce.contracts import DeadLetter, DeadLetters, Delivery, Packet
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
-from effectonce.message import BYPASS, REDRIVEN, Message
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.queue_names import require_name
-from effectonce.worker.causes import CAUSE, Cause, read_cause
-from effectonce.worker.jobs import ATTEMPTS, Job
+from effectonce.worker.causes import CAUSE_HEADER, Cause, read_cause
+from effectonce.worker.jobs import USED_ATTEMPTS_HEADER, Job
 from effectonce.worker.redrive_records import Fate
 from effectonce.worker.worker import Worker
 
@@ -69,7 +69,7 @@ class Redrive(Struct, frozen=True, kw_only=True):
 Select = Callable[[DeadLetterDetails], bool]
 
 
-def blocking(
+def make_blocking(
     method: Callable[Concatenate[DeadLetterQueue, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[DeadLetterQueue, P], T]:
     """Make the sync form of an async method. It runs on the event loop of the `Broker`."""
@@ -111,7 +111,7 @@ class DeadLetterQueue:
         async with self._open() as dead_letters:
             return await self._choose(dead_letters, select, limit, after)
 
-    list = blocking(alist)
+    list = make_blocking(alist)
     """The sync form of `alist`."""
 
     async def ashow(self, id: str) -> DeadLetterDetails:
@@ -122,7 +122,7 @@ class DeadLetterQueue:
             f"queue {self.queue!r} has no dead letter {show(id)!r} (it may have been redriven or purged)"
         )
 
-    show = blocking(ashow)
+    show = make_blocking(ashow)
     """The sync form of `ashow`."""
 
     async def acount(self) -> int:
@@ -130,7 +130,7 @@ class DeadLetterQueue:
         async with self._open() as dead_letters:
             return await dead_letters.count()
 
-    count = blocking(acount)
+    count = make_blocking(acount)
     """The sync form of `acount`."""
 
     # -- redriving
@@ -196,12 +196,12 @@ class DeadLetterQueue:
             await publisher.close()
         return report
 
-    redrive = blocking(aredrive)
+    redrive = make_blocking(aredrive)
     """The sync form of `aredrive`."""
 
     async def _predict(self, dead: DeadLetterDetails, target: str) -> tuple[Job | None, Fate, int]:
         """Predict the redrive of ``dead`` to ``target``: its job there, its fate, and the attempts so far."""
-        attempts = int(dead.packet.headers.get(ATTEMPTS, "0")) + dead.cause.attempts
+        attempts = int(dead.packet.headers.get(USED_ATTEMPTS_HEADER, "0")) + dead.cause.attempts
         if self._worker is None or target not in self._worker.queues:
             return None, "unknown", attempts
         try:
@@ -228,8 +228,8 @@ class DeadLetterQueue:
         as a new one.
         """
         headers = _published_headers(dead.packet)
-        headers[ATTEMPTS] = str(attempts)
-        headers[REDRIVEN] = f"{BYPASS if bypass else 'run'}-{os.urandom(6).hex()}"
+        headers[USED_ATTEMPTS_HEADER] = str(attempts)
+        headers[REDRIVEN_HEADER] = f"{BYPASS_PREFIX if bypass else 'run'}-{os.urandom(6).hex()}"
         if bypass:
             headers |= getattr(self._envelope, "bypass", None) or {}  # the same mark in the envelope's own format
         return replace(dead.packet, headers=headers)
@@ -247,7 +247,7 @@ class DeadLetterQueue:
                     await dead_letters.remove([dead.id for dead in chosen[start : start + PAGE_SIZE]])
             return chosen
 
-    purge = blocking(apurge)
+    purge = make_blocking(apurge)
     """The sync form of `apurge`."""
 
     # -- reading
@@ -299,4 +299,4 @@ class DeadLetterQueue:
 
 def _published_headers(packet: Packet) -> dict[str, str]:
     """Return the headers that the packet was first published with."""
-    return {name: value for name, value in packet.headers.items() if name != CAUSE}
+    return {name: value for name, value in packet.headers.items() if name != CAUSE_HEADER}

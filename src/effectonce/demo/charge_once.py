@@ -26,7 +26,7 @@ from effectonce.store import connect
 
 from .shop import Ledger, Payment, Receipt, decode_message, encode_message, make_message, sqlite_url
 
-DELIVERIES = 2
+DELIVERY_COUNT = 2
 
 
 class DemoReport(Struct, kw_only=True):
@@ -43,7 +43,7 @@ class DemoReport(Struct, kw_only=True):
     def is_promise_kept(self) -> bool:
         """Whether the promise was kept: every delivery got the same receipt, and only one of them charged."""
         same = all(receipt == self.receipts[0] for receipt in self.receipts)
-        return (self.deliveries, self.charges, self.replayed) == (DELIVERIES, 1, DELIVERIES - 1) and same
+        return (self.deliveries, self.charges, self.replayed) == (DELIVERY_COUNT, 1, DELIVERY_COUNT - 1) and same
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command_line() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = _RedactingParser(
         prog="effectonce demo",
         description="One payment, delivered twice byte for byte, charged once, on SQLite in a temporary file.",
     )
@@ -70,7 +70,7 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class _RedactingParser(argparse.ArgumentParser):
     """Reports errors as argparse does, but never prints the password of a URL."""
 
     def error(self, message: str) -> NoReturn:
@@ -90,7 +90,7 @@ def charge_once(folder: Path, *, as_json: bool = False) -> int:
     ledger = Ledger(folder / "ledger.db")
     body = encode_message(message)
     queue: deque[bytes] = deque()
-    for number in range(1, DELIVERIES + 1):
+    for number in range(1, DELIVERY_COUNT + 1):
         queue.append(body)
         if not as_json:
             size = f"{'same ' if number > 1 else ''}{len(body)} bytes"

@@ -26,7 +26,7 @@ from effectonce.cli.tables import Cell, table
 from effectonce.cli.terminal import Colour, Progress, Screen
 
 from . import crash_worker
-from .crash_modes import MODES, Mode, ScenarioName, ScenarioOutcome, StopPoint
+from .crash_modes import MODES, DemoMode, ScenarioName, ScenarioOutcome, StopPoint
 from .shop import Ledger, encode_message, make_message
 
 ANSWER_TIMEOUT_S = 30.0
@@ -126,7 +126,7 @@ class WorkerProcess:
 class ScenarioRun:
     """One mode in one scenario: its files, its workers, and the one message."""
 
-    def __init__(self, mode: Mode, lease: str, folder: Path, processes: WorkerProcesses) -> None:
+    def __init__(self, mode: DemoMode, lease: str, folder: Path, processes: WorkerProcesses) -> None:
         folder.mkdir()
         self._mode, self._lease, self._folder, self._processes = mode, lease, folder, processes
         self._ledger = Ledger(folder / "ledger.db")
@@ -176,13 +176,13 @@ class Scenario(Struct, frozen=True, kw_only=True):
     lease: str = "30s"
 
 
-def delivered_twice(run: ScenarioRun) -> None:
+def deliver_twice(run: ScenarioRun) -> None:
     worker = run.start_worker()
     run.settle(worker)
     run.settle(worker)
 
 
-def two_at_once(run: ScenarioRun) -> None:
+def deliver_two_at_once(run: ScenarioRun) -> None:
     """Deliver a second time while the first delivery is in the middle of its work; redeliver what is refused."""
     first, second = run.start_worker(halt="any"), run.start_worker(halt="any")
     halted = first.send(run.body)
@@ -195,7 +195,7 @@ def two_at_once(run: ScenarioRun) -> None:
         run.settle(second)
 
 
-def killed(at: StopPoint) -> Callable[[ScenarioRun], None]:
+def kill_at(at: StopPoint) -> Callable[[ScenarioRun], None]:
     """Kill the worker at a point, before it acks, and deliver the same bytes to a new one."""
 
     def play(run: ScenarioRun) -> None:
@@ -209,17 +209,17 @@ def killed(at: StopPoint) -> Callable[[ScenarioRun], None]:
 
 
 SCENARIOS = (
-    Scenario(name="twice", head="delivered\ntwice", play=delivered_twice),
-    Scenario(name="at_once", head="two\nat once", play=two_at_once),
-    Scenario(name="killed_before", head="killed\nbefore\nthe charge", play=killed("charging"), lease="300ms"),
-    Scenario(name="killed_after", head="killed\nafter\nthe charge", play=killed("charged"), lease="300ms"),
+    Scenario(name="twice", head="delivered\ntwice", play=deliver_twice),
+    Scenario(name="at_once", head="two\nat once", play=deliver_two_at_once),
+    Scenario(name="killed_before", head="killed\nbefore\nthe charge", play=kill_at("charging"), lease="300ms"),
+    Scenario(name="killed_after", head="killed\nafter\nthe charge", play=kill_at("charged"), lease="300ms"),
 )
 
 
 class ModeResult(Struct):
     """One mode, and its outcome in every scenario: a row of the table."""
 
-    mode: Mode
+    mode: DemoMode
     outcomes: dict[ScenarioName, ScenarioOutcome] = {}
 
     @property
@@ -279,7 +279,7 @@ def play_all(folder: Path) -> list[ModeResult]:
     return results
 
 
-def _play(mode: Mode, scenario: Scenario, folder: Path, processes: WorkerProcesses) -> ScenarioOutcome:
+def _play(mode: DemoMode, scenario: Scenario, folder: Path, processes: WorkerProcesses) -> ScenarioOutcome:
     run = ScenarioRun(mode, scenario.lease, folder / f"{mode.name}.{scenario.name}", processes)
     scenario.play(run)
     return run.finish()

@@ -26,7 +26,7 @@ from .shop import Ledger, Payment, Receipt, sqlite_url
 
 ScenarioName = Literal["twice", "at_once", "killed_before", "killed_after"]
 StopPoint = Literal["checked", "charging", "charged"]
-Handler = Callable[[Message[Payment]], object]
+DemoHandler = Callable[[Message[Payment]], object]
 Promise = dict[ScenarioName, tuple["ScenarioOutcome", ...]]
 
 
@@ -77,30 +77,30 @@ class ScenarioOutcome(Struct, frozen=True):
 
 ONCE = ScenarioOutcome(1)
 DOUBLED = ScenarioOutcome(2)
-#: Charged or not: that is what is in doubt.
+#: Whether it was charged is in doubt.
 IN_DOUBT: tuple[ScenarioOutcome, ...] = (ScenarioOutcome(0, in_doubt=True), ScenarioOutcome(1, in_doubt=True))
 ALWAYS_ONCE: Promise = {"twice": (ONCE,), "at_once": (ONCE,), "killed_before": (ONCE,), "killed_after": (ONCE,)}
 
 
-class Mode(Struct, frozen=True, kw_only=True):
+class DemoMode(Struct, frozen=True, kw_only=True):
     """One way to consume. ``promise``: the outcomes it allows in each scenario; None where it promises nothing."""
 
     name: str
     title: str
     lets_through: str
-    handler: Callable[[ModeEnvironment], Handler]
+    handler: Callable[[ModeEnvironment], DemoHandler]
     promise: Promise | None = None
 
 
-def unguarded(environment: ModeEnvironment) -> Handler:
+def unguarded_handler(environment: ModeEnvironment) -> DemoHandler:
     """Charge, then ack."""
     return lambda message: environment.charge(message.data)
 
 
-def marked_by_hand(*, mark_first: bool) -> Callable[[ModeEnvironment], Handler]:
+def marking_handler(*, mark_first: bool) -> Callable[[ModeEnvironment], DemoHandler]:
     """A guard written by hand: look whether the id is stored, and store it before or after the charge."""
 
-    def build(environment: ModeEnvironment) -> Handler:
+    def build(environment: ModeEnvironment) -> DemoHandler:
         handled_ids = _HandledIds(environment.file)
 
         def handle(message: Message[Payment]) -> None:
@@ -136,10 +136,10 @@ class _HandledIds:
         return sqlite3.connect(self._file, timeout=30, isolation_level=None)
 
 
-def guarded(**options: Any) -> Callable[[ModeEnvironment], Handler]:
+def once_handler(**options: Any) -> Callable[[ModeEnvironment], DemoHandler]:
     """`once`, with these options."""
 
-    def build(environment: ModeEnvironment) -> Handler:
+    def build(environment: ModeEnvironment) -> DemoHandler:
         @once(environment.store, scope="demo:charge", lease=environment.lease, **options)
         def charge(message: Message[Payment]) -> Receipt:
             return environment.charge(message.data)
@@ -149,7 +149,7 @@ def guarded(**options: Any) -> Callable[[ModeEnvironment], Handler]:
     return build
 
 
-def in_one_transaction(environment: ModeEnvironment) -> Handler:
+def inbox_handler(environment: ModeEnvironment) -> DemoHandler:
     """`Inbox`, where the charge is a row in a database of the shop's own."""
     inbox = Inbox(scope="demo:charge")
     with closing(environment.ledger.open()) as db:
@@ -165,7 +165,7 @@ def in_one_transaction(environment: ModeEnvironment) -> Handler:
     return handle
 
 
-def with_provider_key(environment: ModeEnvironment) -> Handler:
+def intents_handler(environment: ModeEnvironment) -> DemoHandler:
     """`Intents`, where the card network keeps keys."""
 
     @Intents(environment.store, scope="demo").operation("stripe", "charge", lease=environment.lease)
@@ -176,52 +176,52 @@ def with_provider_key(environment: ModeEnvironment) -> Handler:
 
 
 MODES = (
-    Mode(name="unguarded", title="no guard", lets_through="every duplicate", handler=unguarded),
-    Mode(
+    DemoMode(name="unguarded", title="no guard", lets_through="every duplicate", handler=unguarded_handler),
+    DemoMode(
         name="mark-last",
         title="check, charge, mark",
         lets_through="(written by hand) duplicates at the same time; a crash before the mark charges again",
-        handler=marked_by_hand(mark_first=False),
+        handler=marking_handler(mark_first=False),
     ),
-    Mode(
+    DemoMode(
         name="mark-first",
         title="check, mark, charge",
         lets_through="(written by hand) duplicates at the same time; a crash after the mark loses the payment",
-        handler=marked_by_hand(mark_first=True),
+        handler=marking_handler(mark_first=True),
     ),
-    Mode(
+    DemoMode(
         name="seen",
         title="S  seen-set",
         lets_through="duplicates at the same time; a crash before the record runs again: for effects that bear it",
-        handler=guarded(mode="seen"),
+        handler=once_handler(mode="seen"),
         promise={**ALWAYS_ONCE, "at_once": (ONCE, DOUBLED), "killed_after": (ONCE, DOUBLED)},
     ),
-    Mode(
+    DemoMode(
         name="lease",
         title="L  lease (default)",
         lets_through="a crash before the record: the work runs again when the lease is over",
-        handler=guarded(),
+        handler=once_handler(),
         promise={**ALWAYS_ONCE, "killed_after": (ONCE, DOUBLED)},
     ),
-    Mode(
+    DemoMode(
         name="lease-doubt",
         title='L  on_lapse="doubt"',
         lets_through="none of these; what a crash left open waits for an operator (store.resolve)",
-        handler=guarded(on_lapse="doubt"),
+        handler=once_handler(on_lapse="doubt"),
         promise={**ALWAYS_ONCE, "killed_before": IN_DOUBT, "killed_after": IN_DOUBT},
     ),
-    Mode(
+    DemoMode(
         name="inbox",
         title="T  Inbox",
         lets_through="none of these, where the charge is a row of your own database, committed with the record",
-        handler=in_one_transaction,
+        handler=inbox_handler,
         promise=ALWAYS_ONCE,
     ),
-    Mode(
+    DemoMode(
         name="intents",
         title="K  Intents",
         lets_through="none of these, as long as the card network keeps the key; past that it is in doubt",
-        handler=with_provider_key,
+        handler=intents_handler,
         promise=ALWAYS_ONCE,
     ),
 )

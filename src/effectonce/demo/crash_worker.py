@@ -15,7 +15,7 @@ from pathlib import Path
 
 from effectonce.errors import InDoubt, LeaseLost, Retryable
 
-from .crash_modes import MODES, Handler, ModeEnvironment, StopPoint
+from .crash_modes import MODES, DemoHandler, ModeEnvironment, StopPoint
 from .shop import decode_message
 
 
@@ -37,7 +37,7 @@ class Halt:
             os._exit(1)  # the parent has ended; clean up nothing, as in a crash
 
 
-def handle_delivery(handler: Handler, body: bytes) -> str:
+def handle_delivery(handler: DemoHandler, body: bytes) -> str:
     """Run the handler, and return what the broker must do. A delivery is acked only if its handler returns."""
     try:
         handler(decode_message(body))

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from effectonce.core.codec import VERSION, decode_error, without_trace
+from effectonce.core.codec import FORMAT_VERSION, decode_error, without_trace
 from effectonce.core.privacy import SEALED_PREFIX
 from effectonce.errors import CorruptRecord, show
-from effectonce.record import EXHAUSTED, Record, State, Stats
+from effectonce.record import EXHAUSTED_ERROR, Record, State, Stats
 
 MAX_TEXT_CHARACTERS: Final = 20_000
 
@@ -40,7 +40,7 @@ def format_target(scope: str, key: str) -> str:
 
 def format_failure(record: Record) -> tuple[str, str]:
     """Return the code or class of a failed record's error, and the error's text."""
-    if record.error == EXHAUSTED:
+    if record.error == EXHAUSTED_ERROR:
         return "attempts-exhausted", "every allowed attempt was used without a recorded success"
     if record.error is not None and record.error[:1] == SEALED_PREFIX:
         return "sealed", ""
@@ -61,7 +61,7 @@ def format_stored(stored: bytes | None) -> str:
     if stored[:1] == SEALED_PREFIX:
         return f"sealed: {len(stored)} bytes that only the program with the secret can read"
     stored, _ = without_trace(stored)
-    return format_json(stored[1:]) if stored[:1] == VERSION else format_bytes(stored)
+    return format_json(stored[1:]) if stored[:1] == FORMAT_VERSION else format_bytes(stored)
 
 
 def format_json(text: bytes) -> str:

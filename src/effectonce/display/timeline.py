@@ -10,11 +10,11 @@ from msgspec import Struct
 from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.record import Record
 from effectonce.sagas.log import SagaLog
-from effectonce.telemetry.audit_log import ASKED, AuditEntry
+from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry
 
 from .sagas import ENDED_STATES, TONES
 
-Kind = Literal["guard", "intent", "saga"]
+TimelineKind = Literal["guard", "intent", "saga"]
 
 
 class Moment(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Moment(Struct, frozen=True):
     tone: str = ""
 
 
-def kind_of(scope: str) -> Kind:
+def kind_of(scope: str) -> TimelineKind:
     """Return what kind of program writes records of ``scope``."""
     if scope.startswith("intents/"):
         return "intent"
@@ -56,7 +56,7 @@ def record_timeline(
 
 def _describe_action(entry: AuditEntry, place: str) -> str:
     """Return what was done; and where, if the entry names another store (or this one by another address)."""
-    outcome = "asked, and no outcome was written" if entry.outcome == ASKED else entry.outcome
+    outcome = "asked, and no outcome was written" if entry.outcome == ASKED_OUTCOME else entry.outcome
     where = "" if entry.place in ("", place) else f" (in {entry.place})"
     return f"{entry.detail}: {outcome}{where}" if entry.detail else f"{outcome}{where}"
 

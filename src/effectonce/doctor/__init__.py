@@ -14,12 +14,12 @@ from effectonce.intents.intents import Intents
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
-from .advice import SEVERITIES, Severity
+from .advice import SEVERITIES, DoctorSeverity
 from .broker_checks import examine_broker, examine_intents, examine_worker
-from .findings import Finding, Findings, Limits
+from .findings import DoctorFinding, Findings, Limits
 from .store_checks import examine_store
 
-__all__ = ["SEVERITIES", "Finding", "Limits", "Severity", "examine"]
+__all__ = ["SEVERITIES", "DoctorFinding", "Limits", "DoctorSeverity", "examine"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def examine(
     programs: Sequence[Worker | Intents] = (),
     outbox: str | None = None,
     limits: Limits | None = None,
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     """Return what is wrong with these, the worst first; [] if nothing is. It blocks: in async code, run it in a thread.
 
     ``programs`` bring their own store and broker, which are examined as well. The dead letters of ``group`` in
@@ -41,7 +41,7 @@ def examine(
     """
     findings, limits = Findings(), limits or Limits()
     workers = [program for program in programs if isinstance(program, Worker)]
-    for examined in _distinct(store, *(program.store for program in programs)):
+    for examined in _drop_repeats(store, *(program.store for program in programs)):
         examine_store(findings, examined, outbox if examined is store else None, limits)
     if broker is not None:
         examine_broker(findings, broker, store, queues, group, limits)
@@ -49,10 +49,10 @@ def examine(
         examine_worker(findings, worker, limits)
     for program in programs:
         if isinstance(program, Intents):
-            for redelivering in _distinct(broker, *(worker.broker for worker in workers)):
+            for redelivering in _drop_repeats(broker, *(worker.broker for worker in workers)):
                 examine_intents(findings, program, redelivering)
     return findings.worst_first()
 
 
-def _distinct(*things: T | None) -> list[T]:
-    return list(dict.fromkeys(thing for thing in things if thing is not None))
+def _drop_repeats(*values: T | None) -> list[T]:
+    return list(dict.fromkeys(value for value in values if value is not None))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 #: ``error``: a promise is broken. ``warning``: it will be, unless an operator acts. ``note``: worth knowing.
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+DoctorSeverity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[DoctorSeverity, ...] = ("error", "warning", "note")
 
 
 class Advice(NamedTuple):
     why: str
     run: str  # a command; {about} is the store, broker or queue, and the check fills in other words in braces
-    severity: Severity = "warning"
+    severity: DoctorSeverity = "warning"
 
 
 #: By the code of a finding; that of a start-up check is the code of its error.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from effectonce.broker import Broker
-from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue
+from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import EffectOnceError, show
 from effectonce.intents.intents import Intents
 from effectonce.store import DEFAULT_RETENTION, Store, require_existing
@@ -16,7 +16,7 @@ from effectonce.values.durations import micros
 from effectonce.worker.startup_checks import check_spans, fit_lease
 from effectonce.worker.worker import Worker
 
-from .advice import Severity
+from .advice import DoctorSeverity
 from .findings import Findings, Limits, format_span
 from .store_checks import shortest_retention
 
@@ -36,11 +36,11 @@ def examine_worker(findings: Findings, worker: Worker, limits: Limits) -> None:
                 fit_lease(route, capabilities)
                 check_spans(route, capabilities, worker.redrive_within_s)
             with findings.catch(about):
-                if (runner := worker.transaction_runner(route)) is not None:
+                if (runner := worker.transaction_runners.get(route)) is not None:
                     asyncio.run(runner.check())
         for queue in worker.queues:
             retention = min(route.policy.retention_us for route in worker.routes if route.queue == queue) / 1e6
-            _examine_queue(findings, worker.broker, worker, queue, worker.name, retention, limits)
+            _examine_queue(findings, worker, queue, worker.name, retention, limits)
 
 
 def examine_broker(
@@ -59,38 +59,26 @@ def examine_broker(
             what = f"{whose} kept for {format_span(retention)}, and {again}"
             findings.add("retention", about, what, horizon=format_span(horizon))
         for queue in queues:
-            _examine_queue(findings, broker, broker, queue, group, retention, limits)
+            _examine_queue(findings, broker, queue, group, retention, limits)
 
 
 def _examine_queue(
-    findings: Findings,
-    broker: Broker,
-    source: Worker | Broker,
-    queue: str,
-    group: str,
-    retention: float,
-    limits: Limits,
+    findings: Findings, source: Worker | Broker, queue: str, group: str, retention: float, limits: Limits
 ) -> None:
+    broker = source.broker if isinstance(source, Worker) else source
     about = f"{broker.backend!r} {queue}"
     with findings.catch(about):
         require_existing(broker.backend, "start what uses it")
         broker.check(queue, group=group)
         dead_letters = DeadLetterQueue(source, queue, group=group)
-        oldest = next(iter(dead_letters.list(limit=1)), None)
-        if oldest is not None:
-            _add_dead_letters(findings, oldest, dead_letters.count(), about, retention, limits)
-
-
-def _add_dead_letters(
-    findings: Findings, oldest: DeadLetterDetails, count: int, about: str, retention: float, limits: Limits
-) -> None:
-    age = time.time() - oldest.cause.last if oldest.cause.last else 0.0
-    what = f"dead letters: {count:,}" + (f", the oldest for {format_span(age)}" if age else "")
-    severity: Severity = "warning" if age > limits.unattended else "note"
-    if age > retention:
-        findings.add("dead-letters", about, what, severity="error", why=_RECORD_IS_GONE)
-    else:
-        findings.add("dead-letters", about, what, severity=severity)
+        for oldest in dead_letters.list(limit=1):
+            age = time.time() - oldest.cause.last if oldest.cause.last else 0.0
+            what = f"dead letters: {dead_letters.count():,}" + (f", the oldest for {format_span(age)}" if age else "")
+            severity: DoctorSeverity = "warning" if age > limits.unattended else "note"
+            if age > retention:
+                findings.add("dead-letters", about, what, severity="error", why=_RECORD_IS_GONE)
+            else:
+                findings.add("dead-letters", about, what, severity=severity)
 
 
 def examine_intents(findings: Findings, intents: Intents, broker: Broker | None) -> None:

@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from effectonce.errors import EffectOnceError
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
-from .advice import ADVICE, SEVERITIES, Severity
+from .advice import ADVICE, SEVERITIES, DoctorSeverity
 
 _WORKER_REFUSES = "A worker refuses to start like this, since it could not keep its promise."
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class DoctorFinding(Struct, frozen=True, kw_only=True):
     """One problem: what it is, why it matters, and what to run."""
 
     code: str
-    severity: Severity
+    severity: DoctorSeverity
     about: str  # the store, broker, queue or handler; without secrets
     what: str
     why: str
@@ -52,15 +52,22 @@ class Findings:
     """Collects findings. The texts of a code come from `ADVICE`; the checks say what is wrong, and with what."""
 
     def __init__(self) -> None:
-        self._findings: list[Finding] = []
+        self._findings: list[DoctorFinding] = []
 
     def add(
-        self, code: str, about: str, what: str, *, severity: Severity | None = None, why: str = "", **words: object
+        self,
+        code: str,
+        about: str,
+        what: str,
+        *,
+        severity: DoctorSeverity | None = None,
+        why: str = "",
+        **words: object,
     ) -> None:
         """Add a finding, with the severity, reason and command of its code. ``words`` are filled into the command."""
         advice = ADVICE[code]
         self._findings.append(
-            Finding(
+            DoctorFinding(
                 code=code,
                 severity=severity or advice.severity,
                 about=about,
@@ -77,7 +84,7 @@ class Findings:
         else:
             remedy = str(error).rpartition("; ")[2]
             self._findings.append(
-                Finding(
+                DoctorFinding(
                     code=error.code, severity="error", about=about, what=str(error), why=_WORKER_REFUSES, run=remedy
                 )
             )
@@ -90,15 +97,15 @@ class Findings:
         except EffectOnceError as error:
             self.add_error(error, about)
 
-    def worst_first(self) -> list[Finding]:
+    def worst_first(self) -> list[DoctorFinding]:
         """Return the findings without duplicates, the worst first."""
         return sorted(dict.fromkeys(self._findings), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def format_span(seconds: float) -> str:
-    return readable(max(0, round(seconds * 1e6)))
+    return span_text(max(0, round(seconds * 1e6)))
 
 
 def format_age(now: int, at: int) -> str:
     """Format how long before ``now`` it was, both in microseconds."""
-    return f"{readable(max(0, now - at))} ago"
+    return f"{span_text(max(0, now - at))} ago"

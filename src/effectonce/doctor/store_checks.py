@@ -11,7 +11,7 @@ from effectonce.record import Figures
 from effectonce.relay.relay import ask_outbox
 from effectonce.store import Store, require_existing
 
-from .advice import Severity
+from .advice import DoctorSeverity
 from .findings import Findings, Limits, format_age, format_span
 
 _SAMPLE_RECORDS = 200
@@ -88,7 +88,7 @@ class _StoreExamination:
         count, oldest = self._stats.counts.get("in_doubt", 0), self._stats.oldest_in_doubt
         if count and oldest is not None:
             age = self._seconds_since(oldest)
-            severity: Severity | None = "warning" if age > self._limits.unattended else None
+            severity: DoctorSeverity | None = "warning" if age > self._limits.unattended else None
             self._add("in-doubt", f"in doubt: {count:,}, the oldest for {format_span(age)}", severity=severity)
 
     def _check_server(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -34,11 +34,11 @@ from .bodies import (
 
 STRUCTURED_CONTENT: Final = "application/cloudevents+json"
 #: The type of a message without one: the specification requires a type.
-UNTYPED: Final = "effectonce.untyped"
+UNTYPED_TYPE: Final = "effectonce.untyped"
 
-_TRACE = ("traceparent", "tracestate")
+_TRACE_HEADERS = ("traceparent", "tracestate")
 #: The prefixes of attributes in headers: those of the bindings to HTTP and NATS, to Kafka, and to AMQP (two).
-PREFIXES: Final = ("ce-", "ce_", "cloudEvents:", "cloudEvents_")
+HEADER_PREFIXES: Final = ("ce-", "ce_", "cloudEvents:", "cloudEvents_")
 _PREFIX = re.compile(r"^(?:ce[-_]|cloudEvents[:_])(?=[a-z0-9])", re.IGNORECASE)
 _MESSAGE_FIELDS = {
     "id": "id",
@@ -72,8 +72,8 @@ class CloudEvents:
             raise InvalidOption(f"mode={mode!r} is not a mode of CloudEvents; use 'structured' or 'binary'")
         if not source:
             raise InvalidOption("CloudEvents needs a source: a URI, or a name like 'shop'")
-        if prefix not in PREFIXES:
-            raise InvalidOption(f"prefix={prefix!r} is not one of {', '.join(PREFIXES)}")
+        if prefix not in HEADER_PREFIXES:
+            raise InvalidOption(f"prefix={prefix!r} is not one of {', '.join(HEADER_PREFIXES)}")
         self.mode = mode
         self.prefix = prefix
         self.source = source
@@ -91,7 +91,7 @@ class CloudEvents:
         body, content_type = write_data(message)
         headers["content-type"] = attributes.pop("datacontenttype", content_type)
         for name, value in attributes.items():
-            headers[name if name in _TRACE else f"{self.prefix}{name}"] = value
+            headers[name if name in _TRACE_HEADERS else f"{self.prefix}{name}"] = value
         return make_packet(message, body, headers, self.max_body)
 
     def _attributes(self, message: Message[Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -100,7 +100,7 @@ class CloudEvents:
             "specversion": "1.0",
             "id": message.id,
             "source": message.source or self.source,
-            "type": message.type or UNTYPED,
+            "type": message.type or UNTYPED_TYPE,
         }
         if message.time is not None:
             if message.time.tzinfo is None:
@@ -116,7 +116,7 @@ class CloudEvents:
         for name, value in message.headers.items():
             if name.startswith("ce-"):
                 attributes.setdefault(_attribute_name(name[3:], message), value)
-            elif name in _TRACE:
+            elif name in _TRACE_HEADERS:
                 attributes[name] = value
             else:
                 headers[name] = value
@@ -140,16 +140,19 @@ class CloudEvents:
         return _read_own(packet, data_type) or _read_structured(packet, data_type)
 
 
-class _Event(msgspec.Struct, forbid_unknown_fields=True):
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _CloudEvent(msgspec.Struct, forbid_unknown_fields=True):
     """A structured event as we write it, with JSON data, which msgspec parses in one step. `_read_structured` reads all
     other events."""
 
     specversion: Literal["1.0"]
-    id: str
-    source: str
-    type: str
+    id: _Text
+    source: _Text
+    type: _Text
     data: msgspec.Raw
-    time: datetime | None = None
+    time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     idempotencykey: str = ""
     partitionkey: str | None = None
     correlationid: str | None = None
@@ -157,13 +160,13 @@ class _Event(msgspec.Struct, forbid_unknown_fields=True):
     tracestate: str | None = None
 
 
-class _PlainEvent(_Event):
+class _PlainEvent(_CloudEvent):
     """The same, where the handler names no type for the data."""
 
     data: Any
 
 
-_event = msgspec.json.Decoder(_Event)
+_event = msgspec.json.Decoder(_CloudEvent)
 _plain_event = msgspec.json.Decoder(_PlainEvent)
 
 
@@ -174,8 +177,6 @@ def _read_own(packet: Packet, data_type: Any) -> Message[Any] | None:
         event = (_plain_event if plain else _event).decode(packet.body)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if not (event.id and event.source and event.type) or (event.time is not None and event.time.tzinfo is None):
-        return None
     headers = dict(packet.headers)
     headers.pop("content-type", None)
     if event.traceparent is not None:
@@ -184,7 +185,7 @@ def _read_own(packet: Packet, data_type: Any) -> Message[Any] | None:
         headers["tracestate"] = event.tracestate
     return Message(
         data=event.data if plain else read_json(event.data, data_type, "the data"),
-        type="" if event.type == UNTYPED else event.type,
+        type="" if event.type == UNTYPED_TYPE else event.type,
         id=event.id,
         key=event.idempotencykey or event.id,
         ordering_key=event.partitionkey,
@@ -243,14 +244,14 @@ def _make_message(attributes: dict[str, str], content_type: str, headers: dict[s
     fields: dict[str, Any] = {
         field: attributes.pop(name) for name, field in _MESSAGE_FIELDS.items() if name in attributes
     }
-    if fields["type"] == UNTYPED:
+    if fields["type"] == UNTYPED_TYPE:
         fields["type"] = ""
     if "time" in attributes:
         fields["time"] = _parse_time(attributes.pop("time"))
     if content_type not in ("", JSON_CONTENT, BYTES_CONTENT):
         headers["ce-datacontenttype"] = content_type
     for name, value in attributes.items():
-        headers[name if name in _TRACE else f"ce-{name}"] = value
+        headers[name if name in _TRACE_HEADERS else f"ce-{name}"] = value
     return Message(data=data, headers=headers, **fields)
 
 

@@ -23,9 +23,9 @@ from effectonce.contracts import Envelope, Packet, StableHeaders
 from effectonce.errors import ForgedMessage, InvalidOption, show
 from effectonce.message import Message
 
-SIGNATURE: Final = "eo-signature"
-KEY_ID: Final = "eo-signature-key"
-VERSION: Final = b"effectonce-1"
+SIGNATURE_HEADER: Final = "eo-signature"
+KEY_ID_HEADER: Final = "eo-signature-key"
+SIGNATURE_VERSION: Final = b"effectonce-1"
 MIN_KEY_BYTES: Final = 16
 
 _UNSIGNED_HEADERS = ("traceparent", "tracestate")
@@ -56,11 +56,11 @@ class Signed:
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
         packet = self._envelope.encode(message, queue)
         signature = self._signature(packet, self._use)
-        return replace(packet, headers={**packet.headers, KEY_ID: self._use, SIGNATURE: signature})
+        return replace(packet, headers={**packet.headers, KEY_ID_HEADER: self._use, SIGNATURE_HEADER: signature})
 
     def decode(self, packet: Packet, data_type: Any = Any) -> Message[Any]:
         headers = dict(packet.headers)
-        signature, key_id = headers.pop(SIGNATURE, ""), headers.pop(KEY_ID, "")
+        signature, key_id = headers.pop(SIGNATURE_HEADER, ""), headers.pop(KEY_ID_HEADER, "")
         if not signature:
             raise ForgedMessage(f"it is not signed: its producer has to sign it with one of {', '.join(self._keys)}")
         if key_id not in self._keys:
@@ -79,7 +79,7 @@ class Signed:
         for name, value in sorted(headers.items()):
             if not name.startswith("eo-") and name not in _UNSIGNED_HEADERS:
                 texts += [name, value]
-        parts = [VERSION, *(text.encode("utf-8", "surrogatepass") for text in texts), packet.body]
+        parts = [SIGNATURE_VERSION, *(text.encode("utf-8", "surrogatepass") for text in texts), packet.body]
         return hmac.digest(self._keys[key_id], b"".join(b"%d:%b" % (len(part), part) for part in parts), "sha256").hex()
 
     def __repr__(self) -> str:

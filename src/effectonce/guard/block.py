@@ -13,8 +13,8 @@ from typing import Any, Literal
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.finish import abort, finish
-from effectonce.core.guarded_call.run import Policy, Run
-from effectonce.core.run_sync import run_sync
+from effectonce.core.guarded_call.run import Policy, Run, StoreRun
+from effectonce.core.run_sync import refuse_in_event_loop, run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored
 from effectonce.store import DEFAULT_RETENTION, Store
@@ -22,7 +22,6 @@ from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
-from .introspection import refuse_in_event_loop
 from .options import check_scope, policy_options
 
 
@@ -33,11 +32,11 @@ class Block:
     records the success, or releases the claim after an error.
     """
 
-    def __init__(self, prepare_run: Callable[[], Run], loop_error: str = "") -> None:
+    def __init__(self, prepare_run: Callable[[], StoreRun], loop_error: str = "") -> None:
         """``loop_error``: why ``with`` would block a running event loop and is refused there; empty: it is allowed."""
         self._prepare_run = prepare_run
         self._loop_error = loop_error
-        self._run: Run | None = None
+        self._run: StoreRun | None = None
         self._client: StoreClient
         self._missing_result: ResultNotStored | None = None
         self._result: Any = None
@@ -59,6 +58,9 @@ class Block:
     @property
     def run(self) -> Run:
         """The run of this block. Inside the block, `current()` returns it."""
+        return self._entered_run()
+
+    def _entered_run(self) -> StoreRun:
         if self._run is None:
             raise ConfigurationError("this block has not been entered; use `with` or `async with`")
         return self._run
@@ -81,13 +83,13 @@ class Block:
     ) -> None:
         await self._end(error)
 
-    def _open(self) -> Run:
+    def _open(self) -> StoreRun:
         if self._run is not None:
             raise ConfigurationError("a block is entered once; make a new one for each call")
         self._run = run = self._prepare_run()
         return run
 
-    async def _begin(self, run: Run, client: StoreClient) -> Block:
+    async def _begin(self, run: StoreRun, client: StoreClient) -> Block:
         self._client = client
         try:
             if run.protected:
@@ -105,7 +107,7 @@ class Block:
         return self
 
     async def _end(self, error: BaseException | None) -> None:
-        run = self.run
+        run = self._entered_run()
         try:
             if self.first and error is None:
                 await finish(run, self._client, self._result)

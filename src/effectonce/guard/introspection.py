@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 import sys
@@ -45,12 +44,12 @@ def refuse_unguardable(function: Any) -> None:
 
 
 #: A plain `def` that returns one of these, or an awaitable, has not done its work yet.
-LAZY = frozenset((types.GeneratorType, types.AsyncGeneratorType))
+LAZY_TYPES = frozenset((types.GeneratorType, types.AsyncGeneratorType))
 
 
 def refuse_lazy(function: Any, value: Any) -> None:
     """Raise `SyncAsyncMismatch` where a plain `def` returned something that still has to be awaited or iterated."""
-    if type(value) not in LAZY and not hasattr(value, "__await__"):
+    if type(value) not in LAZY_TYPES and not hasattr(value, "__await__"):
         return
     if inspect.iscoroutine(value):
         value.close()
@@ -63,15 +62,6 @@ def refuse_lazy(function: Any, value: Any) -> None:
 def is_async(function: Any) -> bool:
     """Whether calling ``function``, or an object with ``__call__``, returns something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def refuse_in_event_loop(reason: str) -> None:
-    """Raise `SyncAsyncMismatch` with ``reason`` where an event loop is running, which the caller would block."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise SyncAsyncMismatch(reason)
 
 
 def name_of(function: Any) -> str:

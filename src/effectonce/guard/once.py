@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from effectonce.core.codec import Codec
 from effectonce.core.guarded_call.begin import prepare_run, run_unprotected
-from effectonce.core.guarded_call.run import Policy, Run, current_run
+from effectonce.core.guarded_call.run import Policy, StoreRun, current_run
 from effectonce.errors import ConfigurationError, MissingKey
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor
 from effectonce.store import DEFAULT_RETENTION, Store
@@ -79,7 +79,7 @@ class _Plan(Struct, kw_only=True):
         self.policy = replace(self.policy, codec=codec)
         self.codec_is_final = True
 
-    def prepare_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+    def prepare_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoreRun:
         """Make the run of one call, which is not claimed yet. A call without a key, if allowed, is unprotected."""
         try:
             if not self.codec_is_final:
@@ -95,15 +95,7 @@ class _Plan(Struct, kw_only=True):
         except MissingKey as error:
             if not self.run_without_key:
                 raise
-            run = Run(
-                runtime=runtime,
-                policy=policy,
-                key="",
-                stored_key="",
-                owner=b"",
-                fingerprints=b"",
-                parent=current_run.get(),
-            )
+            run = StoreRun(runtime, policy, key="", parent=current_run.get())
             run_unprotected(run, "missing_key", str(error))
             return run
         fingerprints = b"" if self.fingerprint is None else self.fingerprint(args, kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from effectonce.errors import ConfigurationError, show
-from effectonce.values.durations import Duration, micros, readable
+from effectonce.values.durations import Duration, micros, span_text
 
 MAX_SCOPE_BYTES: Final = 255
 MIN_LEASE_US: Final = 10_000  # a shorter one could not be renewed in time
@@ -30,22 +30,22 @@ def policy_options(
     if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
         raise ConfigurationError(f"max_attempts={max_attempts} is not a number of attempts; give 1 or more, or None")
     if micros(lease, "lease") < MIN_LEASE_US:
-        raise ConfigurationError(f"lease={lease!r} is too short to be renewed; give at least {readable(MIN_LEASE_US)}")
+        raise ConfigurationError(f"lease={lease!r} is too short to be renewed; give at least {span_text(MIN_LEASE_US)}")
     if not isinstance(permanent, tuple) or not all(
         isinstance(kind, type) and issubclass(kind, BaseException) for kind in permanent
     ):
         raise ConfigurationError("permanent= takes a tuple of exception classes, like permanent=(CardDeclined,)")
-    seen = read_choice("mode", mode, "seen", "lease")
+    is_seen_set = read_choice("mode", mode, "seen", "lease")
     doubt_on_error = read_choice("on_error", on_error, "doubt", "release")
     doubt_on_lapse = read_choice("on_lapse", on_lapse, "doubt", "rerun")
     needs_claim = doubt_on_error or doubt_on_lapse or wait is not None or max_attempts is not None or permanent
-    if seen and needs_claim:
+    if is_seen_set and needs_claim:
         raise ConfigurationError(
             "mode='seen' claims nothing, so wait=, max_attempts=, permanent=, on_error='doubt' and on_lapse='doubt' "
             "have no meaning there; use mode='lease'"
         )
     return {
-        "seen_set": seen,
+        "seen_set": is_seen_set,
         "lease_us": micros(lease, "lease"),
         "retention_us": micros(retention, "retention"),
         "wait_s": None if wait is None else micros(wait, "wait") / 1e6,

@@ -36,7 +36,7 @@ log = logging.getLogger("effectonce")
 
 Principal = Key | None
 A = TypeVar("A")
-GetPrincipal = TypeVar("GetPrincipal", bound=Callable[..., Any])
+GetPrincipalT = TypeVar("GetPrincipalT", bound=Callable[..., Any])
 
 #: The name of the Idempotency-Key header in a WSGI environ, and in Django's ``META``.
 KEY_VARIABLE: Final = "HTTP_IDEMPOTENCY_KEY"
@@ -134,7 +134,7 @@ class HttpGuard:
         return refusal(error, method, path, self.docs)
 
 
-class HttpMiddleware(Generic[A, GetPrincipal]):
+class HttpMiddleware(Generic[A, GetPrincipalT]):
     """The base of the ASGI and the WSGI middleware: it checks their settings, and makes the guard and the routes."""
 
     def __init__(
@@ -142,7 +142,7 @@ class HttpMiddleware(Generic[A, GetPrincipal]):
         app: A,
         store: Store,
         *,
-        principal: GetPrincipal | str,
+        principal: GetPrincipalT | str,
         default: Route | None = Route(),  # noqa: B008 - frozen
         routes: Routes | None = None,
         service: str = "http",

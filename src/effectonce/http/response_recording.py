@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from effectonce.core.guarded_call.finish import abort, finish, settle_unfinished
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import StoreRun
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import EffectOnceError, StoreUnavailable, show
 
@@ -30,7 +30,7 @@ class ResponseRecording:
     that has seen the end of a response takes it for final, and its retry has to get the same one.
     """
 
-    def __init__(self, plan: RoutePlan, run: Run, client: StoreClient, docs: str) -> None:
+    def __init__(self, plan: RoutePlan, run: StoreRun, client: StoreClient, docs: str) -> None:
         self.run = run
         self.client = client
         self.settled = False

@@ -81,11 +81,11 @@ def make_route_plan(route: Route, service: str) -> RoutePlan:
     safe = SAFE_METHODS.intersection(_check_names("methods", route.methods))
     if safe:
         raise ConfigurationError(f"methods={sorted(route.methods)}: {', '.join(sorted(safe))} change nothing")
-    kept = frozenset(name.lower() for name in _check_names("keep_headers", route.keep_headers))
-    if kept & NEVER_STORED_HEADERS:
+    kept_headers = frozenset(name.lower() for name in _check_names("keep_headers", route.keep_headers))
+    if kept_headers & NEVER_STORED_HEADERS:
         raise ConfigurationError(
-            f"keep_headers: {', '.join(sorted(kept & NEVER_STORED_HEADERS))} belongs to one client or one connection "
-            "and must not be replayed to another"
+            f"keep_headers: {', '.join(sorted(kept_headers & NEVER_STORED_HEADERS))} belongs to one client or one "
+            "connection and must not be replayed to another"
         )
     for name, choices in (("on_error", ("doubt", "replay", "release")), ("on_lapse", ("doubt", "rerun", "resume"))):
         if getattr(route, name) not in choices:
@@ -95,7 +95,6 @@ def make_route_plan(route: Route, service: str) -> RoutePlan:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigurationError(f"{name}={size!r} is not a size; give a whole number above zero")
     options = policy_options(
-        mode="lease",
         lease=route.lease,
         retention=route.retention,
         wait=route.wait,
@@ -107,7 +106,7 @@ def make_route_plan(route: Route, service: str) -> RoutePlan:
     return RoutePlan(
         route=route,
         policy=Policy(scope=service, codec=ResponseCodec(route.max_response), **options),
-        stored_headers=STORED_HEADERS | kept,
+        stored_headers=STORED_HEADERS | kept_headers,
     )
 
 

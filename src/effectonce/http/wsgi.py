@@ -139,24 +139,24 @@ def read_body(environ: Environ, method: str, path: str, limit: int) -> tuple[IO[
     if length and not (length.isdecimal() and length.isascii()):
         raise TruncatedBody
     protocol.check_announced_length(length, limit)
-    left = int(length or 0)
+    bytes_left = int(length or 0)
     if not length and ends_by_itself:
-        left = limit + 1
+        bytes_left = limit + 1
     state = fingerprint_state(environ, method, path)
     spool = SpooledTemporaryFile(protocol.MAX_BODY_IN_MEMORY_BYTES)  # noqa: SIM115 - it ends with the request
-    while left:
+    while bytes_left:
         try:
-            chunk = source.read(min(left, protocol.BODY_CHUNK_BYTES))
+            chunk = source.read(min(bytes_left, protocol.BODY_CHUNK_BYTES))
         except (OSError, ValueError, EOFError) as error:  # what servers raise at a broken chunk, or a reset
             raise TruncatedBody from error
         if not chunk:
             break
         state.update(chunk)
         spool.write(chunk)
-        left -= len(chunk)
-    if length and left:
+        bytes_left -= len(chunk)
+    if length and bytes_left:
         raise TruncatedBody
-    if not length and ends_by_itself and not left:
+    if not length and ends_by_itself and not bytes_left:
         raise PayloadTooLarge(f"the body is over max_body={limit}")
     spool.seek(0)
     return spool, protocol.fingerprint(state)

@@ -7,11 +7,11 @@ from typing import Any, Final, overload
 
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import quote_name
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, SyncConnection
 from effectonce.core.run_sync import run_sync
+from effectonce.core.sql_files import quote_name
 from effectonce.errors import ConfigurationError, InvalidOption, SchemaMissing, TransactionConflict, show
-from effectonce.sessions import DriverAdapter, Pending, is_duplicate_key, lacks_unique_key, session_on
+from effectonce.sessions import BaseDriverSession, Pending, is_duplicate_key, lacks_unique_key, session_on
 from effectonce.values.identity import Key, encode_key
 
 MAX_INSERT_ROUNDS: Final = 5  # a row may exist at the insert, and be deleted before it is read
@@ -63,7 +63,7 @@ class OnTable:
         inserting = self._insert_translated(session, text, self._insert(session, sql, list(columns.values())))
         return Pending(inserting, "on_table(...).insert(...)") if session.is_async else run_sync(inserting)
 
-    async def _insert(self, session: DriverAdapter, sql: str, params: Sequence[Any]) -> Inserted:
+    async def _insert(self, session: BaseDriverSession, sql: str, params: Sequence[Any]) -> Inserted:
         if session.dialect == "mysql" and not self._is_unique:
             await self._require_unique(session)
         refusal: Exception = TransactionConflict(
@@ -86,7 +86,7 @@ class OnTable:
                 return Inserted(row, False)
         raise refusal
 
-    async def _try_insert(self, session: DriverAdapter, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
+    async def _try_insert(self, session: BaseDriverSession, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
         """The inserted row; None if there was one. MySQL raises its error for a duplicate key instead."""
         if session.dialect != "mysql":
             column = _column(self.column, session.dialect)
@@ -96,7 +96,7 @@ class OnTable:
         await session.rows(sql, params)
         return await self._find(session, params[0]) or {}
 
-    async def _find(self, session: DriverAdapter, key: Any) -> dict[str, Any] | None:
+    async def _find(self, session: BaseDriverSession, key: Any) -> dict[str, Any] | None:
         column = _column(self.column, session.dialect)
         select = f"SELECT * FROM {quote_name(self.table, session.dialect)} WHERE {column} = $1"
         if session.dialect != "mysql":
@@ -105,7 +105,7 @@ class OnTable:
         # equals '07x'.
         return await _row(session, f"{select} FOR UPDATE", (str(key),))
 
-    async def _require_unique(self, session: DriverAdapter) -> None:
+    async def _require_unique(self, session: BaseDriverSession) -> None:
         """Check once that the column is unique: otherwise MySQL would insert every duplicate. (The other databases
         refuse the statement.)"""
         schema, _, unqualified_name = self.table.rpartition(".")
@@ -114,7 +114,7 @@ class OnTable:
         self._is_unique = True
 
     async def _insert_translated(
-        self, session: DriverAdapter, key: str, inserting: Coroutine[Any, Any, Inserted]
+        self, session: BaseDriverSession, key: str, inserting: Coroutine[Any, Any, Inserted]
     ) -> Inserted:
         """Await ``inserting``, and translate errors: the table is the user's, so there is nothing to migrate."""
         try:
@@ -128,7 +128,7 @@ class OnTable:
         self._require_same(session, key, inserted.row)
         return inserted
 
-    def _require_same(self, session: DriverAdapter, key: str, row: Mapping[str, Any]) -> None:
+    def _require_same(self, session: BaseDriverSession, key: str, row: Mapping[str, Any]) -> None:
         """Raise `ConfigurationError` if the row has another text than ``key`` in the column. A collation that ignores
         case or trailing spaces would make two operations one."""
         stored = next((row[name] for name in row if name.lower() == self.column.lower()), None)
@@ -158,7 +158,7 @@ _UNIQUE_INDEXES: Final = (
 )
 
 
-async def _row(session: DriverAdapter, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
+async def _row(session: BaseDriverSession, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
     names, rows = await session.named_rows(sql, params)
     return dict(zip(names, rows[0], strict=True)) if rows else None
 

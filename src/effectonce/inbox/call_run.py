@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from effectonce.core.codec import Codec
 from effectonce.guard.once import Outcome
-from effectonce.sessions import DriverAdapter
+from effectonce.sessions import BaseDriverSession
 
 from .recording import outcome_of, require_transaction_still, undo
 from .table import InboxKey
@@ -20,7 +20,7 @@ class CallRun:
 
     translated_error = None
 
-    def __init__(self, inbox: Inbox, session: DriverAdapter, key: InboxKey, codec: Codec, message: Any) -> None:
+    def __init__(self, inbox: Inbox, session: BaseDriverSession, key: InboxKey, codec: Codec, message: Any) -> None:
         self.session = session
         self.outcome: Outcome[Any]
         self._inbox = inbox

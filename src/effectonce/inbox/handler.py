@@ -17,6 +17,7 @@ from effectonce.sessions import is_connection
 
 from .handler_run import HandlerRun
 from .run_loop import run_async_handler, run_handler
+from .table import InboxKey
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -119,11 +120,17 @@ def _check_signature(fn: Any) -> inspect.Signature:
 
 
 class TransactionalHandler:
-    """A handler with its options. Each message is one `HandlerRun`."""
+    """A handler with its options. Each message is one `HandlerRun`.
 
-    def __init__(self, options: HandlerDecorator, fn: Callable[..., Any]) -> None:
+    ``key_for`` makes the key of a message; a tool whose messages are something else gives its own.
+    """
+
+    def __init__(
+        self, options: HandlerDecorator, fn: Callable[..., Any], key_for: Callable[[Any], InboxKey] | None = None
+    ) -> None:
         self.options = options
         self.inbox = options.inbox
+        self.key_for: Callable[[Any], InboxKey] = self.inbox.key_for if key_for is None else key_for
         self.fn = fn
         self.is_async = is_async(fn)
         self.needs_check = not options.allow_unsafe

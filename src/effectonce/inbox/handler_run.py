@@ -32,7 +32,7 @@ class HandlerRun(InboxTransaction):
         super().__init__(handler)
         self.message = message
         self.codec = handler.codec
-        self.key = handler.inbox.key_for(message)
+        self.key = handler.key_for(message)
         self.identity = (handler.inbox.table_name, self.key.scope, self.key.key)
         if self.identity in _handling.get():
             raise Reentered(
@@ -95,10 +95,9 @@ class HandlerRun(InboxTransaction):
             await self._refuse_ended(table, result)
         # Sent even without a result: if the transaction has failed unnoticed, this statement raises the error.
         await table.store_result(session, key, result)
-        if not await session.is_marked(release=True):
+        if not await self.release_mark():
             await self._delete_committed_row(table)
             raise _rolled_back()
-        self._is_marked = False
         await self._commit_outcome(value, replayed=False)
 
     async def abort(self, error: BaseException) -> float | None:
@@ -115,7 +114,7 @@ class HandlerRun(InboxTransaction):
 
         If it committed, the row and the whole effect are committed: the row stays, and gets its result.
         """
-        if not await self._begin_anew(table):
+        if not await self._is_row_committed(table):
             raise _rolled_back()
         await table.store_result(self.session, self.key, result)
         await self._end_transaction()
@@ -124,16 +123,13 @@ class HandlerRun(InboxTransaction):
             "before the handler's end would have lost the rest"
         )
 
-    async def roll_back(self) -> None:
-        if await self.handler_ended_transaction():
-            await self._delete_committed_row(self.handler.inbox.table(self.session))
-        else:
-            await self.session.roll_back()
+    async def after_foreign_end(self) -> None:
+        await self._delete_committed_row(self.handler.inbox.table(self.session))
 
     async def _delete_committed_row(self, table: InboxTable) -> None:
         """Clean up after a handler that ended the transaction and continued: roll back what is open, and delete the row
         if the handler committed it. Otherwise the message would count as handled, and be lost."""
-        if await self._begin_anew(table):
+        if await self._is_row_committed(table):
             await table.forget_many(self.session, [self.key])
             await self._end_transaction()
             raise ConfigurationError(
@@ -143,11 +139,9 @@ class HandlerRun(InboxTransaction):
         await self.session.roll_back()
         self._is_open = False
 
-    async def _begin_anew(self, table: InboxTable) -> bool:
+    async def _is_row_committed(self, table: InboxTable) -> bool:
         """Begin a new transaction, since the handler ended the old one. Returns whether it committed the row."""
-        self._is_marked = False
-        await self.session.roll_back()  # also for the driver, which may not know that the transaction has ended
-        await self.session.begin()
+        await self.begin_anew()
         return await table.is_ours(self.session, self.key)
 
     async def _end_transaction(self) -> None:

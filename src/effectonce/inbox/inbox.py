@@ -10,21 +10,22 @@ that transaction, within retention, with durable commits.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
 
-from effectonce.backends.common.sql_files import inbox_schema, quote_name, strip_comments
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection
 from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.privacy import Privacy
 from effectonce.core.run_sync import run_sync
+from effectonce.core.sql_files import inbox_schema, quote_name, strip_comments
 from effectonce.errors import InvalidOption, ResultNotStored, SyncAsyncMismatch, show
 from effectonce.guard.introspection import is_async, name_of, return_type
 from effectonce.guard.once import Outcome
 from effectonce.guard.options import check_scope
 from effectonce.message import Message
-from effectonce.sessions import DriverAdapter, Pending, session_on
+from effectonce.sessions import BaseDriverSession, Pending, session_on
 from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES
 from effectonce.values.durations import Duration, micros
 from effectonce.values.fingerprint import fingerprints
@@ -85,6 +86,14 @@ class Inbox:
         self._fingerprint = fingerprint
         self._privacy = None if private is None else Privacy(private)
         self._max_result = max_result
+
+    def for_scope(self, scope: str, retention_us: int) -> Inbox:
+        """This inbox (its table, its secret and the rest) under another scope, with a retention in microseconds: what
+        a worker uses for each of its handlers."""
+        check_scope(scope)
+        inbox = copy.copy(self)  # what both share is never changed
+        inbox.scope, inbox.retention_us = scope, retention_us
+        return inbox
 
     def __repr__(self) -> str:
         return f"<Inbox {show(self.scope)!r} in {self.table_name}>"
@@ -269,11 +278,11 @@ class Inbox:
             fingerprints = self._privacy.hide_fingerprints(self.scope, fingerprints)
         return InboxKey(self.scope, stored_key, key, fingerprints, self.retention_us)
 
-    async def record(self, session: DriverAdapter, key: InboxKey) -> bool:
+    async def record(self, session: BaseDriverSession, key: InboxKey) -> bool:
         """`first`, for a tool that has made the key already."""
         return await record(self.table(session), session, key)
 
-    async def record_many(self, session: DriverAdapter, keys: Sequence[InboxKey]) -> list[bool]:
+    async def record_many(self, session: BaseDriverSession, keys: Sequence[InboxKey]) -> list[bool]:
         """`first_many`, for a tool that has made the keys already."""
         return await record_many(self.table(session), session, keys)
 
@@ -307,7 +316,7 @@ class Inbox:
             "annotated type); the effect happened: ack this delivery"
         )
 
-    async def _migrate(self, session: DriverAdapter) -> None:
+    async def _migrate(self, session: BaseDriverSession) -> None:
         if session.dialect == "postgresql":  # two migrations at once would both create the table, and one would fail
             await session.rows("SELECT pg_advisory_xact_lock(hashtext('effectonce migrate'))")
         for statement in strip_comments(self.schema_sql(session.dialect)).split(";"):
@@ -315,6 +324,4 @@ class Inbox:
                 await session.rows(statement)
 
 
-@lru_cache(maxsize=256)
-def _cached_codec(result_type: Any, max_size: int) -> Codec:
-    return Codec(result_type, max_size)
+_cached_codec = lru_cache(maxsize=256)(Codec)

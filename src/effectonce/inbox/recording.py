@@ -8,36 +8,35 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import PayloadMismatch, TransactionConflict, show
 from effectonce.guard.once import Outcome
 from effectonce.message import Message
-from effectonce.sessions import DriverAdapter
+from effectonce.sessions import BaseDriverSession
 
 from .table import ExistingRow, InboxKey, InboxTable
 
-T = TypeVar("T")
+Existing = dict[str, ExistingRow]  # by key
 
 
-async def record(table: InboxTable, session: DriverAdapter, key: InboxKey) -> bool:
+async def record(table: InboxTable, session: BaseDriverSession, key: InboxKey) -> bool:
     """Insert the row of ``key``. Returns whether it is new. Raises `PayloadMismatch` if the row that exists was written
     for another payload."""
     require_transaction_still(session)
-    existing = await _insert_or_undo(
-        table,
-        session,
-        insert=lambda: table.insert(session, key, result=False),
-        inserted_keys=lambda existing: [key] if existing is None else [],
-    )
-    if existing is None:
-        return True
-    refuse_mismatch(key, existing)
-    return False
+
+    async def insert() -> Existing:
+        existing = await table.insert(session, key, result=False)
+        return {} if existing is None else {key.key: existing}
+
+    existing = await _insert_or_undo(table, session, [key], insert)
+    if existing:
+        refuse_mismatch(key, existing[key.key])
+    return not existing
 
 
-async def record_many(table: InboxTable, session: DriverAdapter, keys: Sequence[InboxKey]) -> list[bool]:
+async def record_many(table: InboxTable, session: BaseDriverSession, keys: Sequence[InboxKey]) -> list[bool]:
     """Insert the rows of ``keys`` in one statement. Returns for each whether it is new; of equal keys only the first.
 
     Raises `PayloadMismatch`, and records none of them, if a row exists that was written for another payload.
@@ -50,35 +49,24 @@ async def record_many(table: InboxTable, session: DriverAdapter, keys: Sequence[
     if not unique:
         return []
     require_transaction_still(session)
-
-    def inserted_keys(existing: dict[str, ExistingRow]) -> list[InboxKey]:
-        return [key for text, key in unique.items() if text not in existing]
-
-    existing = await _insert_or_undo(
-        table,
-        session,
-        insert=lambda: table.insert_many(session, list(unique.values())),
-        inserted_keys=inserted_keys,
-    )
+    distinct = list(unique.values())
+    existing = await _insert_or_undo(table, session, distinct, lambda: table.insert_many(session, distinct))
     try:
         for text, row in existing.items():
             refuse_mismatch(unique[text], row)
     except PayloadMismatch:
         # If the caller continues and commits, the others would be recorded without having been handled.
-        await table.forget_many(session, inserted_keys(existing))
+        await table.forget_many(session, [key for key in distinct if key.key not in existing])
         raise
     return [unique[key.key] is key and key.key not in existing for key in keys]
 
 
 async def _insert_or_undo(
-    table: InboxTable,
-    session: DriverAdapter,
-    *,
-    insert: Callable[[], Awaitable[T]],
-    inserted_keys: Callable[[T], list[InboxKey]],
-) -> T:
-    """Run ``insert``. If it is cancelled, delete its rows, or make the transaction fail: the statement may have been
-    executed all the same, and the caller may continue and commit."""
+    table: InboxTable, session: BaseDriverSession, keys: Sequence[InboxKey], insert: Callable[[], Awaitable[Existing]]
+) -> Existing:
+    """Run ``insert``, which inserts the rows of ``keys`` and returns those that were there, by key. If it is cancelled,
+    delete its rows, or make the transaction fail: the statement may have been executed all the same, and the caller may
+    continue and commit."""
     if not session.outlives_cancel:
         try:
             return await insert()
@@ -87,7 +75,7 @@ async def _insert_or_undo(
             raise
     savepoint = await session.savepoint()
     try:
-        inserted = await insert()
+        existing = await insert()
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -96,12 +84,12 @@ async def _insert_or_undo(
     try:
         await session.release(savepoint)
     except CancelledError:
-        await table.forget_many(session, inserted_keys(inserted))
+        await table.forget_many(session, [key for key in keys if key.key not in existing])
         raise
-    return inserted
+    return existing
 
 
-async def undo(session: DriverAdapter, savepoint: Any, error: BaseException) -> None:
+async def undo(session: BaseDriverSession, savepoint: Any, error: BaseException) -> None:
     """Roll back to ``savepoint`` because of ``error``, which the caller raises afterwards.
 
     Raises `TransactionConflict` if the database has ended the whole transaction: then more is undone than this call.
@@ -128,7 +116,7 @@ def refuse_mismatch(key: InboxKey, existing: ExistingRow) -> None:
         )
 
 
-def require_transaction_still(session: DriverAdapter) -> None:
+def require_transaction_still(session: BaseDriverSession) -> None:
     """Check again on an async connection: the answer may be awaited after the transaction has ended."""
     if session.is_async:
         session.require_transaction()

@@ -15,7 +15,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import SyncAsyncMismatch
 from effectonce.guard.introspection import name_of, refuse_lazy
 from effectonce.guard.once import Outcome
-from effectonce.sessions import DriverAdapter
+from effectonce.sessions import BaseDriverSession
 
 
 class InboxRun(Protocol):
@@ -24,7 +24,7 @@ class InboxRun(Protocol):
     outcome: Outcome[Any]  # set by `finish`, and by `begin` for a duplicate
 
     @property
-    def session(self) -> DriverAdapter: ...
+    def session(self) -> BaseDriverSession: ...
 
     @property
     def translated_error(self) -> Exception | None:

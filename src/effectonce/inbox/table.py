@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, quote_name
 from effectonce.contracts import Dialect, DriverSession
+from effectonce.core.sql_files import CLOCK_EXPRESSIONS, inbox_statements, quote_name
 from effectonce.errors import SchemaMissing, TransactionConflict, UnsafeStore, show
 from effectonce.values.fingerprint import FINGERPRINT_SIZE, first_fingerprint, split_fingerprints
 from effectonce.values.identity import digest
@@ -89,7 +89,7 @@ class InboxTable(ABC):
         await session.rows(self._sql["store"], (*self._identity(key), self._encode(result)))
 
     async def is_ours(self, session: DriverSession, key: InboxKey) -> bool:
-        """Whether the row that is there is the one that was inserted for this very ``key`` object."""
+        """Whether the stored row was inserted for this very ``key`` object."""
         return bool(await session.rows(self._sql["ours"], (*self._identity(key), self._encode(key.row_mark))))
 
     async def refund_attempt(self, session: DriverSession, key: InboxKey) -> None:
@@ -124,7 +124,7 @@ class InboxTable(ABC):
     async def check(self, session: DriverSession) -> None:
         """`UnsafeStore` where the database may lose a confirmed commit; `SchemaMissing` without the table."""
 
-    def _missing(self) -> SchemaMissing:
+    def _missing_table_error(self) -> SchemaMissing:
         return SchemaMissing(
             f"the table {self.name} is missing; create it: effectonce migrate URL, or run what "
             "inbox.schema_sql(dialect) gives in your own migrations"
@@ -204,7 +204,7 @@ class PostgresInboxTable(TextKeyTable):
     async def check(self, session: DriverSession) -> None:
         ((fsync, synchronous_commit, persistence),) = await session.rows(self._sql["settings"], (self._quoted_name,))
         if persistence is None:
-            raise self._missing()
+            raise self._missing_table_error()
         if fsync == "off":
             raise UnsafeStore("this server runs with fsync=off: a power cut loses or corrupts commits; set fsync=on")
         if synchronous_commit == "off":
@@ -224,7 +224,7 @@ class SQLiteInboxTable(TextKeyTable):
         unqualified_name = self.name.rpartition(".")[2]
         ((journal, synchronous, exists),) = await session.rows(self._sql["settings"], (unqualified_name,))
         if exists is None:
-            raise self._missing()
+            raise self._missing_table_error()
         if journal in ("off", "memory"):
             raise UnsafeStore(
                 f"this connection has journal_mode={journal}: a crash can leave half a transaction; PRAGMA "
@@ -282,7 +282,7 @@ class MySQLInboxTable(InboxTable):
 
     def _insert_statement(self, count: int) -> str:
         """Three parameters are shared by all rows, and each row has three more: id, key, fingerprint."""
-        now = CLOCKS["mysql"]
+        now = CLOCK_EXPRESSIONS["mysql"]
         rows = ",".join(
             [
                 f"(UNHEX(${at}), CONVERT(UNHEX($2) USING utf8mb4), CONVERT(UNHEX(${at + 1}) USING utf8mb4), UNHEX($1), "
@@ -322,7 +322,7 @@ class MySQLInboxTable(InboxTable):
         schema, _, unqualified_name = self.name.rpartition(".")
         ((flush, engine),) = await session.rows(self._sql["settings"], (schema or None, unqualified_name))
         if engine is None:
-            raise self._missing()
+            raise self._missing_table_error()
         if int(flush) != 1:
             raise UnsafeStore(
                 f"this server runs with innodb_flush_log_at_trx_commit={flush}: a crash loses commits that were "

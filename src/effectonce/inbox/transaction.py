@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, TransactionConflict, show
 from effectonce.guard.introspection import name_of
-from effectonce.sessions import DriverAdapter, connect_error, is_connection, session_on
+from effectonce.sessions import BaseDriverSession, connect_error, is_connection, session_on
 from effectonce.values.awaitables import maybe_await
 
 if TYPE_CHECKING:
@@ -23,24 +23,28 @@ T = TypeVar("T")
 
 
 class InboxTransaction:
-    """At most one open connection, and one transaction on it. `open` may be called again after `abort`."""
+    """At most one open connection, and one transaction on it. `open` may be called again after `abort`.
+
+    A subclass that runs handlers in it calls `mark` before them and `release_mark` after them. If a handler has ended
+    the transaction itself, `abort` calls its `after_foreign_end`.
+    """
 
     def __init__(self, handler: TransactionalHandler) -> None:
         self.handler = handler
         #: After `abort`: the error to raise in place of the driver's; None: raise the driver's.
         self.translated_error: Exception | None = None
-        self._session: DriverAdapter | None = None
+        self._session: BaseDriverSession | None = None
         self._leave_manager: Callable[..., Any] | None = None  # `__exit__` or `__aexit__` of what connect= returned
         self._is_open = False  # a transaction was begun and has not been ended
         self._is_marked = False  # `mark` was called in it
         self._retries = 0
 
     @property
-    def session(self) -> DriverAdapter:
+    def session(self) -> BaseDriverSession:
         assert self._session is not None
         return self._session
 
-    async def open(self) -> DriverAdapter:
+    async def open(self) -> BaseDriverSession:
         """Open a connection and begin. The handler's first transaction also checks that the database is safe."""
         handler = self.handler
         session = self._session = await self._connect()
@@ -55,7 +59,7 @@ class InboxTransaction:
             handler.needs_check = False
         return session
 
-    async def run_once(self, work: Callable[[DriverAdapter], Awaitable[T]]) -> T:
+    async def run_once(self, work: Callable[[BaseDriverSession], Awaitable[T]]) -> T:
         """Open, and do ``work``, which ends the transaction itself. The connection is given back in any case."""
         try:
             result = await work(await self.open())
@@ -71,11 +75,30 @@ class InboxTransaction:
 
     async def mark(self) -> None:
         """Set a mark (a savepoint) after the rows were inserted and before a handler runs. If the handler ends the
-        transaction, the mark is gone: so `handler_ended_transaction` notices."""
+        transaction, the mark is gone: so `release_mark` and `abort` notice."""
         await self.session.mark()
         self._is_marked = True
 
-    async def handler_ended_transaction(self) -> bool:
+    async def release_mark(self) -> bool:
+        """Release the mark before the commit. Returns False if it is gone, since the transaction was ended: raise an
+        error then, so that `abort` is called, or clean up at once after `begin_anew`."""
+        if not await self.session.is_marked(release=True):
+            return False
+        self._is_marked = False
+        return True
+
+    async def after_foreign_end(self) -> None:
+        """A handler ended the marked transaction: delete the rows that it committed without their effects. Begin with
+        `begin_anew`. A `ConfigurationError` that is raised here replaces the error of the abort."""
+        await self.session.roll_back()
+
+    async def begin_anew(self) -> None:
+        """Begin another transaction on the connection, since a handler has ended the one that was marked."""
+        self._is_marked = False
+        await self.session.roll_back()  # also for the driver, which may not know that the transaction has ended
+        await self.session.begin()
+
+    async def _handler_ended_transaction(self) -> bool:
         """Whether a handler ended the transaction that was marked. If not, this rolls back to the mark."""
         session, was_marked, self._is_marked = self.session, self._is_marked, False
         try:
@@ -100,7 +123,10 @@ class InboxTransaction:
             if session is not None and self._is_open:
                 self._is_open = False
                 try:
-                    await self.roll_back()
+                    if await self._handler_ended_transaction():
+                        await self.after_foreign_end()
+                    else:
+                        await session.roll_back()
                 except ConfigurationError as ended_by_handler:
                     cause = ended_by_handler
                 except Exception:  # the connection is broken, and the database rolls back for it
@@ -115,10 +141,7 @@ class InboxTransaction:
             self.translated_error = cause
         return None
 
-    async def roll_back(self) -> None:
-        await self.session.roll_back()
-
-    async def _connect(self) -> DriverAdapter:
+    async def _connect(self) -> BaseDriverSession:
         """Call connect=, which returns a connection, an awaitable of one, or a context manager around one."""
         is_async = self.handler.is_async
         connection = self.handler.options.connect()

@@ -24,7 +24,7 @@ from celery import Task
 from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery
 from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.guard.once import Guarded
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 log = logging.getLogger("effectonce")
 
@@ -52,8 +52,8 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
         lease_us = function.policy.lease_us
         if visibility_s is not None and lease_us >= visibility_s * 1_000_000:
             raise ConfigurationError(
-                f"{cls.name} has a lease of {readable(lease_us)}, and the broker delivers a task again after "
-                f"{readable(round(visibility_s * 1e6))} (visibility_timeout): a killed worker's task would come back "
+                f"{cls.name} has a lease of {span_text(lease_us)}, and the broker delivers a task again after "
+                f"{span_text(round(visibility_s * 1e6))} (visibility_timeout): a killed worker's task would come back "
                 "before its lease is over; shorten lease=, which a heartbeat renews, or raise the visibility timeout"
             )
 

@@ -34,7 +34,7 @@ from effectonce.keys import Extract, Strategy
 from effectonce.store import Store
 
 #: The errors for which `decide_delivery` rejects a message: dramatiq must not retry them either.
-REJECTED: Final = tuple(
+REJECTED_ERRORS: Final = tuple(
     {*EffectOnceError.__subclasses__()} - {Retryable, LeaseLost, ResultNotStored, ConfigurationError}
 )
 
@@ -79,7 +79,7 @@ class Idempotency(Middleware):
             options["key"] = requested
         actor.fn = self._guard(actor.fn, options)
         throws = actor.options.get("throws") or ()
-        actor.options["throws"] = (*(throws if isinstance(throws, tuple) else (throws,)), *REJECTED)
+        actor.options["throws"] = (*(throws if isinstance(throws, tuple) else (throws,)), *REJECTED_ERRORS)
 
     def _guard(self, function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         call = once(self._store, **options)(function)

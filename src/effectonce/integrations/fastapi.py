@@ -7,8 +7,8 @@
 
 ``principal`` is a dependency like any other: what it raises (401, 429) is answered before any key is looked up. A
 request that may not run raises `InProgress`, `PayloadMismatch` and so on, which is answered as problem+json, unless the
-application has an exception handler of its own for it. Where authentication is no dependency but a middleware,
-`effectonce.http.asgi` inside of it does the same for all routes at once.
+application has an exception handler of its own for it. Where a middleware authenticates, not a
+dependency, `effectonce.http.asgi` inside of it does the same for all routes at once.
 """
 
 from __future__ import annotations
@@ -57,10 +57,8 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 """What a guarded operation may answer beside its own responses; `Idempotency.route` adds it to the schema."""
 
-for _status in (
-    400,
-    422,
-):  # FastAPI answers these itself, too, and leaves out of the schema those that a route documents
+# FastAPI answers these itself, too, and leaves out of the schema those that a route documents.
+for _status in (400, 422):
     RESPONSES[_status]["content"]["application/json"] = {
         "schema": {"type": "object", "properties": {"detail": {}}, "required": ["detail"]}
     }
@@ -177,16 +175,11 @@ class _RecordingMiddleware:
 
 
 class _Replay(Exception):
-    """Carries a stored response out of a dependency, which cannot return one."""
-
-    def __init__(self, response: protocol.Response) -> None:
-        super().__init__(response)
-        self.response = response
+    """Carries a stored response, its argument, out of a dependency, which cannot return one."""
 
 
 async def _answer_replay(request: Request, error: Exception) -> FastAPIResponse:
-    assert isinstance(error, _Replay)
-    return _make_response(error.response)
+    return _make_response(error.args[0])
 
 
 def _make_response(response: protocol.Response) -> FastAPIResponse:

@@ -27,7 +27,7 @@ from effectonce.http.recorded_bodies import RecordedBody
 from effectonce.http.response_recording import ResponseRecording
 from effectonce.http.routes import RoutePlan, make_view_plan
 from effectonce.store import Store
-from effectonce.values.fingerprint import canonical
+from effectonce.values.fingerprint import canonical_json
 
 P = ParamSpec("P")
 
@@ -95,7 +95,7 @@ def _read_body(limit: int) -> bytes:
         files = [(name, file.filename, file.read()) for name, file in request.files.items(multi=True)]
         for file in request.files.values():
             file.seek(0)
-        data = canonical([list(request.form.items(multi=True)), files])
+        data = canonical_json([list(request.form.items(multi=True)), files])
     else:
         # One byte more than the limit: werkzeug cuts a chunked body off at its limit, without an error.
         request.max_content_length = min(limit + 1, request.max_content_length or limit + 1)

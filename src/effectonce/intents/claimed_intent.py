@@ -6,7 +6,7 @@ from typing import Literal, NoReturn
 
 from effectonce.core.claim_notes import read_note, seal_note, write_note
 from effectonce.core.guarded_call.finish import abort, settle_unfinished
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import StoreRun
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import EffectOnceError, InDoubt, LeaseLost, NotExecuted, OutcomeUnknown, scrub_urls, show
 
@@ -26,7 +26,7 @@ class ClaimedIntent:
     """
 
     def __init__(
-        self, run: Run, client: StoreClient, rules: ResendRules, has_reconciler: bool, claimed_after: float
+        self, run: StoreRun, client: StoreClient, rules: ResendRules, has_reconciler: bool, claimed_after: float
     ) -> None:
         self.run = run
         self.client = client

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from effectonce.core.entered_result import encode_entered_result
 from effectonce.core.guarded_call.begin import begin
-from effectonce.core.operator_result import check_result
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, StoreUnavailable, show
 from effectonce.record import Record
@@ -33,7 +33,7 @@ def apply_decision(intents: Intents, record: Record, id: str, outcome: IntentDec
     policy = operation.policy
     stored: bytes | None = None
     if outcome == "done" and result is not ...:
-        result, stored = check_result(policy.codec, result, operation.scope.partition("/")[2])
+        result, stored = encode_entered_result(policy.codec, result, operation.scope.partition("/")[2])
     if outcome == "abandon" or not intents.log(record).transactional:
         retention = policy.unfinished_retention_us if outcome == "retry" else policy.retention_us
         intents.store.resolve(operation.scope, id, outcome, result=result, retention=retention / 1e6, quiet=True)
@@ -58,7 +58,6 @@ async def _write_decision(operation: IntentOperation[Any, Any], id: str, outcome
         if not recorded:
             raise StoreUnavailable(f"intent {id}: your decision could not be recorded; make it again")
     finally:
-        run.active = False
         run.end()
 
 

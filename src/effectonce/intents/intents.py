@@ -40,7 +40,7 @@ from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, polic
 from effectonce.providers import Provider, find_provider
 from effectonce.record import Record
 from effectonce.store import Store, require_existing
-from effectonce.values.durations import Duration, micros, readable
+from effectonce.values.durations import Duration, micros, span_text
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
 from .logged_intent import LoggedIntent, decode_log
@@ -109,7 +109,7 @@ class Intents:
             raise ConfigurationError(f"{known.name} takes keys of {known.limit} characters; ours have {_KEY_LENGTH}")
         if key_window is not None and key_window <= margin_us:
             raise ConfigurationError(
-                f"margin={margin!r} leaves nothing of a window of {readable(key_window)}; shorten it"
+                f"margin={margin!r} leaves nothing of a window of {span_text(key_window)}; shorten it"
             )
         scope = f"intents/{self.scope}/{known.name}/{name}"
         check_scope(scope)
@@ -198,7 +198,7 @@ class Intents:
         """Read the log of an intent's record: the request, how often it was sent, and when first."""
         return decode_log(read_listed_note(record, self.store.runtime.privacy))
 
-    def orphaned(self) -> list[str]:
+    def orphaned_scopes(self) -> list[str]:
         """List the scopes that have unfinished intents but no operation any more: it was renamed or removed. No process
         resumes these intents, and under a new name they are sent again."""
         return find_orphaned_scopes(self)
@@ -253,13 +253,14 @@ class Intents:
             operation.check_reconciler()
             if retention < horizon:
                 raise ConfigurationError(
-                    f"{operation!r} keeps finished intents for {readable(retention)}, and messages may be redelivered "
-                    f"for {readable(horizon)}: it would be sent again; lengthen retention="
+                    f"{operation!r} keeps finished intents for {span_text(retention)}, and messages may be redelivered "
+                    f"for {span_text(horizon)}: it would be sent again; lengthen retention="
                 )
             if rules.keyed and rules.window_us - rules.margin_us < horizon and operation.reconciler is None:
                 raise ConfigurationError(
-                    f"{rules.provider} keeps keys for {readable(rules.window_us)}, and messages may be redelivered for "
-                    f"{readable(horizon)}: add a reconciler (@intents.reconcile({rules.provider!r})), or shorten that"
+                    f"{rules.provider} keeps keys for {span_text(rules.window_us)}, and messages may be redelivered "
+                    f"for {span_text(horizon)}: add a reconciler (@intents.reconcile({rules.provider!r})), "
+                    "or shorten that"
                 )
         self._warn_of_orphans()
 

@@ -1,7 +1,7 @@
 """The log of one intent: its request as it was frozen, how often it was sent, and when first.
 
-The log is the note of the intent's record. It is committed before each send, so that the process that resumes the
-intent after a crash knows that something may have been sent.
+The log is the note of the intent's record. It is committed before each send. So after a crash, the process that resumes
+the intent knows that a request may have been sent.
 """
 
 from __future__ import annotations

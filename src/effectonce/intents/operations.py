@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from effectonce.core.claim_notes import seal_note
 from effectonce.core.codec import Codec, Unstorable
-from effectonce.core.guarded_call.begin import begin, prepare_run
-from effectonce.core.guarded_call.run import Policy, Run, current_run
+from effectonce.core.guarded_call.begin import begin, prepare_noted_run
+from effectonce.core.guarded_call.run import Policy, StoreRun, current_run
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, show
@@ -64,7 +64,7 @@ class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
         return {self.provider.field: self.provider_key} if self.provider.carrier == "header" else {}
 
     def __repr__(self) -> str:
-        """Without the request, which may hold a card's number or a password."""
+        """Show the intent without its request, which may hold a card's number or a password."""
         return f"<intent {self.id} {self.provider.name} {show(self.operation)}, send {self.send_count}>"
 
 
@@ -111,7 +111,7 @@ class IntentOperation(Generic[Req, Res]):
 
     # -- one intent
 
-    def _prepare_new(self, request: Req, key: Key, account: str, step: str, transactional: bool = False) -> Run:
+    def _prepare_new(self, request: Req, key: Key, account: str, step: str, transactional: bool = False) -> StoreRun:
         """Make the run of an intent that may be new. Raises `ConfigurationError` if the request cannot be stored."""
         try:
             body = self.requests.encode(request)
@@ -123,16 +123,12 @@ class IntentOperation(Generic[Req, Res]):
         run.note = seal_note(run, encode_log(log))
         return run
 
-    def prepare_run(self, id: str, request_fingerprints: bytes = b"") -> Run:
+    def prepare_run(self, id: str, request_fingerprints: bytes = b"") -> StoreRun:
         """Make a run of the intent ``id``, which is not claimed yet. Raises `ConfigurationError` on a store without
         notes."""
-        runtime = self._intents.store.runtime
-        if not runtime.backend.capabilities.notes:
-            raise ConfigurationError(
-                f"{runtime.backend!r} keeps no notes, which intents need; use sqlite://, postgresql:// or mysql://"
-            )
+        run = prepare_noted_run(self._intents.store.runtime, self.policy, id, request_fingerprints, "intents")
         self.check_reconciler()
-        return prepare_run(runtime, self.policy, id, request_fingerprints)
+        return run
 
     def check_reconciler(self) -> None:
         """Raise `SyncAsyncMismatch` unless the function and its provider's reconciler are both sync, or both async."""
@@ -140,16 +136,16 @@ class IntentOperation(Generic[Req, Res]):
             kind = "async def" if self.is_async else "a plain def"
             raise SyncAsyncMismatch(f"the reconciler of {self.provider.name} must be {kind}, as {self!r} is")
 
-    def _execute(self, run: Run, as_outcome: bool) -> Any:
+    def _execute(self, run: StoreRun, as_outcome: bool) -> Any:
         """Run the intent and return its result, or an `Outcome`; a coroutine of it if the function is async."""
         if self.is_async:
             return self._execute_async(run, as_outcome)
         return _unwrap(run, run_sync(self.run_intent(run, run.runtime.sync_client())), as_outcome)
 
-    async def _execute_async(self, run: Run, as_outcome: bool) -> Any:
+    async def _execute_async(self, run: StoreRun, as_outcome: bool) -> Any:
         return _unwrap(run, await self.run_intent(run, run.runtime.async_client()), as_outcome)
 
-    async def run_intent(self, run: Run, client: StoreClient, completion: Completion = "record") -> IntentResult:
+    async def run_intent(self, run: StoreRun, client: StoreClient, completion: Completion = "record") -> IntentResult:
         """Run an intent from its claim to its settlement. With ``completion="leave"`` a success is not settled."""
         left_to_caller = False
         # The run may have been prepared long ago: its lease counts from now.
@@ -170,7 +166,7 @@ class IntentOperation(Generic[Req, Res]):
             if not left_to_caller:
                 run.end()
 
-    def make_intent(self, run: Run, log: LoggedIntent, request: Any) -> Intent[Any]:
+    def make_intent(self, run: StoreRun, log: LoggedIntent, request: Any) -> Intent[Any]:
         """Make the argument of the function, for the next send."""
         return Intent(
             id=run.key,
@@ -188,7 +184,7 @@ class IntentOperation(Generic[Req, Res]):
         return f"<intent {self.scope} {name_of(self.function)}>"
 
 
-def _unwrap(run: Run, result: IntentResult, as_outcome: bool) -> Any:
+def _unwrap(run: StoreRun, result: IntentResult, as_outcome: bool) -> Any:
     if result.error is not None:
         raise result.error
     if as_outcome:

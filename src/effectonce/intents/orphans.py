@@ -7,6 +7,7 @@ intent, which is sent again: so operators must see them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from effectonce.core.unfinished import list_pages
@@ -30,7 +31,8 @@ def find_orphaned_scopes(intents: Intents, *, in_doubt_only: bool = False, unlea
     prefix = f"intents/{intents.scope}/"
     is_ours: dict[str, bool] = {}
     now = store.now() if unleased_only else 0
-    for record in _list_unfinished(store, in_doubt_only):
+    unfinished = () if in_doubt_only else list_records(store, unfinished=True)
+    for record in chain(list_records(store, state="in_doubt"), unfinished):
         scope = record.scope
         if unleased_only and record.state == "claimed" and (record.lease_until or 0) > now:
             continue
@@ -60,9 +62,3 @@ def list_records(store: Store, limit: int = _PAGE_SIZE, **query: Any) -> Iterato
     """Iterate over the records that `Store.list` finds, ``limit`` at a time."""
     for page in list_pages(store.list, limit=limit, **query):
         yield from page.records
-
-
-def _list_unfinished(store: Store, in_doubt_only: bool) -> Iterator[Record]:
-    yield from list_records(store, state="in_doubt")
-    if not in_doubt_only:
-        yield from list_records(store, unfinished=True)

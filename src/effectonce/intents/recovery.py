@@ -50,16 +50,16 @@ class IntentRecovery:
     def _find(self, idle: int, limit: int | None, is_async: bool) -> Iterator[Record]:
         """Yield unfinished intents of the sync or of the async operations, up to ``limit`` in all."""
         check_limit(limit)
-        left = limit
+        records_left = limit
         for scope, operation in self._intents.operations.items():
             if operation.is_async is not is_async:
                 continue
             unfinished = self._unfinished.setdefault(scope, UnfinishedRecords(self._intents.store, scope))
-            for page in unfinished.pages(left, idle):
-                if left is not None:
-                    left -= len(page)
+            for page in unfinished.pages(records_left, idle):
+                if records_left is not None:
+                    records_left -= len(page)
                 yield from page
-            if left == 0:
+            if records_left == 0:
                 return
 
     async def _recover_one(self, record: Record, client: StoreClient) -> str:

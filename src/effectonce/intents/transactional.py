@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from effectonce.contracts import DriverSession, Joinable
 from effectonce.core.guarded_call.finish import encode_result, make_completion, settle_unfinished
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import StoreRun
 from effectonce.core.run_sync import run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, LeaseLost, SyncAsyncMismatch
@@ -36,7 +36,7 @@ class Sent(Generic[Res]):
     so writing them again would double them.
     """
 
-    def __init__(self, operation: IntentOperation[Any, Res], run: Run) -> None:
+    def __init__(self, operation: IntentOperation[Any, Res], run: StoreRun) -> None:
         self._operation = operation
         self._run = run
         self._result: Any = None
@@ -110,9 +110,6 @@ class Sent(Generic[Res]):
         """Release the intent if `complete` was not called. Otherwise the caller's commit settles it, and only the
         database knows whether that happened."""
         run = self._run
-        if not run.replayed and run.active:
-            if self._completed:
-                run.active = False
-            else:
-                await settle_unfinished(run, client, "free", "it was not completed")
+        if not run.replayed and run.active and not self._completed:
+            await settle_unfinished(run, client, "free", "it was not completed")
         run.end()

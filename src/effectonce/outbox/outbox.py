@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, overload
 
 import msgspec
 
-from effectonce.backends.common.sql_files import CLOCKS, outbox_schema, outbox_words, quote_name
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
 from effectonce.core.run_sync import run_sync
+from effectonce.core.sql_files import CLOCK_EXPRESSIONS, outbox_schema, outbox_words, quote_name
 from effectonce.errors import ConfigurationError, InvalidKey, InvalidOption, KeyTooLong, PayloadTooLarge, show
 from effectonce.message import Message
 from effectonce.sessions import Pending, session_on
@@ -106,7 +106,7 @@ class Outbox:
                 sql = _statement(session.dialect, self.table, len(batch), self._notify)
                 await session.rows(sql, _params(session.dialect, batch))
         except GeneratorExit:
-            raise
+            raise  # a coroutine that is closed may await nothing any more, and its transaction is not committed
         except BaseException:  # if the caller continues and commits, only some of them would be sent
             if savepoint is not None:
                 with suppress(Exception):
@@ -149,7 +149,8 @@ class Outbox:
 
 
 class NewOutboxRow(NamedTuple):
-    """The columns that a message is stored in. `message_of` reads them back."""
+    """The columns that a message is stored in, without ``created_at``, which the database fills in. `message_of` reads
+    them back. A column that is not text is in `_COLUMN_KINDS`, too."""
 
     id: str  # the message's key
     message_id: str
@@ -163,6 +164,9 @@ class NewOutboxRow(NamedTuple):
     trace_id: str | None
     source: str
     time: str | None  # RFC 3339
+
+
+_COLUMN_KINDS: Final = {"line": "integer", "payload": "bytes"}  # the other columns are text
 
 
 def message_of(row: OutboxRow) -> Message[Any]:
@@ -231,7 +235,7 @@ def _is_unicode(text: str) -> bool:
 
 # -- the statement
 
-_POSTGRES_TYPES = {"line": "bigint", "payload": "bytea"}  # the other columns are text
+_POSTGRES_TYPES: Final = {"text": "text", "integer": "bigint", "bytes": "bytea"}
 
 
 def _statement_batches(rows: Sequence[NewOutboxRow]) -> Iterator[Sequence[NewOutboxRow]]:
@@ -256,7 +260,8 @@ def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
     rows = []
     for start in range(1, count * width, width):
         values = [_value(dialect, column, f"${start + n}") for n, column in enumerate(NewOutboxRow._fields)]
-        rows.append(f"({', '.join(values)}, {CLOCKS[dialect]})")
+        values.append(CLOCK_EXPRESSIONS[dialect])  # for created_at, the last column
+        rows.append(f"({', '.join(values)})")
     columns = ", ".join((*NewOutboxRow._fields, "created_at"))
     insert = f"INSERT INTO {quote_name(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
     if notify and dialect == "postgresql":
@@ -265,19 +270,21 @@ def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
 
 
 def _value(dialect: Dialect, column: str, placeholder: str) -> str:
+    """The expression of a column's value. On MySQL, text and bytes come in hexadecimal: see `_hex`."""
+    kind = _COLUMN_KINDS.get(column, "text")
     if dialect == "postgresql":
-        return f"{placeholder}::{_POSTGRES_TYPES.get(column, 'text')}"
-    if dialect == "mysql" and column != "line":
-        return f"UNHEX({placeholder})" if column == "payload" else f"CONVERT(UNHEX({placeholder}) USING utf8mb4)"
+        return f"{placeholder}::{_POSTGRES_TYPES[kind]}"
+    if dialect == "mysql" and kind != "integer":
+        return f"UNHEX({placeholder})" if kind == "bytes" else f"CONVERT(UNHEX({placeholder}) USING utf8mb4)"
     return placeholder
 
 
 def _params(dialect: Dialect, rows: Sequence[NewOutboxRow]) -> list[Any]:
     values = [value for row in rows for value in row]
-    return [_hex(value) for value in values] if dialect == "mysql" else values
+    return [_to_hex(value) for value in values] if dialect == "mysql" else values
 
 
-def _hex(value: Any) -> Any:
+def _to_hex(value: Any) -> Any:
     """Write ``value`` in hexadecimal, which no quoting mode or character set of the caller's connection changes."""
     if isinstance(value, str):
         return value.encode().hex()

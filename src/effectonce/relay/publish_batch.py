@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from effectonce.contracts import Packet, Publisher
 from effectonce.contracts.outbox import BLOCKED_ROW_RECHECK_US, OutboxRow, RowOutcome
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 from effectonce.outbox.outbox import message_of
 
-from .settings import RelaySettings
+from .settings import RelaySettings, RelaySignals
+
+REFUSED_QUEUE_DELAY_S: Final = 300.0
+"""How long the rows of a queue that cannot be used wait where the delays of `Retry` grow without limit."""
 
 OrderingLine = tuple[str, str]  # destination and ordering key
 
@@ -18,17 +23,11 @@ OrderingLine = tuple[str, str]  # destination and ordering key
 class PublishBatch:
     """One lease of rows while it is published.
 
-    ``unresponsive``: queues that did not answer the last time; rows to all others go first. ``deadline``: when to stop,
-    in seconds of the loop's clock. It is asked again before each step, so that a stop takes effect at once.
+    ``until``: when to stop, in seconds of the loop's clock. A stop of the relay takes effect before the next step.
     """
 
     def __init__(
-        self,
-        rows: Sequence[OutboxRow],
-        publisher: Publisher,
-        settings: RelaySettings,
-        unresponsive: set[str],
-        deadline: Callable[[], float],
+        self, rows: list[OutboxRow], publisher: Publisher, settings: RelaySettings, signals: RelaySignals, until: float
     ) -> None:
         self.rows = rows
         #: By ``seq``. Grows as the broker answers.
@@ -41,13 +40,14 @@ class PublishBatch:
         self._publisher = publisher
         self._settings = settings
         self._capabilities = settings.broker_backend.capabilities
-        self._unresponsive = unresponsive
-        self._deadline = deadline
+        self._signals = signals
+        self._unresponsive = signals.unresponsive
+        self._until = until
         #: By line: the outcome of the row that failed, which blocks the rows behind it.
         self._blocked_lines: dict[OrderingLine, RowOutcome] = {}
 
     async def publish(self) -> None:
-        """Publish the rows queue by queue, until the deadline. Broker errors become outcomes; only a defect or a
+        """Publish the rows queue by queue, until it has to stop. Broker errors become outcomes; only a defect or a
         cancellation is raised."""
         rows_by_queue: dict[str, list[OutboxRow]] = {}
         for row in self.rows:
@@ -71,7 +71,7 @@ class PublishBatch:
 
     @property
     def _seconds_left(self) -> float:
-        return self._deadline() - asyncio.get_running_loop().time()
+        return 0.0 if self._signals.stopping else self._until - asyncio.get_running_loop().time()
 
     async def _publish_queue(self, queue: str, rows: Sequence[OutboxRow]) -> bool:
         """Publish ``rows`` to ``queue``, in as few calls as their order allows. False: the broker did not answer."""
@@ -113,13 +113,10 @@ class PublishBatch:
             if self._defer_if_blocked(row):
                 continue
             try:
-                packets.append((row, self._encode(row)))
+                packets.append((row, self._settings.envelope.encode(message_of(row), row.destination)))
             except Exception as error:
                 self._record_failure(row, error)
         return packets
-
-    def _encode(self, row: OutboxRow) -> Packet:
-        return self._settings.envelope.encode(message_of(row), row.destination)
 
     async def _publish(self, queue: str, packets: Sequence[tuple[OutboxRow, Packet]]) -> None:
         try:
@@ -163,7 +160,7 @@ class PublishBatch:
 
     def _record_failure(self, row: OutboxRow, error: Exception) -> None:
         """Park ``row`` or let it wait for its next attempt, and block its line: only its own key is held up (F46)."""
-        delay = self._settings.retry.after(error, row.attempts)
+        delay = self._settings.retry.delay_after(error, row.attempts)
         if delay is None:
             outcome = RowOutcome(row.seq, "parked", error=_describe(error))
         else:
@@ -175,7 +172,8 @@ class PublishBatch:
             self._blocked_lines[line] = outcome
 
     def _defer_queue(self, rows: Sequence[OutboxRow], error: Exception) -> None:
-        span = round(self._settings.retry.cap * 1e6)
+        cap = self._settings.retry.cap
+        span = round((cap if math.isfinite(cap) else REFUSED_QUEUE_DELAY_S) * 1e6)
         for row in rows:
             if row.seq not in self.outcomes:
                 self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, error=_describe(error), refund=True)

@@ -71,13 +71,8 @@ class RelayPump:
             signals.outage = None
             return False
         deadline = began + self._window_s
-        batch = PublishBatch(
-            await self._isolate_suspect(owner, rows),
-            self._publisher,
-            self._settings,
-            signals.unresponsive,
-            lambda: 0.0 if signals.stopping else deadline,
-        )
+        chosen = await self._isolate_suspect(owner, rows)
+        batch = PublishBatch(chosen, self._publisher, self._settings, signals, deadline)
         self._unanswered_owner = None
         leased_at = self._time()
         try:

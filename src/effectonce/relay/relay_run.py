@@ -9,12 +9,12 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
+from effectonce.core.backoff import Backoff
 from effectonce.errors import StoreUnavailable
 from effectonce.outbox.notifications import subscribe
-from effectonce.values.backoff import Backoff
 
 from .pump import RelayPump
-from .settings import RelaySettings, RelaySignals
+from .settings import RelaySettings, RelaySignals, require_outboxes
 
 log = logging.getLogger("effectonce")
 
@@ -44,7 +44,7 @@ class RelayRun:
         return RelayPump(self._settings, self.signals, self._open_port(stack), publisher)
 
     def _open_port(self, stack: AsyncExitStack) -> OutboxPort:
-        port = self._settings.outboxes.async_outbox(self._settings.table)
+        port = require_outboxes(self._settings.store).async_outbox(self._settings.table)
         stack.push_async_callback(port.close)
         return port
 
@@ -151,8 +151,8 @@ class RelayRun:
     async def _pause(self, seconds: float, reason: Exception) -> None:
         self._settings.runtime.emit("relay_paused", seconds=seconds, detail=str(reason))
         deadline = self.loop.time() + seconds
-        while not self.signals.stopping and (left := deadline - self.loop.time()) > 0:
-            await self._sleep(left)
+        while not self.signals.stopping and (seconds_left := deadline - self.loop.time()) > 0:
+            await self._sleep(seconds_left)
 
     # -- waking up
 

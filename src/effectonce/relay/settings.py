@@ -43,10 +43,6 @@ class RelaySettings(Struct, kw_only=True):
         return self.store.runtime
 
     @property
-    def outboxes(self) -> OutboxBackend:
-        return require_outboxes(self.store)
-
-    @property
     def broker_backend(self) -> BrokerBackend:
         return self.broker.backend if isinstance(self.broker, Broker) else self.broker
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from effectonce.core.claim_notes import read_note, seal_note, write_note
 from effectonce.core.codec import encode_error
+from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.finish import make_completion, settle_unfinished
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import StoreRun
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import InDoubt, LeaseLost, SagaFailed, show
 from effectonce.record import Settlement
 
-from .log import LoggedStep, StepProgress, StepState, decode_log, encode_log, pack_results
+from .log import LoggedStep, StepProgress, decode_log, encode_log, pack_results
 
 
 class ClaimedSaga:
@@ -22,7 +23,7 @@ class ClaimedSaga:
     ``claimed_at``: when the saga was first claimed, on the store's clock, if that is known.
     """
 
-    def __init__(self, run: Run, client: StoreClient, name: str, claimed_at: int | None = None) -> None:
+    def __init__(self, run: StoreRun, client: StoreClient, name: str, claimed_at: int | None = None) -> None:
         self.run = run
         self.client = client
         self.name = name
@@ -45,8 +46,13 @@ class ClaimedSaga:
         since = min(progress.unknown_since or self.log.written_at, self.log.written_at)
         return self.now() - since >= self.run.policy.retention_us
 
-    def end_step(self, progress: StepProgress, state: StepState, error: str = "") -> None:
+    def end_step(self, progress: StepProgress, state: Literal["done", "failed", "timed_out"], error: str = "") -> None:
         progress.state, progress.error, progress.ended = state, error, self.now()
+
+    def end_unknown(self, progress: StepProgress, error: Exception) -> None:
+        """Record ``error``, which ended an attempt without saying whether the step happened."""
+        progress.mark_unknown()
+        progress.error, progress.ended = describe_error(error), self.now()
 
     def commit(self) -> Coroutine[Any, Any, None]:
         """Write the log. Raises `LeaseLost` if another process took over: the caller must stop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from effectonce.core.operator_result import check_result
+from effectonce.core.entered_result import encode_entered_result
 from effectonce.errors import ConfigurationError
 
 from .log import SagaLog
@@ -45,4 +45,4 @@ def _encode_result(step: Step[Any], result: Any) -> bytes:
     fit."""
     if step.codec.discards and result is not None:
         raise ConfigurationError(f"step {step.name} gives nothing: leave the result out")
-    return check_result(step.codec, result, f"step {step.name}")[1]
+    return encode_entered_result(step.codec, result, f"step {step.name}")[1]

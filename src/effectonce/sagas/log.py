@@ -1,7 +1,8 @@
 """The log of one saga: its input as it was frozen, and the progress of every step and every compensation.
 
 The log is the note of the saga's record. Each end of a step is one commit; the last one rides with the settlement.
-The structs are stored as arrays: fields are only ever added at the end.
+The structs are stored as arrays: a field is only ever added at the end, with a default. One that is removed or moved
+would make the logs of running sagas unreadable.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-from effectonce.core.codec import VERSION
+from effectonce.core.codec import FORMAT_VERSION
 from effectonce.core.error_text import describe_error
 from effectonce.errors import CorruptRecord, show
 
@@ -22,7 +23,21 @@ StepState = Literal["pending", "running", "done", "failed", "timed_out"]
 class StepProgress(Struct, array_like=True, gc=False):
     """The progress of a step, or of a compensation. Times are on the store's clock, in microseconds.
 
-    ``running``: it was started, and no outcome was recorded.
+    Four fields say together whether it may have happened although no outcome is recorded:
+
+        its last attempt              state     unknown_since    outcome_inferred   crashes
+        (there was none)              pending   0                no                 0
+        failed, and did not happen    failed    -                -                  -
+        said that it is unknown       running   when it began    -                  -
+        ended in a network error      running   when it began    yes                -
+        was interrupted               running   when it began    yes                + 1 if it ended itself (`sys.exit`)
+        died with its process         running   -                -                  + 1
+
+    (-: as it was.) While it is ``running``, or timed out, it is called again under the same key, until it has been
+    unknown for a day or has crashed too often: then an operator decides. After an inferred outcome, a later error ends
+    the step only if it proves that no attempt happened. Compensations do not start while a step is unknown.
+
+    Stored as an array: add fields at the end only. Not tracked by the cycle collector, like `SagaLog`.
     """
 
     state: StepState = "pending"
@@ -33,17 +48,28 @@ class StepProgress(Struct, array_like=True, gc=False):
     ended: int = 0
     error: str = ""
     unknown_since: int = 0  # since when it may have happened with an unknown outcome
-    guessed: bool = False  # the outcome is unknown by inference (a network error), not by the step's own word
+    outcome_inferred: bool = False  # the outcome is unknown by inference (a network error), not by the step's own word
+
+    def mark_unknown(self, *, inferred: bool = False) -> None:
+        """Record that an attempt ended, and that it may have happened. ``inferred``: it did not say so itself."""
+        self.state = "running"
+        self.unknown_since = self.unknown_since or self.began
+        self.outcome_inferred = self.outcome_inferred or inferred
+
+    def mark_died(self) -> None:
+        """Record that the process died in which it was running, or may have been."""
+        self.state = "running"
+        self.crashes += 1
 
     def start_over(self) -> None:
         self.state = "pending"
         self.attempts = self.crashes = self.unknown_since = 0
-        self.guessed = False
+        self.outcome_inferred = False
         self.rounds += 1
 
 
 class LoggedStep(Struct, array_like=True, gc=False):
-    """One step of a saga."""
+    """One step of a saga. Stored as an array: add fields at the end only. Not tracked, like `SagaLog`."""
 
     name: str
     key: str  # the part of its keys: its first name, since another key would do the effect again
@@ -61,7 +87,10 @@ class LoggedStep(Struct, array_like=True, gc=False):
 
 
 class SagaLog(Struct, array_like=True, gc=False):
-    """Everything that is recorded about one saga. Kept out of the cycle collector, since it is a tree of values."""
+    """Everything that is recorded about one saga. Stored as an array: add fields at the end only.
+
+    The cycle collector does not track it, since it is a tree of values: no field may lead back to it.
+    """
 
     id: str
     version: str
@@ -83,8 +112,7 @@ class SagaLog(Struct, array_like=True, gc=False):
         if self.phase == "running":
             for entry in self.entries:
                 if entry.do.state != "done":
-                    entry.do.state = "running"
-                    entry.do.crashes += 1
+                    entry.do.mark_died()
                     return
 
     @property
@@ -132,8 +160,8 @@ def decode_log(stored: bytes | None) -> SagaLog:
 
 def pack_results(results: Mapping[str, bytes]) -> bytes:
     """Pack the results of all steps into the one result of the record."""
-    return VERSION + _to_json({name: msgspec.Raw(stored[1:]) for name, stored in results.items()})
+    return FORMAT_VERSION + _to_json({name: msgspec.Raw(stored[1:]) for name, stored in results.items()})
 
 
 def unpack_results(value: Mapping[str, msgspec.Raw]) -> dict[str, bytes]:
-    return {name: VERSION + bytes(raw) for name, raw in value.items()}
+    return {name: FORMAT_VERSION + bytes(raw) for name, raw in value.items()}

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from effectonce.core.codec import Unstorable
 from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.begin import begin
-from effectonce.core.guarded_call.run import Run, current_run
+from effectonce.core.guarded_call.run import StoreRun, current_run
 from effectonce.core.interrupts import is_own_exit
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
@@ -29,7 +29,7 @@ from effectonce.errors import (
 )
 from effectonce.providers import Provider, classify, is_ambiguous
 from effectonce.record import Answer
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .claimed_saga import ClaimedSaga
 from .log import LoggedStep, StepProgress, unpack_results
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("effectonce")
 
 #: Errors of a step after which only an operator can find out whether it happened.
-_DOUBTFUL: Final = (InDoubt, LeaseLost)
+_DOUBT_ERRORS: Final = (InDoubt, LeaseLost)
 _ANY_PROVIDER: Final = Provider(name="it")
 UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 """A step whose outcome is unknown is tried again for a day; after that an operator must decide."""
 
 
 async def run_saga(
-    saga: Saga[Any], run: Run, client: StoreClient, compensate: bool = False, claimed_at: int | None = None
+    saga: Saga[Any], run: StoreRun, client: StoreClient, compensate: bool = False, claimed_at: int | None = None
 ) -> Done:
     """Claim a saga, run it from where its log stands to its end, and return the results of its steps. With
     ``compensate``, undo what is done. ``claimed_at``: see `ClaimedSaga`."""
@@ -74,13 +74,12 @@ async def run_saga(
             raise
         return await runner.run(compensate)
     finally:
-        run.active = False
         run.end()
         if runner is not None and runner.orphan is not None:
             runner.orphan.keep_leased(run)
 
 
-async def record_saga(saga: Saga[Any], run: Run, client: StoreClient) -> None:
+async def record_saga(saga: Saga[Any], run: StoreRun, client: StoreClient) -> None:
     """Record a saga and leave it to `Saga.resume`. Changes nothing if it is recorded already."""
     try:
         await begin(run, client)
@@ -92,7 +91,6 @@ async def record_saga(saga: Saga[Any], run: Run, client: StoreClient) -> None:
         if error.code != "in-progress":
             raise
     finally:
-        run.active = False
         run.end()
 
 
@@ -173,7 +171,7 @@ class SagaRunner:
         """Turn around, and wait for the late end of the step (F49: it may still succeed, and is compensated then).
         Until its outcome is known, nothing else is compensated."""
         claimed = self._claimed
-        limit = readable(round((step.do.timeout_s or 0) * 1e6))
+        limit = span_text(round((step.do.timeout_s or 0) * 1e6))
         call.run.renewal_refused = True  # its `current().lease_lost` tells it to stop
         claimed.end_step(entry.do, "timed_out", f"no end within {limit}")
         self._turn_around(entry, TimeoutError(f"no end within {limit}"))
@@ -245,40 +243,38 @@ class SagaRunner:
                 else:  # it still runs, and no other process may run beside it
                     self.orphan = call
                 raise
-            if call.error is None or await self._is_final(entry, progress, function, call.error):
+            if call.error is None or await self._pause_or_fail(entry, progress, function, call.error) == "failed":
                 return call
 
-    async def _is_final(
+    async def _pause_or_fail(
         self, entry: LoggedStep, progress: StepProgress, function: StepFunction, error: BaseException
-    ) -> bool:
-        """Decide after ``error``. Returns True if the step has failed, and False, after a pause, if it is tried again.
-        Raises if its outcome is unknown."""
+    ) -> Literal["retry", "failed"]:
+        """Decide after ``error``: pause, if the step is to be tried again. Raises if the saga cannot continue here,
+        since the outcome of the step is unknown."""
         claimed = self._claimed
         if not isinstance(error, Exception):
             _mark_interrupted(progress, error)
             await claimed.release_after_error(type(error).__name__)
             raise error
-        if isinstance(error, _DOUBTFUL):
-            claimed.end_step(progress, "running", describe_error(error))
+        if isinstance(error, _DOUBT_ERRORS):
+            claimed.end_unknown(progress, error)
             await claimed.doubt(entry, progress.error)
         unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)
+        was_inferred = progress.outcome_inferred
         if unknown:
-            progress.unknown_since = progress.unknown_since or progress.began
-        was_guessed = progress.guessed
-        progress.guessed = was_guessed or (unknown and not isinstance(error, EffectOnceError))
-        delay = function.retry.after(error, progress.attempts)
+            progress.mark_unknown(inferred=not isinstance(error, EffectOnceError))
+        delay = function.retry.delay_after(error, progress.attempts)
         if delay is not None and not self._exceeds_limit(entry, progress, unknown):
-            if progress.guessed and not was_guessed:  # if this process dies now, the next runner must know it
-                progress.state = "running"
+            if progress.outcome_inferred and not was_inferred:  # if this process dies now, the next runner must know it
                 await claimed.commit()
-            await self._pause(delay, progress)
-            return False
+            await self._pause(delay)
+            return "retry"
         if unknown:
             await self._leave_unknown(entry, progress, error)
         if progress is entry.do and not _proves_not_done(error, progress, function):
-            claimed.end_step(progress, "running", describe_error(error))
+            claimed.end_unknown(progress, error)
             await claimed.doubt(entry, f"{progress.error}; and an attempt before that may have happened")
-        return True
+        return "failed"
 
     def _exceeds_limit(self, entry: LoggedStep, progress: StepProgress, unknown: bool) -> bool:
         """Whether an operator must decide now, whatever ``retry`` allows (F50: a compensation that fails forever): if
@@ -292,9 +288,9 @@ class SagaRunner:
         """Release the saga with the outcome of ``entry`` unknown: `resume` tries it again under the same key, until
         the limit, which puts it in doubt."""
         claimed = self._claimed
-        claimed.end_step(progress, "running", describe_error(error))
+        claimed.end_unknown(progress, error)
         if self._exceeds_limit(entry, progress, True):
-            limit = readable(UNKNOWN_OUTCOME_LIMIT_US)
+            limit = span_text(UNKNOWN_OUTCOME_LIMIT_US)
             await claimed.doubt(entry, f"for {limit} it was not known whether it happened: {progress.error}")
         await claimed.release_after_error(progress.error)
         if isinstance(error, Retryable):
@@ -303,12 +299,10 @@ class SagaRunner:
             f"{claimed}: whether {entry.name} happened is unknown: {progress.error}; resume will continue it"
         ) from error
 
-    async def _pause(self, seconds: float, progress: StepProgress) -> None:
+    async def _pause(self, seconds: float) -> None:
         try:
             await self._claimed.client.signal().wait(seconds)
         except BaseException as error:
-            if progress.unknown_since:
-                progress.state = "running"
             await self._claimed.release_after_error(type(error).__name__)
             raise
 
@@ -324,7 +318,6 @@ class SagaRunner:
             key=key,
             stored_key=key,
             owner=run.owner,
-            fingerprints=b"",
             parent=run,
             lease_requested_at=run.lease_requested_at,
             token=token,
@@ -345,8 +338,7 @@ class SagaRunner:
             return  # nothing is left, or an operator decides first
         entry, progress, function = next_call
         if interrupted and progress is not entry.do:  # a step is marked by `ClaimedSaga`
-            progress.state = "running"
-            progress.crashes += 1
+            progress.mark_died()
         if progress.crashes >= function.retry.max_crashes:
             reason = f"{progress.crashes} processes died in it"
             if progress.error:
@@ -355,7 +347,7 @@ class SagaRunner:
                 )
             await self._claimed.doubt(entry, reason)
         if progress.state == "running" and self._claimed.outlived_retention(progress):
-            retention = readable(self._claimed.run.policy.retention_us)
+            retention = span_text(self._claimed.run.policy.retention_us)
             await self._claimed.doubt(
                 entry, f"its outcome is not known, and it began longer ago than its effect is remembered ({retention})"
             )
@@ -365,9 +357,7 @@ class SagaRunner:
 
 def _mark_interrupted(progress: StepProgress, error: BaseException) -> None:
     """Record that a call ended without an outcome. If it ended itself it may do so again (F20), and that is counted."""
-    progress.state = "running"
-    progress.unknown_since = progress.unknown_since or progress.began
-    progress.guessed = True
+    progress.mark_unknown(inferred=True)
     if is_own_exit(error):
         progress.crashes += 1
         progress.error = describe_error(error)
@@ -382,7 +372,7 @@ def _proves_not_done(error: Exception, progress: StepProgress, function: StepFun
     """
     if is_ambiguous(error, progress.unknown_since > 0):
         return False
-    if not progress.guessed or function.retry.refuses(error) or isinstance(error, PermanentFailure):
+    if not progress.outcome_inferred or function.retry.refuses(error) or isinstance(error, PermanentFailure):
         return True
     causes = (error, error.__cause__)
     return any(cause is not None and classify(_ANY_PROVIDER, cause, True).kind == "failure" for cause in causes)

@@ -28,17 +28,17 @@ from msgspec import Raw
 
 from effectonce.core.claim_notes import read_listed_note, seal_note
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.begin import begin, prepare_run
-from effectonce.core.guarded_call.run import Policy, Run
+from effectonce.core.guarded_call.begin import begin, prepare_noted_run
+from effectonce.core.guarded_call.run import Policy, StoreRun
 from effectonce.core.retry import Retry
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import refuse_in_event_loop, run_sync
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import list_pages, never_stop
 from effectonce.errors import ConfigurationError, KeyTooLong, NotInDoubt, SagaFailed, SyncAsyncMismatch, show
-from effectonce.guard.introspection import refuse_in_event_loop, return_type
+from effectonce.guard.introspection import return_type
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.keys import MAX_KEY, Key, encode_key
-from effectonce.record import Record, visible_state
+from effectonce.record import Record
 from effectonce.store import Store
 from effectonce.values.durations import Duration, micros
 
@@ -203,7 +203,7 @@ class Saga(Generic[In]):
             raise SyncAsyncMismatch(f"saga {self.name} has steps that are async: use arun, aresume and acompensate")
         refuse_in_event_loop(f"saga {self.name} would block the running event loop: use arun, aresume or acompensate")
 
-    def _prepare_new(self, id: Key, input: In) -> Run:
+    def _prepare_new(self, id: Key, input: In) -> StoreRun:
         """Make the run of a saga that may be new. Raises `ConfigurationError` if its input cannot be stored."""
         if not self.steps:
             raise ConfigurationError(f"saga {self.name} has no steps; define some with @saga.step()")
@@ -221,15 +221,10 @@ class Saga(Generic[In]):
         run.note = seal_note(run, encode_log(log))
         return run
 
-    def prepare_run(self, id: str, input_fingerprints: bytes = b"") -> Run:
+    def prepare_run(self, id: str, input_fingerprints: bytes = b"") -> StoreRun:
         """Make a run of the saga ``id``, which is not claimed yet. Raises `ConfigurationError` on a store without
         notes."""
-        runtime = self.store.runtime
-        if not runtime.backend.capabilities.notes:
-            raise ConfigurationError(
-                f"{runtime.backend!r} keeps no notes, which sagas need; use sqlite://, postgresql:// or mysql://"
-            )
-        return prepare_run(runtime, self._policy, id, input_fingerprints)
+        return prepare_noted_run(self.store.runtime, self._policy, id, input_fingerprints, "sagas")
 
     # -- recovery
 
@@ -301,7 +296,7 @@ class Saga(Generic[In]):
             raise ConfigurationError(f"a result goes with 'done', not with {outcome!r}; nothing was changed")
         record = self.get(id)
         if record is None or record.state != "in_doubt":
-            state = visible_state(record.state) if record is not None else "not known"
+            state = "not known" if record is None else record.state.replace("free", "released")
             raise NotInDoubt(f"saga {self.name} {show(id)!r} is {state}, not in doubt; nothing was changed")
         if outcome == "abandon":
             self.store.resolve(self.scope, id, "abandon", retention=self._policy.retention_us / 1e6, quiet=True)
@@ -319,7 +314,7 @@ class Saga(Generic[In]):
         self.fit(log)
         apply_decision(log, self.steps, outcome, result)
 
-    async def _write_decision(self, run: Run, outcome: SagaDecision, result: Any) -> None:
+    async def _write_decision(self, run: StoreRun, outcome: SagaDecision, result: Any) -> None:
         """Claim the saga and commit the decision to its log. Until then the log says "in doubt", so that a runner that
         claims it first puts it back."""
         client = run.runtime.sync_client()
@@ -329,7 +324,6 @@ class Saga(Generic[In]):
             self._decide(claimed.log, outcome, result)
             await claimed.release()
         finally:
-            run.active = False
             run.end()
 
     def __repr__(self) -> str:

@@ -6,15 +6,15 @@ import asyncio
 import concurrent.futures
 import contextvars
 import inspect
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Set
 from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
 from msgspec import Struct
 
 from effectonce.core.codec import Codec
-from effectonce.core.guarded_call.run import Run, current_run
+from effectonce.core.guarded_call.run import Run, StoreRun, current_run
 from effectonce.core.retry import Retry
+from effectonce.core.run_sync import run_in_thread
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, ResultNotStored, show
 from effectonce.guard.introspection import is_async, name_of, refuse_lazy, refuse_unguardable
@@ -210,7 +210,7 @@ class StepCall(Struct, eq=False):
             await self.wait(_CANCEL_TIMEOUT_S)
         return self.pending is None or self.pending.done()
 
-    def keep_leased(self, saga: Run) -> None:
+    def keep_leased(self, saga: StoreRun) -> None:
         """Keep the saga's lease until the call has ended, so that no other process runs beside it."""
         leased = saga.runtime.leased_runs
         leased.add(saga)
@@ -241,17 +241,15 @@ async def _await_and_capture(function: Any, args: tuple[Any, ...]) -> tuple[Any,
 
 def _call_in_thread(function: Any, args: tuple[Any, ...]) -> concurrent.futures.Future[Any]:
     """Call the function in a daemon thread, so that a call that never returns does not keep the process alive."""
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     context = contextvars.copy_context()
 
-    def call() -> None:
+    def call() -> tuple[Any, BaseException | None]:
         try:
-            future.set_result(_call_and_capture(function, args))
+            return context.run(_call_and_capture, function, args)
         except BaseException as error:
-            future.set_result((None, error))
+            return None, error
 
-    threading.Thread(target=context.run, args=(call,), name="effectonce-step", daemon=True).start()
-    return future
+    return run_in_thread(call, "effectonce-step")
 
 
 def check_step_name(name: str, taken: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The adapter for asyncpg: for a connection, or for the proxy of one that its pool gives out."""
+"""The session of asyncpg: for a connection, or for the proxy of one that its pool gives out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from asyncpg import InterfaceError, Record  # type: ignore[import-untyped, unused-ignore]
 
-from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction
+from .base_session import BaseDriverSession, NamedRows, closed_connection_error, no_transaction_error
 
 
-class AsyncpgSession(DriverAdapter):
+class AsyncpgSession(BaseDriverSession):
     """One statement is one `fetch`; transactions that effectonce begins are asyncpg's own objects."""
 
     __slots__ = ("_transaction",)
@@ -21,11 +21,11 @@ class AsyncpgSession(DriverAdapter):
     def require_transaction(self) -> None:
         try:
             if self.connection.is_closed():
-                raise connection_closed()
+                raise closed_connection_error()
             if not self.connection.is_in_transaction():
-                raise not_in_transaction("`async with conn.transaction():`")
+                raise no_transaction_error("`async with conn.transaction():`")
         except InterfaceError as error:  # the proxy of a connection that went back to its pool
-            raise connection_closed(error) from error
+            raise closed_connection_error(error) from error
 
     async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         if not params and not sql.startswith("SELECT"):

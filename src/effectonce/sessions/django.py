@@ -1,4 +1,4 @@
-"""The adapter for Django: for ``django.db.connection`` inside ``transaction.atomic()``."""
+"""The session of Django: for ``django.db.connection`` inside ``transaction.atomic()``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
 
 from effectonce.errors import ConfigurationError
 
-from .driver_adapter import DriverAdapter, NamedRows, connection_closed, known_dialect, not_in_transaction, render
+from .base_session import (
+    BaseDriverSession,
+    NamedRows,
+    closed_connection_error,
+    known_dialect,
+    no_transaction_error,
+    render,
+)
 
 
-class DjangoSession(DriverAdapter):
+class DjangoSession(BaseDriverSession):
     """Savepoints and transactions are Django's own `atomic`: its hooks and its flag for broken blocks depend on it."""
 
     __slots__ = ("_atomic", "_driver_connection", "dialect")
@@ -32,9 +39,9 @@ class DjangoSession(DriverAdapter):
         connection = self.connection
         if connection.in_atomic_block:
             if connection.closed_in_transaction or connection.connection is None:
-                raise connection_closed()
+                raise closed_connection_error()
         elif connection.get_autocommit():
-            raise not_in_transaction("`with transaction.atomic():`")
+            raise no_transaction_error("`with transaction.atomic():`")
 
     async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         with self.connection.cursor() as cursor:

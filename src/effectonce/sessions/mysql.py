@@ -1,4 +1,4 @@
-"""The adapters for PyMySQL and aiomysql, on MySQL and MariaDB."""
+"""The sessions of PyMySQL and aiomysql, on MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from effectonce.values.awaitables import maybe_await
 
-from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
+from .base_session import BaseDriverSession, NamedRows, closed_connection_error, no_transaction_error, render
 
 _STATUS_IN_TRANSACTION: Final = 1  # SERVER_STATUS_IN_TRANS, a bit of the status that every answer carries
 _REFRESH_STATUS: Final = "DO 0"  # a statement that does nothing; its answer carries the status
 _HOW_TO_BEGIN = "conn.begin(), or connect with autocommit=False"
 
 
-class MySQLSession(DriverAdapter):
+class MySQLSession(BaseDriverSession):
     """A connection of PyMySQL.
 
     The driver knows from the server's last answer whether a transaction is open. An error carries no such status, so
@@ -33,13 +33,13 @@ class MySQLSession(DriverAdapter):
 
     def require_transaction(self) -> None:
         if not self.connection.open:
-            raise connection_closed()
+            raise closed_connection_error()
         self._refuse_autocommit()
 
     def _refuse_autocommit(self) -> None:
         self._status_is_stale = bool(self.connection.get_autocommit())
         if self._status_is_stale and not self._has_transaction():
-            raise not_in_transaction(_HOW_TO_BEGIN)
+            raise no_transaction_error(_HOW_TO_BEGIN)
 
     async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         cursor = await maybe_await(self.connection.cursor(self._plain_cursor_class()))
@@ -78,7 +78,7 @@ class AsyncMySQLSession(MySQLSession):
 
     def require_transaction(self) -> None:
         if self.connection.closed:
-            raise connection_closed()
+            raise closed_connection_error()
         self._refuse_autocommit()
 
     def _has_transaction(self) -> bool:

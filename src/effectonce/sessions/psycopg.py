@@ -1,4 +1,4 @@
-"""The adapters for psycopg 3: for its `Connection` and its `AsyncConnection`."""
+"""The sessions of psycopg 3: for its `Connection` and its `AsyncConnection`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from psycopg.rows import tuple_row
 
 from effectonce.values.awaitables import maybe_await
 
-from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction
+from .base_session import BaseDriverSession, NamedRows, closed_connection_error, no_transaction_error
 
 _IDLE = TransactionStatus.IDLE
 _INERROR = TransactionStatus.INERROR
 _HOW_TO_BEGIN = "`with conn.transaction():`, or connect with autocommit=False"
 
 
-class PsycopgSession(DriverAdapter):
+class PsycopgSession(BaseDriverSession):
     """A connection of psycopg.
 
     Statements run on raw cursors, which take ``$1`` as it is and return tuples, whatever factories the connection was
@@ -33,12 +33,12 @@ class PsycopgSession(DriverAdapter):
     def require_transaction(self) -> None:
         connection = self.connection
         if connection.closed:
-            raise connection_closed()
+            raise closed_connection_error()
         if connection.autocommit:
             status = connection.pgconn.transaction_status
             # In a pipeline the BEGIN of `conn.transaction()` may still be on its way.
             if status == _IDLE and not (connection.pgconn.pipeline_status and connection._num_transactions):
-                raise not_in_transaction(_HOW_TO_BEGIN)
+                raise no_transaction_error(_HOW_TO_BEGIN)
 
     async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         cursor: Any = self._cursor_class(self.connection, row_factory=tuple_row)

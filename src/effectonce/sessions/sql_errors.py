@@ -39,15 +39,15 @@ def translate(dialect: Dialect, error: Exception, *, lost: bool = False) -> Exce
         return None
     driver_error = _unwrap(error)
     if getattr(error, "connection_invalidated", False):  # set by SQLAlchemy, where its connection is gone
-        return connection_lost(driver_error)
+        return lost_connection_error(driver_error)
     meaning = _MEANINGS[dialect](driver_error)
     if meaning == "connection_lost":
-        return connection_lost(driver_error)
+        return lost_connection_error(driver_error)
     if meaning in _EXPLANATIONS:
         kind, text = _EXPLANATIONS[meaning]
         return kind(text.format(message=_message_of(driver_error)))
-    if not _sqlstate(driver_error) and _is_connection_error(driver_error) and (lost or _not_opened(driver_error)):
-        return connection_lost(driver_error)
+    if not _sqlstate(driver_error) and _is_connection_error(driver_error) and (lost or _could_not_open(driver_error)):
+        return lost_connection_error(driver_error)
     return None
 
 
@@ -56,7 +56,7 @@ def _is_connection_error(error: Exception) -> bool:
     return type(error).__name__ in ("OperationalError", "InterfaceError")
 
 
-def _not_opened(error: Any) -> bool:
+def _could_not_open(error: Any) -> bool:
     """Whether a connection could not be opened. SQLAlchemy and Django open one when they first need it.
 
     psycopg's error then carries the half-open connection; psycopg2 has no other errors without a code.
@@ -71,7 +71,7 @@ def connect_error(error: BaseException) -> ConnectionLost | None:
     return None
 
 
-def connection_lost(error: BaseException) -> ConnectionLost:
+def lost_connection_error(error: BaseException) -> ConnectionLost:
     return ConnectionLost(f"the connection broke: {_message_of(error) or type(error).__name__}")
 
 

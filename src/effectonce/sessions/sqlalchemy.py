@@ -1,4 +1,4 @@
-"""The adapters for SQLAlchemy 2: for `Session` and `Connection`, and their async forms.
+"""The sessions of SQLAlchemy 2: for `Session` and `Connection`, and their async forms.
 
 All functions are written for the sync objects; an async object calls them through its ``run_sync``. Their argument
 ``target`` is a session or a connection. Statements go to the driver unchanged (``exec_driver_sql``), on the connection
@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from effectonce.errors import ConfigurationError
 
-from .driver_adapter import (
-    DriverAdapter,
+from .base_session import (
+    BaseDriverSession,
     NamedRows,
-    connection_closed,
+    closed_connection_error,
     foreign_transaction,
     known_dialect,
-    not_in_transaction,
+    no_transaction_error,
     render,
 )
 from .sqlite import is_autocommit
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _HOW_TO_BEGIN = "an engine without isolation_level='AUTOCOMMIT'"
 
 
-class SQLAlchemySession(DriverAdapter):
+class SQLAlchemySession(BaseDriverSession):
     """A `Session`, a `scoped_session` or a `Connection` of SQLAlchemy."""
 
     __slots__ = ("_sqlalchemy_dialect", "dialect")
@@ -48,7 +48,7 @@ class SQLAlchemySession(DriverAdapter):
         """Refuse a closed object. `_connection` refuses autocommit, with the first statement: before that, a session
         has no connection to check."""
         if getattr(self.connection, "closed", False):
-            raise connection_closed()
+            raise closed_connection_error()
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         return function(self.connection, *args)
@@ -134,7 +134,7 @@ def _connection(target: Any) -> Any:
         if not target.in_transaction():
             target.begin()
     if _is_autocommit(connection):
-        raise not_in_transaction(_HOW_TO_BEGIN)
+        raise no_transaction_error(_HOW_TO_BEGIN)
     return connection
 
 

@@ -1,4 +1,4 @@
-"""The adapters for `sqlite3` of the standard library, and for `aiosqlite`, which runs it on a thread.
+"""The sessions of `sqlite3` of the standard library, and for `aiosqlite`, which runs it on a thread.
 
 All functions are written for the sync connection; `_run` calls them on the thread that may use that connection.
 """
@@ -9,14 +9,14 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from .driver_adapter import DriverAdapter, NamedRows, connection_closed, not_in_transaction, render
+from .base_session import BaseDriverSession, NamedRows, closed_connection_error, no_transaction_error, render
 
 T = TypeVar("T")
 
 _HOW_TO_BEGIN = "conn.execute('BEGIN IMMEDIATE'), or connect without isolation_level=None and autocommit=True"
 
 
-class SQLiteSession(DriverAdapter):
+class SQLiteSession(BaseDriverSession):
     """A connection of the standard library."""
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class AsyncSQLiteSession(SQLiteSession):
             # Whether it is in autocommit may be read on its own thread only: `_run` checks that before its first call.
             self._check_first = not self.connection._conn.in_transaction
         except (ValueError, sqlite3.ProgrammingError) as error:
-            raise connection_closed(error) from error
+            raise closed_connection_error(error) from error
 
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         if getattr(self, "_check_first", False):
@@ -100,19 +100,19 @@ def require_transaction(connection: sqlite3.Connection) -> None:
     except sqlite3.ProgrammingError as error:
         if "closed" not in str(error):
             raise
-        raise connection_closed(error) from error
+        raise closed_connection_error(error) from error
     if would_commit:
-        raise not_in_transaction(_HOW_TO_BEGIN)
+        raise no_transaction_error(_HOW_TO_BEGIN)
 
 
 def with_transaction_check(function: Callable[..., T]) -> Callable[..., T]:
     """``function``, preceded by `require_transaction` on the same thread."""
 
-    def checked(connection: sqlite3.Connection, *args: Any) -> T:
+    def check_and_call(connection: sqlite3.Connection, *args: Any) -> T:
         require_transaction(connection)
         return function(connection, *args)
 
-    return checked
+    return check_and_call
 
 
 def execute(connection: sqlite3.Connection, sql: str, params: Sequence[Any]) -> NamedRows:

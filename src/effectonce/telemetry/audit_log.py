@@ -1,4 +1,4 @@
-"""The audit log: which operator did what to which record, written before it is done and again afterwards."""
+"""The audit log: which operator did what to which record. Each action is written before it is done, and afterwards."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from effectonce.errors import ConfigurationError, EffectOnceError, show
 
 log = logging.getLogger("effectonce.telemetry.audit_log")
 
-ASKED = "asked"
-DONE = "done"
+ASKED_OUTCOME = "asked"
+DONE_OUTCOME = "done"
 _MAX_ENTRIES_IN_MEMORY = 1000
 _BLOCK_BYTES = 64 * 1024
 
@@ -49,7 +49,7 @@ class AuditLog:
         self._in_memory: deque[AuditEntry] = deque(maxlen=_MAX_ENTRIES_IN_MEMORY)
 
     def record(
-        self, action: str, target: str, *, by: str, outcome: str = DONE, detail: str = "", place: str = ""
+        self, action: str, target: str, *, by: str, outcome: str = DONE_OUTCOME, detail: str = "", place: str = ""
     ) -> None:
         """Write one entry. Long texts are cut, and control characters made visible."""
         entry = AuditEntry(
@@ -70,15 +70,15 @@ class AuditLog:
         log.info("%s %s %s: %s%s", entry.by, entry.action, entry.target, entry.outcome, more)
 
     @contextmanager
-    def doing(self, action: str, target: str, *, by: str, detail: str = "", place: str = "") -> Iterator[None]:
+    def record_action(self, action: str, target: str, *, by: str, detail: str = "", place: str = "") -> Iterator[None]:
         """Write ``asked`` before the block runs, then ``done``, or ``failed: …`` where it raised; the error propagates.
 
         An ``asked`` without a second line means that the process died in between, or that the disk was full by then
         (which is logged, and changes no outcome): check the target.
         """
         record = partial(self.record, action, target, by=by, detail=detail, place=place)
-        record(outcome=ASKED)
-        outcome = DONE
+        record(outcome=ASKED_OUTCOME)
+        outcome = DONE_OUTCOME
         try:
             yield
         except BaseException as error:

@@ -12,26 +12,11 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from effectonce.contracts import Port
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import run_in_thread, run_sync
 from effectonce.errors import StoreUnavailable
 from effectonce.store import Store
 
 T = TypeVar("T")
-
-
-def run_in_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Run ``work`` in a daemon thread of its own, which does not keep the process from ending. Returns its future."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # cancelling the wait does not end the work
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except Exception as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
 
 
 class CachedProbe(Generic[T]):

@@ -36,7 +36,7 @@ SERVER_POLL_S: Final = 0.2
 #: Connections beyond these are closed at once.
 MAX_REQUESTS: Final = 20
 
-TEXT: Final = "text/plain; charset=utf-8"
+TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 
 
 class Endpoints:
@@ -92,8 +92,12 @@ class Endpoints:
             return 200, self._metrics.content_type, self._metrics.text()
         if path in ("/healthz", "/readyz"):
             problems = self.health_problems() if path == "/healthz" else self.readiness_problems()
-            return 503 if problems else 200, TEXT, "".join(f"{line}\n" for line in problems or ["ok"]).encode()
-        return 404, TEXT, b"there are /metrics, /healthz and /readyz\n"
+            return (
+                503 if problems else 200,
+                TEXT_CONTENT_TYPE,
+                "".join(f"{line}\n" for line in problems or ["ok"]).encode(),
+            )
+        return 404, TEXT_CONTENT_TYPE, b"there are /metrics, /healthz and /readyz\n"
 
     def health_problems(self) -> list[str]:
         """Return why a restart would help; [] where it would not."""
@@ -175,7 +179,7 @@ class _Request(BaseHTTPRequestHandler):
             status, kind, body = self.server.endpoints.answer(self.path.partition("?")[0])
         except Exception:  # another collector in the same registry may fail
             log.exception("%s could not be answered", show(self.path))
-            status, kind, body = 500, TEXT, b"the request failed; see the log of the worker\n"
+            status, kind, body = 500, TEXT_CONTENT_TYPE, b"the request failed; see the log of the worker\n"
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

@@ -93,10 +93,10 @@ def _key_hash(event: Event) -> str:
 
 
 def _as_text(kind: str, facts: dict[str, Any]) -> str:
-    return " ".join((kind, *(f"{name}={_quoted(value)}" for name, value in facts.items())))
+    return " ".join((kind, *(f"{name}={_quote_value(value)}" for name, value in facts.items())))
 
 
-def _quoted(value: Any) -> str:
+def _quote_value(value: Any) -> str:
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.encode(text).decode()
 

@@ -231,7 +231,7 @@ def _report_worker(worker: Worker, scrape: Scrape) -> None:
         for outcome, count in consumer.settler.settled.items():
             scrape.deliveries[*labels, outcome] += count
         scrape.add_gauge("effectonce_in_hand", len(consumer.in_flight), *labels)
-        scrape.add_gauge("effectonce_running", sum(pool.claimed for pool in consumer.executor.pools), *labels)
+        scrape.add_gauge("effectonce_running", sum(pool.claimed_count for pool in consumer.executor.pools), *labels)
 
 
 def _age(since: int | None, now: int) -> float:

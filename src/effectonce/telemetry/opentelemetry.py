@@ -49,7 +49,7 @@ from .hooks import MAX_SCOPES, OTHER_SCOPES, hook_into
 MESSAGING_SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
 #: The buckets that the conventions advise for durations.
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-TRACEPARENT = "traceparent"
+TRACEPARENT_HEADER = "traceparent"
 MAX_LINKS_PER_SPAN = 100
 
 Attributes = dict[str, str | int | bool]
@@ -59,7 +59,7 @@ log = logging.getLogger("effectonce")
 
 
 class Tracing:
-    """Makes spans and metrics of what it watches. It is the `contracts.Tracer` of stores, brokers and outboxes.
+    """Makes spans and metrics of watched objects. It is the `contracts.Tracer` of stores, brokers and outboxes.
 
     Spans and metrics go to the providers that are passed, or to the global ones of OpenTelemetry.
     """
@@ -138,7 +138,7 @@ class Tracing:
     # -- sending
 
     def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
-        if not isinstance(message, Message) or TRACEPARENT in message.headers:
+        if not isinstance(message, Message) or TRACEPARENT_HEADER in message.headers:
             return message
         attributes = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
         with self.span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=attributes):
@@ -155,10 +155,13 @@ class Tracing:
             attributes = {**about, "messaging.message.id": messages[0].id}
         kind = SpanKind.CLIENT if len(links) == len(messages) else SpanKind.PRODUCER
         with (
-            self.counting(self._sent, len(messages), self.operation_time, about),
+            self.measure_block(self._sent, len(messages), self.operation_time, about),
             self.span(f"send {queue}", kind=kind, attributes=attributes, links=links),
         ):
-            yield [message if TRACEPARENT in message.headers else _with_trace_header(message) for message in messages]
+            yield [
+                message if TRACEPARENT_HEADER in message.headers else _with_trace_header(message)
+                for message in messages
+            ]
 
     def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
         about = _attributes(system, row.destination, "send")
@@ -203,7 +206,7 @@ class Tracing:
         _log_errors(record, None)
 
     @contextmanager
-    def counting(
+    def measure_block(
         self, counter: metrics.Counter, number: int, timer: metrics.Histogram, about: Attributes
     ) -> Iterator[None]:
         """Add ``number`` to ``counter``, and record how long the block took, with the type of the error that it
@@ -256,24 +259,24 @@ class _WorkerTracer:
     def _span_around(self, queue: str, message: Message[Any]) -> Iterator[None]:
         run = current_run.get()
         more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
-        with self._processing(queue, message, (), more) as span:
+        with self._process_span(queue, message, (), more) as span:
             if run is not None:
                 run.trace = _encode_context(span.get_span_context())
             yield
 
     def trace_duplicate(self, queue: str, message: Message[Any], run: Run) -> None:
         more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
-        with self._processing(queue, message, _links_to_first_run(run.trace), more):
+        with self._process_span(queue, message, _links_to_first_run(run.trace), more):
             pass
 
     @contextmanager
-    def _processing(
+    def _process_span(
         self, queue: str, message: Message[Any], links: Sequence[Link], more: Attributes
     ) -> Iterator[trace.Span]:
         """Make a span around the processing of ``message``, in the trace of the message."""
         about = _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
         with (
-            self._tracing.counting(self._tracing.consumed, 1, self._tracing.process_time, about),
+            self._tracing.measure_block(self._tracing.consumed, 1, self._tracing.process_time, about),
             self._tracing.span(
                 f"process {queue}",
                 context=_extract_context(message.headers),
@@ -353,7 +356,7 @@ def _headers(row: OutboxRow) -> dict[str, str]:
 
 def _links_from_headers(headers: Mapping[str, str]) -> list[Link]:
     """Return a link to the span in the headers; [] if there is none."""
-    if TRACEPARENT not in headers:
+    if TRACEPARENT_HEADER not in headers:
         return []
     span = trace.get_current_span(_extract_context(headers)).get_span_context()
     return [Link(span)] if span.is_valid else []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -23,7 +23,8 @@ from msgspec import Struct
 from effectonce.backends.memory.broker import MemoryBrokerBackend
 from effectonce.broker import Broker
 from effectonce.contracts import Delivery
-from effectonce.errors import ConfigurationError, SyncAsyncMismatch
+from effectonce.core.run_sync import refuse_in_event_loop
+from effectonce.errors import ConfigurationError
 from effectonce.message import Message
 from effectonce.values.durations import Duration, micros
 from effectonce.worker.worker import Worker
@@ -69,17 +70,17 @@ class TestBroker(Broker):
 
     def deliver(self, worker: Worker, queue: str, *messages: Message[Any]) -> list[SettledDelivery]:
         """Deliver ``messages``, and return how each was settled: "delayed" or "dead" if its handler fails."""
-        return _run(self.adeliver(worker, queue, *messages))
+        return _run(lambda: self.adeliver(worker, queue, *messages))
 
     def redeliver(self, worker: Worker, *messages: Message[Any]) -> list[SettledDelivery]:
         """Deliver ``messages`` once more, as if their acks had been lost; without any, all that were delivered."""
-        return _run(self.aredeliver(worker, *messages))
+        return _run(lambda: self.aredeliver(worker, *messages))
 
     def advance(self, worker: Worker, by: Duration) -> list[SettledDelivery]:
         """Advance the clock, and redeliver what is due by then."""
-        return _run(self.aadvance(worker, by))
+        return _run(lambda: self.aadvance(worker, by))
 
-    def settled(self, queue: str | None = None) -> list[SettledDelivery]:
+    def settled_deliveries(self, queue: str | None = None) -> list[SettledDelivery]:
         """Return how workers settled every delivery so far, in order."""
         return [settled for settled in self._recorder.settled if queue is None or settled.queue == queue]
 
@@ -111,7 +112,7 @@ class TestBroker(Broker):
         for queue, message in messages:
             await self.apublish(queue, message)
         awaited = Counter((queue, message.id) for queue, message in messages)
-        awaited += self._recorder.due(worker.name, self.clock.now())
+        awaited += self._recorder.count_due(worker.name, self.clock.now())
         if not awaited:
             return []
         before = len(self._recorder.settled)
@@ -131,13 +132,9 @@ class TestBroker(Broker):
         return self._recorder.settled[before:]
 
 
-def _run(work: Coroutine[Any, Any, list[SettledDelivery]]) -> list[SettledDelivery]:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    work.close()
-    raise SyncAsyncMismatch("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
+def _run(work: Callable[[], Coroutine[Any, Any, list[SettledDelivery]]]) -> list[SettledDelivery]:
+    refuse_in_event_loop("an event loop is running: await broker.adeliver(…), aredeliver(…) or aadvance(…) instead")
+    return asyncio.run(work())
 
 
 class _NackedDelivery(NamedTuple):
@@ -161,7 +158,7 @@ class _RecordingBackend(Wrapper):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return _RecordingConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
 
-    def due(self, group: str, now: int) -> Counter[tuple[str, str]]:
+    def count_due(self, group: str, now: int) -> Counter[tuple[str, str]]:
         """Count the messages that are due for redelivery to ``group``, by (queue, id)."""
         return Counter(
             (nacked.queue, nacked.id)

@@ -46,7 +46,7 @@ class InjectedError(RuntimeError):
     """The error that a handler raises because a test injects it."""
 
 
-class Step(NamedTuple):
+class FaultPoint(NamedTuple):
     description: str
     at_store: bool  # a store operation, not a line of code
 
@@ -57,14 +57,14 @@ class FaultInjector:
     def __init__(self, fault: Fault = "killed", at: int | None = None) -> None:
         self.fault = fault
         self.at = at
-        self.steps: list[Step] = []
+        self.steps: list[FaultPoint] = []
         self.killed = False
 
     def reach_step(self, description: str, at_store: bool) -> None:
         """Record a step, and raise if a fault is to be injected there."""
         if self.killed:
             raise Killed
-        self.steps.append(Step(description, at_store))
+        self.steps.append(FaultPoint(description, at_store))
         if len(self.steps) - 1 != self.at:
             return
         if self.fault == "killed":

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from effectonce.core.run_sync import run_in_thread
+
 WAIT_BUDGET_S = 1.0
 
 
 def call_in_lockstep(call: Callable[[], Any], count: int, is_step: Callable[[FrameType], bool]) -> list[Any]:
     """Run ``call`` in ``count`` threads. Each waits before every line of a frame for which ``is_step`` is true, until
     all have reached one. Returns what each call returned or raised."""
-    outcomes: list[Any] = [None] * count
     lockstep = _Lockstep(count)
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -25,23 +26,17 @@ def call_in_lockstep(call: Callable[[], Any], count: int, is_step: Callable[[Fra
             lockstep.step()
         return trace
 
-    def run(number: int) -> None:
+    def run() -> Any:
         lockstep.step()
         sys.settrace(trace)
         try:
-            outcomes[number] = call()
-        except BaseException as error:
-            outcomes[number] = error
+            return call()
         finally:
             sys.settrace(None)
             lockstep.leave()
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
+    futures = [run_in_thread(run, "effectonce-lockstep") for _ in range(count)]
+    return [future.exception() or future.result() for future in futures]
 
 
 class _Lockstep:

@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     raise MissingDriver("effectonce.testing.strategies needs Hypothesis: pip install hypothesis") from error
 
-Fate = Literal["handled", "raises", "crashes"]
+HandlerFate = Literal["handled", "raises", "crashes"]
 
 PAUSES_S = (0.0, 0.001, 1.0, 31.0, 3600.0)  # between deliveries: at once, within a lease, after it, much later
 #: Keys as producers write them, and as they should not: spaces, quotes, every alphabet, but no control characters.
@@ -42,7 +42,7 @@ class ScheduledDelivery(Struct, frozen=True):
     """One delivery of a schedule: which message, how late, and what happens to it."""
 
     message: Message[Any]
-    fate: Fate
+    fate: HandlerFate
     seconds_since_previous: float
     copies: int = 1  # deliveries of it at the same time
 
@@ -84,7 +84,7 @@ def schedules(
     for index in order:
         deliveries_left[index] -= 1
         is_last = deliveries_left[index] == 0
-        fate: Fate = "handled" if is_last else draw(st.sampled_from(("handled", "raises", "crashes")))
+        fate: HandlerFate = "handled" if is_last else draw(st.sampled_from(("handled", "raises", "crashes")))
         copies = draw(st.integers(1, 3)) if fate == "handled" else 1
         schedule.append(ScheduledDelivery(drawn[index], fate, draw(st.sampled_from(PAUSES_S)), copies))
     return schedule

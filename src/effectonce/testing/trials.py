@@ -13,13 +13,13 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import refuse_in_event_loop, run_sync
 from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, PermanentFailure, Retryable
-from effectonce.guard.introspection import is_async, name_of, refuse_in_event_loop
+from effectonce.guard.introspection import is_async, name_of
 from effectonce.guard.once import Guarded
 from effectonce.message import Message, message_id
 from effectonce.store import Store
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .fault_points import Fault, FaultInjectingBackend, FaultInjector, Killed
 from .lockstep import call_in_lockstep
@@ -31,7 +31,7 @@ MAX_REDELIVERIES = 5
 HOUR_US = 3_600_000_000
 PARKING_ERRORS = (InDoubt, PermanentFailure)  # after these a message is not redelivered, and an operator finds it
 
-Verdict = Literal["once", "lost", "doubled", "may repeat", "broken"]
+TrialVerdict = Literal["once", "lost", "doubled", "may repeat", "broken"]
 
 _LOST_REMEDY = (
     "The delivery was taken for done without its effect: record it after the effect, or in one transaction with it "
@@ -61,7 +61,7 @@ class Trial(Struct, frozen=True):
     """One way to deliver one message, and its outcome."""
 
     scenario: str  # "delivered twice", "killed", …
-    verdict: Verdict
+    verdict: TrialVerdict
     effects: int
     expected: int
     timeline: Sequence[str]  # what happened, in order
@@ -177,7 +177,7 @@ class TrialWorld:
     def pass_time(self, span: int) -> None:
         if span:
             self.backend.clock.advance_micros(span)
-            self.events.append(f"{readable(span)} pass")
+            self.events.append(f"{span_text(span)} pass")
 
     @property
     def is_parked(self) -> bool:
@@ -321,14 +321,11 @@ class IdempotenceTrials:
         self, world: TrialWorld, scenario: str, step: str = "", *, may_repeat: bool = False, why: str = ""
     ) -> Trial:
         effects, expected = world.effects, self._expected
-        verdict: Verdict = "broken" if why else "once"
+        verdict: TrialVerdict = "broken" if why else "once"
         remedy = ""
         if effects < expected and not world.is_parked:
-            verdict, why, remedy = (
-                "lost",
-                f"{_format_effects(effects)} instead of {expected}: it was lost",
-                _LOST_REMEDY,
-            )
+            verdict, remedy = "lost", _LOST_REMEDY
+            why = f"{_format_effects(effects)} instead of {expected}: it was lost"
         elif effects > expected:
             verdict = "may repeat" if may_repeat else "doubled"
             why = f"{_format_effects(effects)} instead of {expected}: it happened again"

@@ -32,7 +32,7 @@ def micros(value: Duration, what: str = "duration") -> int:
     return span
 
 
-def readable(span: int) -> str:
+def span_text(span: int) -> str:
     """Format ``span``, in microseconds, for people: ``15d``, ``1.5h``, ``30s``."""
     for unit in ("d", "h", "m", "s", "ms"):
         if span >= _MICROS_PER_UNIT[unit]:

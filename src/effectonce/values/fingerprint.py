@@ -28,12 +28,19 @@ import msgspec
 
 from effectonce.errors import InvalidKey, show
 
-__all__ = ["FINGERPRINT_SIZE", "canonical", "fingerprint", "fingerprints", "first_fingerprint", "split_fingerprints"]
+__all__ = [
+    "FINGERPRINT_SIZE",
+    "canonical_json",
+    "fingerprint",
+    "fingerprints",
+    "first_fingerprint",
+    "split_fingerprints",
+]
 
 FINGERPRINT_SIZE: Final = 33
 """Bytes of one fingerprint: its version, then a SHA-256."""
 
-_V1: Final = b"\x01"
+_VERSION_1: Final = b"\x01"
 _RAW_BYTES: Final = b"\x00bytes\x00"  # no JSON text begins with NUL
 
 
@@ -42,7 +49,7 @@ def fingerprint(value: object) -> bytes:
 
     Equal payloads have equal fingerprints in every process and release; a changed payload has another.
     A payload that is itself bytes is hashed as it stands, apart from all JSON: ``b"{}"`` is not ``{}``.
-    Raises `InvalidKey` where `canonical` does.
+    Raises `InvalidKey` where `canonical_json` does.
     """
     return fingerprints(value)[:FINGERPRINT_SIZE]
 
@@ -53,8 +60,8 @@ def fingerprints(value: object) -> bytes:
     The first is the one to store. A stored fingerprint matches if it is any of them.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return _V1 + hashlib.sha256(_RAW_BYTES + bytes(value)).digest()
-    return _V1 + hashlib.sha256(canonical(value)).digest()
+        return _VERSION_1 + hashlib.sha256(_RAW_BYTES + bytes(value)).digest()
+    return _VERSION_1 + hashlib.sha256(canonical_json(value)).digest()
 
 
 def split_fingerprints(joined: bytes) -> list[bytes]:
@@ -67,7 +74,7 @@ def first_fingerprint(joined: bytes) -> bytes:
     return joined[:FINGERPRINT_SIZE]
 
 
-def canonical(value: object) -> bytes:
+def canonical_json(value: object) -> bytes:
     """The canonical JSON of ``value`` (the module's docstring has the rules).
 
     Raises `InvalidKey` for what has no faithful form: NaN, infinity, lone surrogates, names that are not
@@ -88,7 +95,7 @@ def canonical(value: object) -> bytes:
 
 
 def _normalized_json(value: object) -> bytes:
-    return _json(_normalize_numbers(msgspec.to_builtins(value, order="sorted", enc_hook=_plain)))
+    return _json(_normalize_numbers(msgspec.to_builtins(value, order="sorted", enc_hook=_to_known_type)))
 
 
 def _normalize_numbers(node: Any) -> Any:
@@ -107,7 +114,7 @@ def _normalize_numbers(node: Any) -> Any:
     return node
 
 
-def _plain(value: Any) -> Any:
+def _to_known_type(value: Any) -> Any:
     """Convert a value of a type that msgspec does not know to a type that it knows."""
     if isinstance(value, str):
         return str.__str__(value)
@@ -162,5 +169,5 @@ def _refusal(error: Exception) -> InvalidKey:
     )
 
 
-_json = msgspec.json.Encoder(order="sorted", enc_hook=_plain).encode
-_msgpack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_json = msgspec.json.Encoder(order="sorted", enc_hook=_to_known_type).encode
+_msgpack = msgspec.msgpack.Encoder(enc_hook=_to_known_type).encode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from typing import Final
 from uuid import UUID
 
@@ -77,9 +76,6 @@ def _too_long(what: str, limit: int) -> KeyTooLong:
     )
 
 
-_pack_length: Final = struct.Struct(">I").pack
-
-
 def digest(scope: str, key: str) -> bytes:
     """The identity in 32 bytes: SHA-256 of scope and key, each after its length as four big-endian bytes.
 
@@ -89,5 +85,5 @@ def digest(scope: str, key: str) -> bytes:
         scope_bytes, key_bytes = scope.encode(), key.encode()
     except UnicodeEncodeError:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
-    scope_length, key_length = _pack_length(len(scope_bytes)), _pack_length(len(key_bytes))
+    scope_length, key_length = len(scope_bytes).to_bytes(4, "big"), len(key_bytes).to_bytes(4, "big")
     return hashlib.sha256(scope_length + scope_bytes + key_length + key_bytes).digest()

@@ -9,7 +9,7 @@ from typing import Final
 from effectonce.errors import InvalidKey, show
 
 #: Never change it: every key would be another one.
-_NAMESPACE: Final = uuid.UUID("6f4f6a5c-0e5d-5d0b-9d53-0d7f3b1c9a10").bytes
+_UUID_NAMESPACE: Final = uuid.UUID("6f4f6a5c-0e5d-5d0b-9d53-0d7f3b1c9a10").bytes
 
 _PART_NAMES: Final = ("provider", "account", "scope", "operation", "key", "step", "generation")
 
@@ -23,7 +23,7 @@ def provider_key(*parts: str) -> str:
         name = b"".join([b"%d:%b" % (len(raw), raw) for raw in [part.encode() for part in parts]])
     except (AttributeError, UnicodeEncodeError):
         raise _explain_refusal(parts) from None
-    hashed = hashlib.sha1(_NAMESPACE + name).digest()
+    hashed = hashlib.sha1(_UUID_NAMESPACE + name).digest()
     return str(uuid.UUID(bytes=hashed[:16], version=5))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from effectonce.errors import InvalidOption
@@ -43,10 +43,10 @@ class Address:
         self.password = unquote(parts.password) if parts.password is not None else None
         self.path = unquote(parts.path)
         self._options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        self._shown = self._redacted() if self.scheme else "(a URL without a scheme)"
+        self._shown = self._redact() if self.scheme else "(a URL without a scheme)"
         self._taken: list[str] = []
 
-    def _redacted(self) -> str:
+    def _redact(self) -> str:
         user = f"{self.user}@" if self.user else ""
         if self.password is not None:
             user = f"{self.user}:***@"
@@ -116,3 +116,14 @@ def flag(text: str) -> bool:
     return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
         text.lower()
     ]
+
+
+def one_of(*words: str) -> Callable[[str], Any]:
+    """``convert`` for options that are one of ``words``."""
+
+    def convert(text: str) -> str:
+        if text not in words:
+            raise InvalidOption(f"use {' or '.join(words)}")
+        return text
+
+    return convert

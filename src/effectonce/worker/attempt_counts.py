@@ -29,7 +29,7 @@ class AttemptCounts:
         if not self._broker_counts:
             delivery.attempt = self._attempts.get(delivery.packet.id, 0) + 1
 
-    def untried(self, delivery: Delivery) -> int:
+    def count_untried(self, delivery: Delivery) -> int:
         """How many deliveries of this message were given back untried. 0 where the broker does not count them."""
         return self._untried.get(delivery.packet.id, 0)
 

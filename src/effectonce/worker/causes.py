@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from effectonce.errors import EffectOnceError, show
 
-CAUSE: Final = "eo-dead"
+CAUSE_HEADER: Final = "eo-dead"
 """The header of a dead letter that says why it is one, as JSON."""
 
 MAX_CAUSE_CHARS: Final = 1000
 
-HOST: Final = socket.gethostname()
+HOST_NAME: Final = socket.gethostname()
 
 CauseCode = Literal[
     "undecodable",  # the body is not a message, or the key cannot be taken from it
@@ -67,13 +67,13 @@ class Cause(Struct, kw_only=True, omit_defaults=True):
     first: float = 0.0  # when the first attempt was counted
     last: float = 0.0
 
-    def brief(self) -> Cause:
+    def shorten(self) -> Cause:
         """The shortest cause that still says why."""
         return Cause(why=self.why, attempts=self.attempts)
 
     def header(self) -> dict[str, str]:
         # ASCII, since not every broker's headers can hold more.
-        return {CAUSE: json.dumps(msgspec.to_builtins(self))}
+        return {CAUSE_HEADER: json.dumps(msgspec.to_builtins(self))}
 
 
 def cause_of(error: BaseException, why: CauseCode, attempts: int) -> Cause:
@@ -83,7 +83,7 @@ def cause_of(error: BaseException, why: CauseCode, attempts: int) -> Cause:
         text=show(error, MAX_CAUSE_CHARS),
         error=f"{type(error).__module__}:{type(error).__qualname__}",
         attempts=attempts,
-        host=HOST,
+        host=HOST_NAME,
         last=round(time.time(), 3),
     )
 
@@ -94,6 +94,6 @@ _decoder = msgspec.json.Decoder(Cause)
 def read_cause(headers: Mapping[str, str]) -> Cause | None:
     """The cause that a dead letter carries; None where another program has put it there."""
     try:
-        return _decoder.decode(headers[CAUSE])
+        return _decoder.decode(headers[CAUSE_HEADER])
     except (KeyError, msgspec.DecodeError):
         return None

@@ -8,17 +8,21 @@ from msgspec import Struct
 
 from effectonce.contracts import Delivery
 from effectonce.core.codec import STORED_NONE
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import Run, StoreRun
 from effectonce.message import Message
+from effectonce.record import Answer
 
 from .routes import HandlerRoute
 
-ATTEMPTS: Final = "eo-used-attempts"
+USED_ATTEMPTS_HEADER: Final = "eo-used-attempts"
 """The header of a redriven message that says how many attempts were counted before."""
 
 
 class Job(Struct, eq=False, gc=False):
-    """One delivery that can be handled, from its receipt to its settlement."""
+    """One delivery that can be handled, from its receipt to its settlement.
+
+    The cycle collector does not track jobs: no field may lead back to its job.
+    """
 
     delivery: Delivery
     route: HandlerRoute
@@ -27,7 +31,8 @@ class Job(Struct, eq=False, gc=False):
     fingerprints: bytes
     lane: str  # only one job of a lane runs at a time: the ordering key, or its own key, which its duplicates share
     attempts_before_redrive: int = 0  # that the store had counted when it was redriven
-    run: Run | None = None
+    run: StoreRun | None = None  # with `store=`: its claim
+    transaction_run: Run | None = None  # with `inbox=`: what `current()` returns in its handler
     redriven: bool = False
     bypassing: bool = False  # redriven, and effects outside are to be skipped
     redelivered: bool = False  # it has been delivered before, or may have been
@@ -43,10 +48,13 @@ class Job(Struct, eq=False, gc=False):
     def attempt(self) -> int:
         """Which attempt this is since it was last redriven: by the store's count, else by the broker's, which begins
         anew with a redrive."""
-        run = self.run
-        if run is None or run.policy.seen_set:
+        return self.broker_attempt if self.run is None else self.attempts_at(self.run.answer)
+
+    def attempts_at(self, answer: Answer) -> int:
+        """`attempt`, by the store's ``answer``. In mode S, which counts nothing, by the broker."""
+        if self.route.policy.seen_set:
             return self.broker_attempt
-        return run.attempt - self.attempts_before_redrive
+        return answer.attempts - self.attempts_before_redrive
 
     @property
     def broker_attempt(self) -> int:

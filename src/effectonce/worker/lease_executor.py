@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
@@ -50,6 +50,22 @@ _REFUSAL_CODES: Final[dict[str, CauseCode]] = {
 }
 
 
+def decide_grant(job: Job, answer: Answer) -> Literal["start", "run_alone", "poison", "exhausted"]:
+    """Decide what becomes of ``job``, whose claim was granted by ``answer``.
+
+    If the attempt before ended without a word, probably in a crash, the job may run only while nothing else does: a
+    crash that another message causes must not be counted against it.
+    """
+    retry, attempts = job.route.retry, job.attempts_at(answer)
+    if answer.lapsed:
+        if attempts > retry.max_crashes:
+            return "poison"
+        return "start" if job.suspect else "run_alone"
+    if retry.max_attempts is not None and attempts > retry.max_attempts:
+        return "exhausted"
+    return "start"
+
+
 class LeaseExecutor:
     """Runs the jobs of one queue under leases of a store."""
 
@@ -76,6 +92,7 @@ class LeaseExecutor:
                 forwarding.run_handler if route.to else _run_handler,
                 on_success=self._recorder.record_success,
                 on_error=self._recorder.settle_failure,
+                on_idle=self.start,  # so that claims share a batch with the completions of the jobs before them
                 fail=fail,
                 loop=asyncio.get_running_loop(),
             )
@@ -90,9 +107,9 @@ class LeaseExecutor:
             batcher.on_batch.append(self._make_progress)
 
     @property
-    def busy(self) -> int:
+    def claimed_count(self) -> int:
         """How many jobs are claimed, as far as this process knows."""
-        return sum(pool.claimed for pool in self.pools) + len(self._consumer.finishing)
+        return sum(pool.claimed_count for pool in self.pools) + len(self._consumer.finishing)
 
     # -- claim
 
@@ -137,7 +154,8 @@ class LeaseExecutor:
         self._claims.submit(run.claim_request(), self._handle_answer, job)
 
     def _handle_answer(self, job: Job, request: Claim | Look, reply: Reply) -> None:
-        """The store has answered the claim of ``job``, or has not (then ``reply`` is the error)."""
+        """Settle or start ``job`` by the store's ``reply`` to its claim. Each way through here does one of both,
+        once."""
         pool = self._pool_of[job.route]
         if self._closed:  # too late to run it
             if isinstance(request, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
@@ -153,37 +171,33 @@ class LeaseExecutor:
             self._settle_refused(job, reply)
         elif self._consumer.stopping:  # it would be cut off by the end of the drain
             self._return_unstarted(job, request, reply)
-        elif reply.attempts == 1 or not self._settle_if_not_allowed(job, request, reply):
-            assert job.run is not None
-            begin.take_answer(job.run, reply)
-            pool.add_ready(job)
+        else:
+            # Most are first attempts, which are always allowed.
+            decision = "start" if reply.attempts == 1 else decide_grant(job, reply)
+            if decision == "start":
+                assert job.run is not None
+                begin.take_answer(job.run, reply)
+                pool.add_ready(job)
+            else:
+                self._settle_unstarted(job, request, reply, decision)
 
-    def _settle_if_not_allowed(self, job: Job, request: Claim | Look, answer: Answer) -> bool:
-        """Settle a granted job that may not run now: it has had too many attempts, or is a suspect that has to run
-        alone. Returns whether it was settled."""
-        retry = job.route.retry
-        if not isinstance(request, Claim):  # mode S, which counts nothing: the broker's count has to do
-            attempts = job.broker_attempt
-            if retry.max_attempts is not None and attempts > retry.max_attempts:
-                self._give_up_exhausted(job, attempts - 1)
-                return True
-            return False
-        attempts = answer.attempts - job.attempts_before_redrive
-        if answer.lapsed:
-            if attempts > retry.max_crashes:
-                # Not released: its lease lapses, so that its duplicates are recognised as poison, too.
-                self._recorder.give_up(job, Poison(attempts - 1), attempts - 1, "poison")
-                return True
-            if not job.suspect:
-                # Given back until it can run alone: a crash that another message causes must not be counted against it.
-                job.suspect = True
-                self._release(request, answer, job)
-                return True
-        elif retry.max_attempts is not None and attempts > retry.max_attempts:
+    def _settle_unstarted(
+        self, job: Job, request: Claim | Look, answer: Answer, decision: Literal["run_alone", "poison", "exhausted"]
+    ) -> None:
+        """Settle ``job``, whose claim was granted, and which `decide_grant` does not let start now."""
+        attempts_before = job.attempts_at(answer) - 1
+        if decision == "poison":
+            # Not released: its lease lapses, so that its duplicates are recognised as poison, too.
+            self._recorder.give_up(job, Poison(attempts_before), attempts_before, "poison")
+            return
+        if decision == "run_alone":
+            assert isinstance(request, Claim)
+            job.suspect = True
+            self._release(request, answer, job)
+            return
+        if isinstance(request, Claim):  # mode S holds no claim
             self._release(request, answer)
-            self._give_up_exhausted(job, attempts - 1)
-            return True
-        return False
+        self._give_up_exhausted(job, attempts_before)
 
     def _give_up_exhausted(self, job: Job, attempts: int) -> None:
         error = AttemptsExhausted(f"all {attempts} attempts failed; fix the cause, then redrive the message")
@@ -200,7 +214,8 @@ class LeaseExecutor:
             self._quarantine.add(self, suspect)
 
     def _settle_refused(self, job: Job, answer: Answer) -> None:
-        """The claim was refused: the job is done, in progress elsewhere, or refused for good."""
+        """Ack, redeliver or dead-letter ``job``, whose claim was refused: it is done, in progress elsewhere, or refused
+        for good."""
         run = job.run
         assert run is not None
         job.run = None
@@ -211,8 +226,7 @@ class LeaseExecutor:
                 self._consumer.redeliver(job, max(answer.retry_after, MIN_DUPLICATE_DELAY_S))
                 return
             if answer.kind != "done":  # done, and its result cannot be read: the worker does not need it
-                attempts = answer.attempts - job.attempts_before_redrive
-                self._recorder.give_up(job, error, attempts, _REFUSAL_CODES[answer.kind])
+                self._recorder.give_up(job, error, job.attempts_at(answer), _REFUSAL_CODES[answer.kind])
                 return
         if self._consumer.tracer is not None:
             self._consumer.tracer.trace_duplicate(self._consumer.queue, job.message, run)
@@ -220,19 +234,20 @@ class LeaseExecutor:
         self._recorder.forward_or_ack(job)
 
     def _handle_no_answer(self, job: Job, reply: Reply) -> None:
-        """The store did not answer, or not sensibly. The job keeps its place in the queue, and its owner."""
+        """Redeliver ``job``, whose claim the store could not read; or keep its place and its owner, and pause, while
+        the store is away or set up wrongly."""
         assert isinstance(reply, Exception)
-        if isinstance(reply, ConfigurationError):
-            self._fail(reply)
         if not isinstance(reply, StoreUnavailable | ConfigurationError):
             log.error("queue %s: the claim of key %s failed: %r", self._consumer.queue, show(job.key), reply)
             self._consumer.redeliver(job, job.route.retry.first)
+            return
+        if job.suspect:
+            self._unanswered_suspect = job
         else:
-            if job.suspect:
-                self._unanswered_suspect = job
-            else:
-                self._pool_of[job.route].waiting.appendleft(job)
-            self._pause.begin(reply)
+            self._pool_of[job.route].waiting.appendleft(job)
+        if isinstance(reply, ConfigurationError):
+            self._fail(reply)
+        self._pause.begin(reply)
 
     def _resume(self) -> None:
         """The pause for the store is over: ask it again."""
@@ -244,8 +259,8 @@ class LeaseExecutor:
         self._quarantine.start_next_suspect()
 
     def _make_progress(self) -> None:
-        """The store has answered a batch, or something has left: ack what is recorded, run what is granted, and claim
-        what there is room for."""
+        """Ack recorded jobs, run granted ones, and claim as many as there is room for. Called when the store has
+        answered a batch, or a job has left."""
         self._recorder.ack_recorded()
         for pool in self.pools:
             if pool.ready:
@@ -254,7 +269,7 @@ class LeaseExecutor:
             self._quarantine.start_next_suspect()
         else:
             self.start()
-        if self._consumer.stopping and not self.busy and not self._recorder.has_tasks:
+        if self._consumer.stopping and not self.claimed_count and not self._recorder.has_tasks:
             self._idle.set()
 
     # -- stop
@@ -285,7 +300,7 @@ class LeaseExecutor:
         if not isinstance(claim, Claim):
             self._consumer.redeliver(job, 0.0)
             return
-        self._consumer.finishing.add(job)
+        self._consumer.add_finishing(job)
         self._settlements.submit(release_with_refund(claim, answer), self._handle_returned, job)
 
     def _handle_returned(self, job: Job, settlement: Settlement, reply: Reply) -> None:

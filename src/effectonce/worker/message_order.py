@@ -55,8 +55,10 @@ class Lanes:
     def remove_waiting(self, lane: str) -> list[Job]:
         """Take out all messages that wait behind the first of ``lane``, in their order."""
         behind = self._behind.get(lane)
+        if not behind:
+            return []
         self._behind[lane] = None
-        return list(behind or ())
+        return list(behind)
 
     def take_batchable(self, job: Job, limit: int) -> list[Job]:
         """Take the messages out of the lane of ``job`` that may share a transaction with it: up to ``limit - 1`` that

@@ -9,11 +9,11 @@ from msgspec.structs import force_setattr
 
 from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
-from effectonce.message import BYPASS, REDRIVEN, Message
+from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import MAX_KEY, encode_key
 
-from .jobs import ATTEMPTS, Job
+from .jobs import USED_ATTEMPTS_HEADER, Job
 from .routes import HandlerRoute
 
 
@@ -40,10 +40,7 @@ class MessageReader:
         message = self._envelope.decode(packet)
         route = self._routes.get(message.type, self._default_route)
         if route is None:
-            known = ", ".join(sorted(kind for kind in self._routes if kind)) or "none"
-            raise UnknownType(
-                f"no handler of queue {delivery.queue!r} takes type {show(message.type)!r} (they take: {known})"
-            )
+            raise self._unknown_type(message.type, delivery.queue)
         if route.fingerprint == "data":
             prints = fingerprints(message.data)
         else:
@@ -52,18 +49,22 @@ class MessageReader:
             message = self._envelope.decode(packet, route.data_type)
         key: Any = message.key if route.key is None else route.key(_arguments(route, message), {})
         if type(key) is not str or not 0 < len(key) <= MAX_KEY or not key.isascii() or "\0" in key:
-            key = encode_key(key)  # three calls, which most keys do not need
+            key = encode_key(key)  # it returns the others as they are, in three calls (tests/worker/test_walk.py)
         if delivery.attempt > 1:
             force_setattr(message, "attempt", delivery.attempt)
         job = Job(delivery, route, message, key, prints, message.ordering_key or key)
         # A redrive writes it on the packet, or in a header that the envelope carries.
-        redriven = packet.headers.get(REDRIVEN) or message.headers.get(REDRIVEN)
+        redriven = packet.headers.get(REDRIVEN_HEADER) or message.headers.get(REDRIVEN_HEADER)
         if redriven is not None:
-            job.redriven, job.bypassing = True, redriven.startswith(BYPASS)
-        if ATTEMPTS in packet.headers:
-            attempts = packet.headers[ATTEMPTS]
+            job.redriven, job.bypassing = True, redriven.startswith(BYPASS_PREFIX)
+        if USED_ATTEMPTS_HEADER in packet.headers:
+            attempts = packet.headers[USED_ATTEMPTS_HEADER]
             job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0
         return job
+
+    def _unknown_type(self, type_: str, queue: str) -> UnknownType:
+        known = ", ".join(sorted(kind for kind in self._routes if kind)) or "none"
+        return UnknownType(f"no handler of queue {queue!r} takes type {show(type_)!r} (they take: {known})")
 
 
 def _arguments(route: HandlerRoute, message: Message[Any]) -> tuple[Any, ...]:

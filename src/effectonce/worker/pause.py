@@ -1,11 +1,14 @@
-"""A pause while a server is away, so that a worker does not ask it without end."""
+"""Waiting while a server is away: with growing pauses, so that a worker does not ask it without end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from effectonce.values.backoff import Backoff
+from effectonce.core.backoff import Backoff
+from effectonce.core.interrupts import is_being_cancelled
+from effectonce.errors import BrokerUnavailable, StoreUnavailable
 
 
 class Pause:
@@ -40,3 +43,17 @@ class Pause:
         if self.waits_for_answer and not self.active:
             self.waits_for_answer = False
             self._backoff.record_success()
+
+
+async def wait_until_up(what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Repeat ``work`` until the server behind it answers."""
+    backoff = Backoff(what)
+    while True:
+        try:
+            await work()
+            return backoff.record_success()
+        except (BrokerUnavailable, StoreUnavailable, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():  # else the driver's own work was
+                raise
+            pause = backoff.record_failure(error)
+        await asyncio.sleep(pause)

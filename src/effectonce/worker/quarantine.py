@@ -25,7 +25,7 @@ class QuarantineMember(Protocol):
     """An executor of the worker, as the quarantine sees it."""
 
     @property
-    def busy(self) -> int:
+    def claimed_count(self) -> int:
         """How many jobs it has claimed and not settled."""
         ...
 
@@ -36,23 +36,53 @@ class QuarantineMember(Protocol):
         ...
 
 
+class _BoundedWait:
+    """A wait of at most `LONGEST_WAIT_S`. When they are over it is ``expired``, and ``on_expiry`` is called."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_expiry: Callable[[], None]) -> None:
+        self.expired = False
+        self._loop = loop
+        self._on_expiry = on_expiry
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Begin to wait. Does nothing while it waits already."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(LONGEST_WAIT_S, self._expire)
+
+    def end(self) -> None:
+        """End the wait, or forget that it has expired."""
+        self.expired = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        self._timer = None
+        self.expired = True
+        self._on_expiry()
+
+
 class Quarantine:
-    """The suspects of one worker, of all its queues."""
+    """The suspects of one worker, of all its queues.
+
+    a suspect is      for up to LONGEST_WAIT_S           after that
+    waiting           the others end, none starts        it starts, although others run
+    running           none of the others starts          the others start, although it runs
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
         self._members: list[QuarantineMember] = []
         self._suspects: deque[tuple[QuarantineMember, Job]] = deque()
         self._running_suspect: Job | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        # LONGEST_WAIT_S are over: a suspect starts although others run, or others start although it runs.
-        self._wait_expired = False
+        self._suspect_wait = _BoundedWait(loop, self.start_next_suspect)  # of the next suspect, until the others end
+        self._others_wait = _BoundedWait(loop, self._start_members)  # of the others, until the running suspect ends
 
     @property
     def blocks_new_work(self) -> bool:
         """Whether nothing else may be started now."""
         if self._running_suspect is not None:
-            return not self._wait_expired
+            return not self._others_wait.expired
         return bool(self._suspects)
 
     def register(self, member: QuarantineMember) -> None:
@@ -70,49 +100,35 @@ class Quarantine:
         self.start_next_suspect()
 
     def release(self, job: Job) -> None:
-        """``job`` has left the worker, whatever became of it."""
+        """Let the next suspect run, if ``job`` was the running one: it has left the worker, whatever became of it."""
         if job is self._running_suspect:
-            self._running_suspect = None
-            self._stop_timer()
+            self._end_running_suspect()
             self.start_next_suspect()
 
+    def _end_running_suspect(self) -> None:
+        self._running_suspect = None
+        self._others_wait.end()
+
     def start_next_suspect(self) -> None:
-        """Start the next suspect where it would be alone; where there is none, let the others go on."""
+        """Start the next suspect where it would be alone. Where there is none, start the other executors."""
         while self._running_suspect is None and self._suspects:
-            if not self._wait_expired and any(member.busy for member in self._members):
-                if self._timer is None:
-                    self._start_timer()
+            if not self._suspect_wait.expired and any(member.claimed_count for member in self._members):
+                self._suspect_wait.begin()
                 return
-            member, self._running_suspect = self._suspects.popleft()
-            self._stop_timer()
-            self._start_timer()
-            if member.start_alone(self._running_suspect):
-                return
-            self._running_suspect = None
-            self._stop_timer()
+            self._suspect_wait.end()
+            member, job = self._suspects.popleft()
+            self._running_suspect = job
+            self._others_wait.begin()
+            # One that does not start may have been released at once, and the next one have taken its place.
+            if not member.start_alone(job) and self._running_suspect is job:
+                self._end_running_suspect()
         if self._running_suspect is None:
+            self._suspect_wait.end()
             self._start_members()
 
     def _start_members(self) -> None:
         for member in self._members:
             member.start()
-
-    def _start_timer(self) -> None:
-        self._timer = self._loop.call_later(LONGEST_WAIT_S, self._stop_waiting)
-
-    def _stop_waiting(self) -> None:
-        self._timer = None
-        self._wait_expired = True
-        if self._running_suspect is None:
-            self.start_next_suspect()
-        else:
-            self._start_members()
-
-    def _stop_timer(self) -> None:
-        self._wait_expired = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class SuspectTurns:
@@ -123,7 +139,7 @@ class SuspectTurns:
         self._waiting: deque[tuple[Callable[[Job], None], Job]] = deque()
 
     @property
-    def taken(self) -> bool:
+    def is_taken(self) -> bool:
         return self._running is not None
 
     def take(self, job: Job) -> None:

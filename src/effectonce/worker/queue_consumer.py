@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
-from effectonce.contracts import Consumer, Delivery, HandlerTracer
+from effectonce.contracts import BrokerCapabilities, Consumer, Delivery, HandlerTracer
+from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
-from effectonce.values.backoff import Backoff
 
 from .attempt_counts import AttemptCounts
 from .background_tasks import ReportFailure
@@ -67,40 +67,38 @@ class Executor(Protocol):
 class QueueConsumer:
     """Receives the messages of one queue, and has each settled as its executor decides. Runs on one event loop."""
 
-    executor: Executor  # set once, by the worker: the two know each other
-
     def __init__(
         self,
         queue: str,
         worker: str,
         consumer: Consumer,
         reader: MessageReader,
+        make_executor: Callable[[QueueConsumer], Executor],
         *,
         prefetch: int,
-        batch: int,
-        window: float | None,
-        broker_counts: bool,
+        capabilities: BrokerCapabilities,
         unknown: Unknown,
         fail: ReportFailure,
-        events: Events | None = None,
-        tracer: HandlerTracer | None = None,
+        events: Events,
+        tracer: HandlerTracer | None,
     ) -> None:
         self.queue = queue
         self.stopping = False
         self.in_flight: dict[Job, None] = {}  # in the order of their receipt
         self.finishing: set[Job] = set()  # jobs in flight that have run; others are received in their place
         self.received = 0  # deliveries, ever
-        self.events = Events() if events is None else events
+        self.events = events
         self.tracer = tracer
         self.backoff = Backoff(f"queue {queue}")
         self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
-        self.counts = AttemptCounts(broker_counts=broker_counts)
+        self.counts = AttemptCounts(broker_counts=capabilities.counts_attempts)
         self._consumer = consumer
         self._reader = reader
         self._prefetch = prefetch
-        self._batch = batch
-        self._ack_window_s = window  # how long a delivery stays ours, where that can be extended
-        self._broker_counts = broker_counts
+        self._max_receive = capabilities.batch
+        #: How long a delivery stays ours, where that can be extended.
+        self._ack_window_s = capabilities.ack_window if capabilities.extends else None
+        self._broker_counts = capabilities.counts_attempts
         self._unknown = unknown
         self._fail = fail
         self._loop = asyncio.get_running_loop()
@@ -109,6 +107,7 @@ class QueueConsumer:
         self._room = asyncio.Event()
         self._receiving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self.executor = make_executor(self)  # at last: the two know each other
 
     def start(self) -> None:
         """Begin to consume."""
@@ -130,7 +129,7 @@ class QueueConsumer:
     # -- receive, decode, order
 
     async def _receive(self) -> None:
-        worthwhile = max(1, min(self._batch, self._prefetch // 4))
+        worthwhile = max(1, min(self._max_receive, self._prefetch // 4))
         while not self.stopping:
             room = self._prefetch - len(self.in_flight) + len(self.finishing)
             if room < worthwhile:
@@ -140,7 +139,7 @@ class QueueConsumer:
                 continue
             self.settler.fetching = True
             try:
-                deliveries = await self._consumer.receive(min(room, self._batch), RECEIVE_WAIT_S)
+                deliveries = await self._consumer.receive(min(room, self._max_receive), RECEIVE_WAIT_S)
             except BrokerUnavailable as error:
                 await asyncio.sleep(self.backoff.record_failure(error))
                 continue
@@ -165,7 +164,7 @@ class QueueConsumer:
                 continue
             job.redelivered = maybe_tried or delivery.attempt > 1
             if delivery.attempt > 1:
-                job.untried = self.counts.untried(delivery)
+                job.untried = self.counts.count_untried(delivery)
             delay = self._delayed.admit(job) if job.message.ordering_key else None
             if delay is not None:
                 self.counts.add_untried(job)
@@ -189,7 +188,7 @@ class QueueConsumer:
             log.warning("queue %s: deleted: %s", self.queue, error)
             self.settler.ack([delivery])
         elif outcome == "retry":
-            self.settler.redeliver(delivery, Retry(None).after(error, max(1, delivery.attempt)) or 0.0)
+            self.settler.redeliver(delivery, Retry(None).delay_after(error, max(1, delivery.attempt)) or 0.0)
         else:
             self._fail(error)
             self.settler.redeliver(delivery, 0.0)
@@ -206,14 +205,11 @@ class QueueConsumer:
 
     def ack(self, jobs: Sequence[Job]) -> None:
         """The effects of ``jobs`` are recorded: ack them. Those behind them may start."""
-        deliveries = []
         for job in jobs:
-            if not job.stale:
-                deliveries.append(job.delivery)
             if job.redelivered:
                 self.counts.forget(job)
-            self._advance(job)
-        self.settler.ack(deliveries)
+        self._advance(jobs)
+        self.settler.ack([job.delivery for job in jobs if not job.stale])
 
     def ack_batched(self, job: Job) -> None:
         """Ack a job whose lane does not move on, since others of it have run together with it."""
@@ -239,34 +235,35 @@ class QueueConsumer:
             if not waiting.stale:
                 self.settler.redeliver(waiting.delivery, delay + place * DELAY_STEP_S if delay else 0.0)
             self.in_flight.pop(waiting, None)
-        self._advance(job)
+        self._advance([job])
 
     def dead_letter(self, job: Job, cause: Cause) -> None:
         """Move ``job`` to the dead letters. Those behind it may start."""
         cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
         self.counts.forget(job)
         self.settler.dead_letter(job.delivery, cause)
-        self._advance(job)
+        self._advance([job])
 
     def drop(self, job: Job) -> None:
         """Forget ``job``: the broker has given it to another consumer, so it is not settled here."""
-        self._advance(job)
+        self._advance([job])
 
     def add_finishing(self, job: Job) -> None:
         """``job`` has run: another one may be received, though this one is not settled yet."""
         self.finishing.add(job)
         self._room.set()
 
-    def _advance(self, job: Job) -> None:
-        """``job`` has left; the next of its lane may start."""
-        following = self._lanes.remove_first(job.lane)
-        if following is not None:
-            self.executor.enqueue(following)
-        self.in_flight.pop(job, None)
-        self.finishing.discard(job)
+    def _advance(self, jobs: Sequence[Job]) -> None:
+        """``jobs`` have left; the next ones of their lanes may start."""
         self._room.set()
-        if job.suspect:
-            self.executor.on_suspect_left(job)
+        for job in jobs:
+            following = self._lanes.remove_first(job.lane)
+            if following is not None:
+                self.executor.enqueue(following)
+            self.in_flight.pop(job, None)
+            self.finishing.discard(job)
+            if job.suspect:
+                self.executor.on_suspect_left(job)
 
     # -- keep
 
@@ -316,8 +313,8 @@ class QueueConsumer:
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Cancel ``tasks`` and wait until they have ended. Before Python 3.12 `asyncio.wait_for` may swallow a
     cancellation, so it is repeated."""
-    left = set(tasks)
-    while left:
-        for task in left:
+    pending = set(tasks)
+    while pending:
+        for task in pending:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=0.1)
+        _, pending = await asyncio.wait(pending, timeout=0.1)

@@ -151,7 +151,7 @@ class Recorder:
         except BrokerUnavailable as error:
             self._consumer.redeliver(job, error.retry_after)
         except Exception as error:
-            delay = job.route.retry.after(error, max(1, job.delivery.attempt))
+            delay = job.route.retry.delay_after(error, max(1, job.delivery.attempt))
             if delay is None:
                 await self._dead_letter(job, error, job.delivery.attempt, "unsent")
             else:
@@ -167,7 +167,7 @@ class Recorder:
         cancelled = isinstance(error, asyncio.CancelledError)
         if cancelled and not failed and not job.route.is_async:
             return  # only its waiter is gone: the thread runs on, and keeps its lease
-        self._consumer.finishing.add(job)
+        self._consumer.add_finishing(job)
         if not failed and not cancelled:
             self._fail(error)
         self._background.spawn(self._abort(job, error, failed))
@@ -196,8 +196,8 @@ class Recorder:
         try:
             record = await asyncio.to_thread(self._store.get, job.route.policy.scope, job.key)
             cause.first = record.created_at / 1e6 if record is not None else 0.0
-        except EffectOnceError:
-            pass  # the rest is worth having without it
+        except EffectOnceError as error:  # the rest is worth having without it
+            log.debug("the time of the first attempt of a dead letter is not known: %s", error)
         self._consumer.dead_letter(job, cause)
 
     async def stop(self) -> None:

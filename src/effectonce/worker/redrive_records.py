@@ -12,7 +12,7 @@ from effectonce.core.guarded_call import begin
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import InProgress, PayloadMismatch
 from effectonce.record import Look
-from effectonce.sessions import DriverAdapter
+from effectonce.sessions import BaseDriverSession
 from effectonce.store import Store
 
 from .jobs import Job
@@ -78,7 +78,7 @@ class StoreRedrive:
         scope, retention = job.route.policy.scope, job.route.policy.retention_us / 1e6
         if fate == "in-doubt":
             await asyncio.to_thread(self._store.resolve, scope, job.key, "retry", retention=retention)
-            return True
+            return True  # else it has raised: the record is not in doubt any more
         return await asyncio.to_thread(self._store.forget, scope, job.key, retention=retention)
 
     async def reset_crash_count(self, job: Job) -> None:
@@ -92,31 +92,31 @@ class InboxRedrive:
         self._runners = runners
 
     async def predict(self, job: Job) -> tuple[Fate, int]:
-        inbox = self._runners[job.route].inbox
+        runner = self._runners[job.route]
 
-        async def look(session: DriverAdapter) -> Fate:
-            first = await inbox.record(session, inbox.key_for(job))
+        async def look(session: BaseDriverSession) -> Fate:
+            first = await runner.inbox.record(session, runner.key_for(job))
             await session.roll_back()
             return "execute" if first else "no-op"
 
         try:
-            return await self._runners[job.route].run_beside(look), 0
+            return await runner.run_beside(look), 0
         except PayloadMismatch:
             return "mismatch", 0
         except InProgress:
             return "in-progress", 0
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
-        inbox = self._runners[job.route].inbox
+        runner = self._runners[job.route]
 
-        async def forget(session: DriverAdapter) -> bool:
-            key, table = inbox.key_for(job), inbox.table(session)
+        async def forget(session: BaseDriverSession) -> bool:
+            key, table = runner.key_for(job), runner.inbox.table(session)
             await table.forget_many(session, [key])
             await table.forget_attempts(session, key)
             await session.commit()
             return True
 
-        return await self._runners[job.route].run_beside(forget)
+        return await runner.run_beside(forget)
 
     async def reset_crash_count(self, job: Job) -> None:
         runner = self._runners[job.route]

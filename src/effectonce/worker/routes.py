@@ -72,7 +72,7 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
             return GiveUp("permanent-failure")
         if self.policy.doubt_on_error:
             return GiveUp("in-doubt")
-        delay = self.retry.after(error, attempt)
+        delay = self.retry.delay_after(error, attempt)
         if delay is not None:
             return RetryAfter(delay)
         return GiveUp("refused" if self.retry.refuses(error) else "attempts-exhausted")
@@ -198,7 +198,7 @@ def data_type_of(function: Any, parameter: str) -> Any:
         ) from error
     if typing.get_origin(hint) is Message:
         (data,) = typing.get_args(hint)
-        return Any if isinstance(data, typing.TypeVar) else _readable(data, function)
+        return Any if isinstance(data, typing.TypeVar) else _require_decodable(data, function)
     if hint is Message or hint is Any or hint is object:
         return Any
     raise ConfigurationError(
@@ -207,7 +207,7 @@ def data_type_of(function: Any, parameter: str) -> Any:
     )
 
 
-def _readable(type_: Any, function: Any) -> Any:
+def _require_decodable(type_: Any, function: Any) -> Any:
     try:
         json_decoder(type_)
     except (TypeError, ValueError) as error:

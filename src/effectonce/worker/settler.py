@@ -15,11 +15,14 @@ from typing import Final
 from effectonce.contracts import AckBuffer, Consumer, Delivery, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .causes import Cause
 
 log = logging.getLogger("effectonce")
+
+FETCH_GRACE_S: Final = 0.02
+"""How long acks that can ride with a fetch wait for one to begin. A busy worker begins one every few milliseconds."""
 
 RETRY_PAUSE_S: Final = 1.0
 """How long settlements wait while the broker is away. The receiving task logs the outage, and reconnects."""
@@ -47,7 +50,7 @@ class Settler:
         self._tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._acks: list[Delivery] = []
-        self._redeliveries: list[tuple[float, Delivery]] = []  # delay in seconds, delivery
+        self._redeliveries: dict[float, list[Delivery]] = {}  # by the delay in seconds
         self._dead: list[tuple[Delivery, Cause]] = []
         self._pending = asyncio.Event()
 
@@ -66,7 +69,7 @@ class Settler:
 
     def redeliver(self, delivery: Delivery, delay: float) -> None:
         """Let the broker deliver it again, not before ``delay`` seconds. Equal delays go out together."""
-        self._redeliveries.append((round(delay, 2), delivery))
+        self._redeliveries.setdefault(round(delay, 2), []).append(delivery)
         self._pending.set()
 
     def dead_letter(self, delivery: Delivery, cause: Cause) -> None:
@@ -91,6 +94,8 @@ class Settler:
             await self._pending.wait()
             try:
                 await self.send()
+                if self._buffer_acks is not None and not self.fetching:
+                    await asyncio.sleep(FETCH_GRACE_S)
                 if not self.fetching:
                     await self._consumer.flush()
             except BrokerUnavailable as error:
@@ -98,37 +103,42 @@ class Settler:
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def send(self) -> None:
-        """Send all that is decided. On an error, what was not sent is queued again."""
+        """Send all that is decided. On an error, what was not sent stays queued."""
         async with self.sending:
             self._pending.clear()
-            acks, self._acks = self._acks, []
-            redeliveries, self._redeliveries = self._redeliveries, []
-            dead, self._dead = self._dead, []
             try:
-                if acks:
-                    began = self._loop.time()
-                    await self._consumer.ack(acks)
-                    self._count("acked", acks, began)
-                    acks = []
-                while redeliveries:
-                    delay = redeliveries[0][0]
-                    together = [delivery for wanted, delivery in redeliveries if wanted == delay]
-                    began = self._loop.time()
-                    await self._consumer.nack(together, delay)
-                    self._count("delayed", together, began)
-                    redeliveries = [entry for entry in redeliveries if entry[0] != delay]
-                while dead:
-                    delivery, cause = dead.pop(0)
-                    try:
-                        await self._move(delivery, cause)
-                    except BaseException:
-                        dead.append((delivery, cause))  # one that cannot be moved does not hold up the others
-                        raise
+                await self._send_acks()
+                await self._send_redeliveries()
+                await self._send_dead()
             except BaseException:
-                self._acks = acks + self._acks
-                self._redeliveries = redeliveries + self._redeliveries
-                self._dead = dead + self._dead
                 self._pending.set()
+                raise
+
+    async def _send_acks(self) -> None:
+        acks = self._acks[:]
+        if acks:
+            began = self._loop.time()
+            await self._consumer.ack(acks)
+            del self._acks[: len(acks)]  # what was decided meanwhile is behind them
+            self._count("acked", acks, began)
+
+    async def _send_redeliveries(self) -> None:
+        for delay in list(self._redeliveries):
+            deliveries = self._redeliveries[delay][:]
+            began = self._loop.time()
+            await self._consumer.nack(deliveries, delay)
+            del self._redeliveries[delay][: len(deliveries)]
+            if not self._redeliveries[delay]:
+                del self._redeliveries[delay]
+            self._count("delayed", deliveries, began)
+
+    async def _send_dead(self) -> None:
+        for _ in range(len(self._dead)):
+            dead = self._dead.pop(0)
+            try:
+                await self._move(*dead)
+            except BaseException:
+                self._dead.append(dead)  # one that cannot be moved does not hold up the others
                 raise
 
     async def _move(self, delivery: Delivery, cause: Cause) -> None:
@@ -137,7 +147,7 @@ class Settler:
         They may refuse it because the cause leaves too little room for the body: then it goes with a brief one. If they
         refuse that as well it stays in its queue and is redelivered later: nothing is lost, and the worker goes on.
         """
-        for attached in (cause, cause.brief()):
+        for attached in (cause, cause.shorten()):
             began = self._loop.time()
             try:
                 await self._consumer.dead_letter(delivery, attached.header())
@@ -149,7 +159,7 @@ class Settler:
             "queue %s: the dead letters refused a message (%s); it stays in its queue and is redelivered in %s: %s",
             self.queue,
             cause.why,
-            readable(round(UNMOVABLE_DELAY_S * 1e6)),
+            span_text(round(UNMOVABLE_DELAY_S * 1e6)),
             refusal,
         )
         await self._consumer.nack([delivery], UNMOVABLE_DELAY_S)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from effectonce.contracts import BrokerCapabilities
 from effectonce.errors import ConfigurationError
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 
 from .routes import HandlerRoute
 
@@ -25,6 +25,11 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
     before the broker redelivers (F55)."""
     policy, retry = route.policy, route.retry
     retries = retry.horizon if math.isfinite(retry.horizon) else retry.cap
+    if math.isinf(retries):
+        raise ConfigurationError(
+            f"{route.name} retries forever, with delays that grow without limit, so no retention= outlives its "
+            "duplicates; give its Retry a cap, or a number of attempts"
+        )
     horizon = capabilities.redelivery_horizon
     needed = (horizon or 0.0) + retries + redrive_within_s
     if policy.retention_us / 1e6 < needed:
@@ -32,17 +37,17 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
         parts += [f"{_span(retries)} of retries"] if retries else []
         parts += [f"{_span(redrive_within_s)} redrive_within"] if redrive_within_s else []
         raise ConfigurationError(
-            f"{route.name} keeps its records for {readable(policy.retention_us)}, but a duplicate may come after "
+            f"{route.name} keeps its records for {span_text(policy.retention_us)}, but a duplicate may come after "
             f"{_span(needed)} ({' + '.join(parts)}), and would run again; set retention= to more than that"
         )
     window = capabilities.ack_window
     if window is not None and not route.with_connection and not policy.seen_set and policy.lease_us / 1e6 >= window:
         raise ConfigurationError(
-            f"{route.name} has a lease of {readable(policy.lease_us)}, and {capabilities.name} delivers again after "
+            f"{route.name} has a lease of {span_text(policy.lease_us)}, and {capabilities.name} delivers again after "
             f"{_span(window)} without an ack: after a crash the message would be redelivered while the old lease still "
             "holds; set lease= below that, or the broker's ack window above"
         )
 
 
 def _span(seconds: float) -> str:
-    return readable(round(seconds * 1e6))
+    return span_text(round(seconds * 1e6))

@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 from effectonce.contracts import ConnectionLost
-from effectonce.core.events import Events
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.store_runtime import StoreRuntime
+from effectonce.core.storeless_runtime import StorelessRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
 from effectonce.record import Answer
 
@@ -30,7 +29,7 @@ from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
 from .routes import GiveUp, HandlerRoute
-from .transaction_runner import FATAL, TransactionRunner, WorkUnit
+from .transaction_runner import FATAL_ERRORS, TransactionRunner, WorkUnit
 
 MAX_BATCH: Final = 50
 
@@ -54,7 +53,7 @@ class TransactionExecutor:
         self._pool_of: dict[HandlerRoute, HandlerPool[WorkUnit]] = {
             runner.route: HandlerPool(
                 runner.route,
-                runner.run,
+                runner.execute,
                 on_success=self._settle,
                 on_error=self._give_back,
                 fail=fail,
@@ -98,7 +97,7 @@ class TransactionExecutor:
                 self._consumer.drop(job)
             elif not job.suspect:
                 jobs += self._consumer.take_batchable(job, limit - len(jobs))
-            elif self._turns.taken:
+            elif self._turns.is_taken:
                 self._turns.wait(job, self.resume)
             elif jobs:  # the suspect starts when the jobs of this unit have ended
                 pool.waiting.appendleft(job)
@@ -108,7 +107,7 @@ class TransactionExecutor:
                 jobs.append(job)
                 break
         for job in jobs:
-            job.run, job.started_at = _run_of(job), 0.0
+            job.transaction_run, job.started_at = _make_run(job), 0.0
         return WorkUnit(jobs, [None] * len(jobs)) if jobs else None
 
     def _dead_letter_if_exhausted(self, job: Job) -> bool:
@@ -179,7 +178,7 @@ class TransactionExecutor:
         """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
         consumer, retry = self._consumer, job.route.retry
         attempt = job.attempt
-        if isinstance(error, FATAL):
+        if isinstance(error, FATAL_ERRORS):
             self._fail(error)
             consumer.redeliver(job, 0.0)
         elif isinstance(error, PayloadMismatch):
@@ -201,14 +200,14 @@ class TransactionExecutor:
         """``unit`` has ended: start the next suspect and waiting jobs; while draining, notice when nothing runs."""
         self._turns.release(unit.jobs)
         self.start()
-        if self._consumer.stopping and not any(pool.claimed for pool in self.pools):
+        if self._consumer.stopping and not any(pool.claimed_count for pool in self.pools):
             self._idle.set()
 
     async def stop(self, drain_ended: asyncio.Event) -> None:
         for pool in self.pools:
             for unit in pool.take_ready():
                 self._redeliver_unit(unit)
-        if any(pool.claimed for pool in self.pools):
+        if any(pool.claimed_count for pool in self.pools):
             await wait_for_either(self._idle, drain_ended)
         for pool in self.pools:
             await pool.close()
@@ -221,21 +220,13 @@ def _others_in_lane(unit: WorkUnit, position: int) -> list[Job]:
     return [other for other in unit.jobs[position + 1 :] if other.lane == lane]
 
 
-class _NoStore(Events):
-    """The runtime of runs that have no store: it has a clock and hooks, and no lease that could be lost."""
-
-    privacy = None
-    monotonic = staticmethod(time.monotonic)
+_runtime = StorelessRuntime()
 
 
-_no_store = cast(StoreRuntime, _NoStore())
-
-
-def _run_of(job: Job) -> Run:
-    """The run that `current()` gives in the handler of ``job``."""
-    job.attempts_before_redrive = 0  # the broker has counted anew since the redrive
+def _make_run(job: Job) -> Run:
+    """Make the run that `current()` returns in the handler of ``job``. It holds no lease that could be lost."""
     run = Run(
-        runtime=_no_store,
+        runtime=_runtime,
         policy=job.route.policy,
         key=job.key,
         stored_key=job.key,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -23,38 +23,24 @@ from effectonce.errors import (
     UnsafeStore,
     show,
 )
-from effectonce.guard.introspection import LAZY, refuse_lazy
+from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 from effectonce.inbox.handler import TransactionalHandler
 from effectonce.inbox.inbox import Inbox
 from effectonce.inbox.table import InboxKey
 from effectonce.inbox.transaction import InboxTransaction
-from effectonce.sessions import DriverAdapter
+from effectonce.sessions import BaseDriverSession
 
 from .handler_pool import is_failure
 from .jobs import Job
 from .routes import HandlerRoute
+from .transaction_batch import TransactionBatch
 
 log = logging.getLogger("effectonce")
 
 T = TypeVar("T")
 
 #: What no retry mends: the worker stops.
-FATAL: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
-
-
-class RouteInbox(Inbox):
-    """``inbox`` under the scope of a handler. It takes jobs where `Inbox` takes messages.
-
-    It copies the attributes of ``inbox``, whatever they are: so a setting that is added to `Inbox` is copied, too.
-    """
-
-    def __init__(self, inbox: Inbox, scope: str, retention_us: int) -> None:
-        self.__dict__.update(inbox.__dict__)
-        self.scope = scope
-        self.retention_us = retention_us
-
-    def key_for(self, message: Job, payload: object = ...) -> InboxKey:
-        return self.make_key(message.key, message.fingerprints)
+FATAL_ERRORS: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
 
 
 class WorkUnit(Struct, eq=False):
@@ -65,7 +51,7 @@ class WorkUnit(Struct, eq=False):
 
     @property
     def run(self) -> Run | None:
-        return self.jobs[0].run
+        return self.jobs[0].transaction_run
 
     def waits_for_failed(self, at: int) -> bool:
         """Whether an earlier job of the lane of job ``at`` has failed: then it has to wait with that."""
@@ -78,27 +64,32 @@ class WorkUnit(Struct, eq=False):
 class TransactionRunner:
     """Runs the jobs of one handler. Made once per handler, for as long as the worker lives."""
 
-    def __init__(self, route: HandlerRoute, inbox: RouteInbox, connect: Callable[[], Any]) -> None:
+    def __init__(self, route: HandlerRoute, inbox: Inbox, connect: Callable[[], Any]) -> None:
         self.route = route
-        self.inbox = inbox
+        #: The worker's inbox, under the scope of the handler.
+        self.inbox = inbox.for_scope(route.policy.scope, route.policy.retention_us)
         self._handle = _make_handle(route)
 
         def transactional(max_attempts: int | None) -> TransactionalHandler:
             return TransactionalHandler(
-                inbox.handler(connect=connect, max_attempts=max_attempts, returns=None), self._handle
+                self.inbox.handler(connect=connect, max_attempts=max_attempts, returns=None), self._handle, self.key_for
             )
 
         self.plain = transactional(None)
         # A redelivered message was already tried once, uncounted: allow it one crash fewer.
-        self._handler_if_maybe_tried = transactional(max(1, route.retry.max_crashes))
+        self._handler_if_maybe_tried = transactional(route.retry.max_crashes)
         self._handler_if_redelivered = transactional(max(1, route.retry.max_crashes - 1))
         self._starts_to_forget: set[str] = set()  # keys whose start is counted, though its outcome is known
 
+    def key_for(self, job: Job) -> InboxKey:
+        """The key of the row of ``job``, whose key and fingerprints its reader has made."""
+        return self.inbox.make_key(job.key, job.fingerprints)
+
     async def check(self) -> None:
-        """Whether the database can keep its promise."""
+        """Open a connection, check the database, and commit nothing. Raises `UnsafeStore` or `SchemaMissing`."""
         await self.run_beside(lambda session: session.commit())
 
-    async def run_beside(self, work: Callable[[DriverAdapter], Awaitable[T]]) -> T:
+    async def run_beside(self, work: Callable[[BaseDriverSession], Awaitable[T]]) -> T:
         """Do ``work`` in a transaction of its own, which it ends itself; in a thread where the driver is sync."""
         transaction = InboxTransaction(self.plain)
         if self.route.is_async:
@@ -110,12 +101,12 @@ class TransactionRunner:
             return self.plain
         return self._handler_if_redelivered if job.delivery.attempt > 1 else self._handler_if_maybe_tried
 
-    def run(self, unit: WorkUnit) -> Any:
+    def execute(self, unit: WorkUnit) -> Any:
         """Run ``unit``; what its jobs raise goes into its ``errors``. Returns a coroutine for an async handler."""
-        return self._run(unit) if self.route.is_async else run_sync(self._run(unit))
+        return self._execute(unit) if self.route.is_async else run_sync(self._execute(unit))
 
-    async def _run(self, unit: WorkUnit) -> None:
-        if len(unit.jobs) > 1 and await self._run_batch(unit):
+    async def _execute(self, unit: WorkUnit) -> None:
+        if len(unit.jobs) > 1 and await self._execute_batch(unit):
             return
         for at, job in enumerate(unit.jobs):
             if unit.waits_for_failed(at):
@@ -137,10 +128,10 @@ class TransactionRunner:
                     raise
                 unit.errors[at] = error
 
-    async def _run_batch(self, unit: WorkUnit) -> bool:
+    async def _execute_batch(self, unit: WorkUnit) -> bool:
         """Run all of ``unit`` in one transaction. Returns whether the unit is settled: all of its jobs are committed,
         or all have failed because of the database. False: it was rolled back; redo its jobs one by one."""
-        batch = Batch(self.plain)
+        batch = TransactionBatch(self.plain)
         while True:
             try:
                 for job in await batch.begin(unit.jobs):
@@ -160,7 +151,7 @@ class TransactionRunner:
                     if not is_failure(error):
                         raise
                     known = batch.translated_error or error
-                    if isinstance(known, (ConnectionLost, *FATAL)):
+                    if isinstance(known, (ConnectionLost, *FATAL_ERRORS)):
                         unit.errors[:] = [known] * len(unit.jobs)
                         return True
                     if isinstance(error, ConfigurationError):
@@ -183,70 +174,10 @@ class TransactionRunner:
         self._starts_to_forget.discard(job.key)
         return True
 
-    async def forget_attempts(self, job: Job, session: DriverAdapter) -> None:
+    async def forget_attempts(self, job: Job, session: BaseDriverSession) -> None:
         """Reset the count of the starts of ``job``, and commit."""
-        await self.inbox.table(session).forget_attempts(session, self.inbox.key_for(job))
+        await self.inbox.table(session).forget_attempts(session, self.key_for(job))
         await session.commit()
-
-
-class Batch(InboxTransaction):
-    """The transaction of several jobs. All of their rows are inserted first, then the handlers run. If a handler ends
-    the transaction itself, `roll_back` deletes the rows that it committed for jobs whose effects it may not have
-    committed."""
-
-    _uncertain_keys: dict[Job, InboxKey]  # of the jobs whose effects a handler that ends it may not have committed
-
-    async def begin(self, jobs: Sequence[Job]) -> list[Job]:
-        """Begin, and insert one row per key, sorted by key so that two batches never deadlock. Returns the jobs whose
-        rows are new, in their own order."""
-        session = await self.open()
-        inbox = cast(RouteInbox, self.handler.inbox)
-        by_key = sorted(jobs, key=lambda job: job.key)
-        keys = [inbox.key_for(job) for job in by_key]
-        answers = await inbox.record_many(session, keys)
-        firsts = {job: key for job, key, first in zip(by_key, keys, answers, strict=True) if first}
-        self._uncertain_keys = {job: firsts[job] for job in jobs if job in firsts}
-        await self.mark()
-        return list(self._uncertain_keys)
-
-    async def check_still_open(self, job: Job) -> None:
-        """Check, when the handler of ``job`` has returned, that it left the transaction open. Raises
-        `ConfigurationError` if not."""
-        if await self.session.has_ended():
-            for ran in list(self._uncertain_keys):  # these have run to their end: all of their effects are committed
-                del self._uncertain_keys[ran]
-                if ran is job:
-                    break
-            raise self._ended_error(job)
-
-    async def finish(self) -> None:
-        session = self.session
-        if not await session.is_marked(release=True):
-            raise self._ended_error(*list(self._uncertain_keys)[:1])
-        self._is_marked = False
-        await self.commit()
-
-    async def roll_back(self) -> None:
-        foreign = await self.handler_ended_transaction()
-        await self.session.roll_back()
-        if foreign:
-            await self._forget_committed_rows(self.session)
-
-    async def _forget_committed_rows(self, session: DriverAdapter) -> None:
-        """A handler has ended the transaction. Delete the rows that it committed for jobs whose effects may not be
-        committed: else their messages would be lost."""
-        table = self.handler.inbox.table(session)
-        await session.begin()
-        committed = [key for key in self._uncertain_keys.values() if await table.is_ours(session, key)]
-        await table.forget_many(session, committed)
-        await session.commit()
-
-    def _ended_error(self, *jobs: Job) -> ConfigurationError:
-        name = jobs[0].route.name if jobs else self.handler.inbox.scope
-        return ConfigurationError(
-            f"{name} has ended the transaction that it shares with others (commit, rollback, begin, `with conn:`, or a "
-            "statement that commits), which is the worker's to commit: leave that out, or use a savepoint"
-        )
 
 
 def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | None]:
@@ -255,17 +186,17 @@ def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | 
     if route.is_async:
 
         async def handle(connection: Any, job: Job) -> None:
-            current_run.set(job.run)
+            current_run.set(job.transaction_run)
             job.started_at = time.monotonic()
             await job.route.function(connection, job.message)
 
     else:
 
         def handle(connection: Any, job: Job) -> None:
-            current_run.set(job.run)
+            current_run.set(job.transaction_run)
             job.started_at = time.monotonic()
             value = job.route.function(connection, job.message)
-            if type(value) in LAZY or hasattr(value, "__await__"):
+            if type(value) in LAZY_TYPES or hasattr(value, "__await__"):
                 refuse_lazy(job.route.function, value)
 
     handle.__qualname__ = route.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -12,36 +12,29 @@ from typing import Any, Literal, TypeVar
 from effectonce.broker import Broker
 from effectonce.contracts import Envelope, HandlerTracer
 from effectonce.core.events import Events
-from effectonce.core.interrupts import is_being_cancelled
 from effectonce.core.retry import Retry
 from effectonce.core.signals import serve_until_signalled
-from effectonce.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
+from effectonce.errors import ConfigurationError
 from effectonce.inbox.inbox import Inbox
 from effectonce.keys import FingerprintSpec, KeySpec
 from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES, Store
-from effectonce.values.backoff import Backoff
 from effectonce.values.durations import Duration, micros
 from effectonce.values.queue_names import require_name
 
-from .lease_executor import LeaseExecutor
+from .consumer_factory import open_consumers
 from .message_reader import MessageReader
-from .quarantine import Quarantine, SuspectTurns
+from .pause import wait_until_up
 from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, Resumable
 from .redrive_records import InboxRedrive, RedriveRecords, StoreRedrive
 from .routes import HandlerOptions, HandlerRoute, make_route
 from .startup_checks import check_spans, fit_lease
-from .transaction_executor import MAX_BATCH, TransactionExecutor
-from .transaction_runner import RouteInbox, TransactionRunner
+from .transaction_runner import TransactionRunner
 from .worker_run import Companion, WorkerRun
 
 log = logging.getLogger("effectonce")
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-MAX_PREFETCH = 1000
-BROKER_PREFETCH_FACTOR = 1.5
-"""Jobs that have run and wait for their ack still count at the broker, and no longer in the worker's own prefetch."""
 
 
 class Worker:
@@ -95,27 +88,30 @@ class Worker:
             raise ConfigurationError(f"unknown={unknown!r} is none of 'dead', 'delete', 'retry' and 'fail'")
         if prefetch is not None and not 0 < prefetch <= 100_000:
             raise ConfigurationError(f"prefetch={prefetch!r} is not a number of messages; give 1 to 100000")
+        if not all(isinstance(tool, Recoverable | Resumable) for tool in recover):
+            raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
         self.broker = broker
         self.store = store
         self.inbox = inbox
         self._connect = connect
-        self._runners: dict[HandlerRoute, TransactionRunner] = {}
+        #: What runs the transactions of each handler; none where the worker has ``store=``.
+        self.transaction_runners: dict[HandlerRoute, TransactionRunner] = {}
         self.name = require_name(name, "worker")
         self.envelope = envelope if envelope is not None else broker.envelope
         self.routes: list[HandlerRoute] = []
-        self._prefetch = prefetch
+        self.prefetch = prefetch
         self._drain_s = micros(drain, "drain") / 1e6
-        self._unknown: Unknown = unknown
+        self.unknown: Unknown = unknown
         self.redrive_within_s = 0.0 if redrive_within is None else micros(redrive_within, "redrive_within") / 1e6
         #: Where /metrics, /healthz and /readyz are served.
         self.listen = listen
+        #: Set by `telemetry.opentelemetry`, before `serve`. It wraps the handlers that are there by then, and `handler`
+        #: wraps those that come later.
         self.tracer: HandlerTracer | None = None
         self._events = Events()
         #: Whether SIGINT, Ctrl-C, has ended `run`.
         self.interrupted = False
         self._companions: list[Companion] = []
-        if not all(isinstance(tool, Recoverable | Resumable) for tool in recover):
-            raise ConfigurationError(f"recover={recover!r}: give a list of Intents and sagas")
         if recover:
             self.add(RecoveryLoop(tuple(recover), micros(recover_every, "recover_every") / 1e6))
         self._current_run: WorkerRun | None = None  # while it serves
@@ -157,7 +153,7 @@ class Worker:
         in the transaction: up to 50 messages then share one. If one of them fails they are redone one by one. Its
         scope ends with the inbox's instead of the worker's name.
         """
-
+        default_retention = DEFAULT_RETENTION if self.inbox is None else self.inbox.retention_us / 1e6
         options = HandlerOptions(
             key=key,
             scope=scope,
@@ -167,7 +163,7 @@ class Worker:
             batch=batch,
             to=to,
             lease=lease,
-            retention=self._retention if retention is None else retention,
+            retention=default_retention if retention is None else retention,
             max_run=max_run,
             on_error=on_error,
             on_lapse=on_lapse,
@@ -191,8 +187,7 @@ class Worker:
             if self.store is not None:
                 self.store.take_scope(route.policy.scope, function)
             elif self.inbox is not None and self._connect is not None:
-                inbox = RouteInbox(self.inbox, route.policy.scope, route.policy.retention_us)
-                self._runners[route] = TransactionRunner(route, inbox, self._connect)
+                self.transaction_runners[route] = TransactionRunner(route, self.inbox, self._connect)
             if self.tracer is not None:
                 route.function = self.tracer.trace_handler(queue, function)
             self.routes.append(route)
@@ -241,7 +236,7 @@ class Worker:
         run = self._current_run = WorkerRun(self.name, self._companions, self._drain_s)
         try:
             with self._endpoints():
-                await run.serve(self.check, lambda: self._open_consumers(run))
+                await run.serve(self.check, lambda: open_consumers(self, run))
         finally:
             self._current_run = None
 
@@ -256,15 +251,19 @@ class Worker:
             fit_lease(route, capabilities)
             check_spans(route, capabilities, self.redrive_within_s)
         if (store := self.store) is not None:
-            await _wait_until_up(f"store {store!r}", lambda: asyncio.to_thread(store.check))
-        for runner in self._runners.values():
-            await _wait_until_up(f"database of {runner.route.name}", runner.check)
+            await wait_until_up(f"store {store!r}", lambda: asyncio.to_thread(store.check))
+        for runner in self.transaction_runners.values():
+            await wait_until_up(f"database of {runner.route.name}", runner.check)
         for queue in self.queues:
-            await _wait_until_up(f"queue {queue}", partial(self._prepare_queue, queue))
+            await wait_until_up(f"queue {queue}", partial(self._prepare_queue, queue))
 
     async def _prepare_queue(self, queue: str) -> None:
         await self.broker.backend.declare(queue, group=self.name)
         await self.broker.backend.check(queue, group=self.name)
+
+    def routes_of(self, queue: str) -> list[HandlerRoute]:
+        """The handlers of ``queue``."""
+        return [route for route in self.routes if route.queue == queue]
 
     @property
     def queues(self) -> list[str]:
@@ -305,74 +304,11 @@ class Worker:
 
     def reader(self, queue: str) -> MessageReader:
         """Make a reader for the messages of ``queue``."""
-        return MessageReader([route for route in self.routes if route.queue == queue], self.envelope)
+        return MessageReader(self.routes_of(queue), self.envelope)
 
     def redrive_records(self) -> RedriveRecords:
         """Make what reads and changes the records of a message that is redriven."""
-        return InboxRedrive(self._runners) if self.store is None else StoreRedrive(self.store)
-
-    def transaction_runner(self, route: HandlerRoute) -> TransactionRunner | None:
-        """What runs the transactions of ``route``; None where the worker has ``store=``."""
-        return self._runners.get(route)
-
-    @property
-    def _retention(self) -> Duration:
-        return DEFAULT_RETENTION if self.inbox is None else self.inbox.retention_us / 1e6
-
-    # -- consumers
-
-    def _open_consumers(self, run: WorkerRun) -> list[QueueConsumer]:
-        """One consumer per queue; suspects are kept apart across all of them."""
-        capabilities = self.broker.capabilities
-        quarantine, turns = Quarantine(run.loop), SuspectTurns()
-        if self.store is not None:
-            run.batchers = self.store.runtime.open_batchers(run.fail)
-        consumers = []
-        for queue in self.queues:
-            routes = [route for route in self.routes if route.queue == queue]
-            concurrency = sum(route.concurrency * (MAX_BATCH if route.batch else 1) for route in routes)
-            prefetch = self._prefetch or min(MAX_PREFETCH, 2 * concurrency)
-            consumer = QueueConsumer(
-                queue,
-                self.name,
-                self.broker.backend.consumer(queue, group=self.name, prefetch=int(prefetch * BROKER_PREFETCH_FACTOR)),
-                self.reader(queue),
-                prefetch=prefetch,
-                batch=capabilities.batch,
-                window=capabilities.ack_window if capabilities.extends else None,
-                broker_counts=capabilities.counts_attempts,
-                unknown=self._unknown,
-                fail=run.fail,
-                events=self.events,
-                tracer=self.tracer,
-            )
-            if self.store is not None:
-                assert run.batchers is not None
-                consumer.executor = LeaseExecutor(
-                    consumer, routes, self.store, run.batchers, quarantine, self.broker.apublish, run.fail
-                )
-            else:
-                runners = [self._runners[route] for route in routes]
-                consumer.executor = TransactionExecutor(consumer, runners, turns, run.fail)
-            consumers.append(consumer)
-        return consumers
+        return InboxRedrive(self.transaction_runners) if self.store is None else StoreRedrive(self.store)
 
     def __repr__(self) -> str:
         return f"<worker {self.name} on {self.broker!r}>"
-
-
-async def _wait_until_up(what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Repeat ``work`` until the server behind it answers."""
-    backoff = Backoff(what)
-    while True:
-        try:
-            await work()
-            backoff.record_success()
-            return
-        except (BrokerUnavailable, StoreUnavailable) as error:
-            failure: BaseException = error
-        except asyncio.CancelledError as error:
-            if is_being_cancelled():
-                raise
-            failure = error  # the driver has cancelled its own work
-        await asyncio.sleep(backoff.record_failure(failure))

@@ -70,7 +70,8 @@ class WorkerRun:
         self, check: Callable[[], Coroutine[Any, Any, None]], open_consumers: Callable[[], list[QueueConsumer]]
     ) -> None:
         """Wait for ``check`` to pass, then consume until `stop`; raise the `failure` where there is one."""
-        if not await self._finish_unless_stopped(check()) or self.stopping:
+        await self._finish_unless_stopped(check())
+        if self.stopping:
             return
         companion_tasks: list[asyncio.Task[None]] = []
         try:
@@ -88,8 +89,8 @@ class WorkerRun:
         if self.failure is not None:
             raise self.failure
 
-    async def _finish_unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Run ``work``, which may wait for a server that is away. Returns False where `stop` ended it."""
+    async def _finish_unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work``, which may wait for a server that is away; `stop` ends it."""
         working = self.loop.create_task(work)
         stopped = self.loop.create_task(self._stopping.wait())
         try:
@@ -99,10 +100,8 @@ class WorkerRun:
             if not working.done():
                 working.cancel()
                 await asyncio.wait([working])
-        if working.cancelled():
-            return False
-        working.result()
-        return True
+        if not working.cancelled():
+            working.result()
 
     def _spawn_companion(self, work: Awaitable[Any]) -> asyncio.Task[None]:
         return self.loop.create_task(self._report_failure(work))

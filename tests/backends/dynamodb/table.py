@@ -25,7 +25,7 @@ def table_url(url: str, table: str) -> str:
 class FixedClock(ServerClock):
     """The service's time as a test sets it, known exactly unless ``wrong`` is set."""
 
-    known = True
+    is_known = True
     offset = 0
     wrong = 0
 

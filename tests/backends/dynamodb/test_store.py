@@ -18,7 +18,7 @@ from effectonce.contracts import Port
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import CorruptRecord, InvalidOption
 from effectonce.keys import digest
-from effectonce.record import EXHAUSTED, Answer, Batchable, Claim, Look, Query, Remember, Renewal, Settlement
+from effectonce.record import EXHAUSTED_ERROR, Answer, Batchable, Claim, Look, Query, Remember, Renewal, Settlement
 from effectonce.testing.suites import StoreCase, store_cases, store_suite
 from effectonce.values.urls import Address
 
@@ -262,7 +262,7 @@ def test_all_of_a_race_for_a_record_without_attempts_get_exhausted(port: Port, t
         finally:
             await asyncio.gather(*(port.close() for port in ports))
 
-    assert {(reply.kind, reply.error) for reply in asyncio.run(race())} == {("exhausted", EXHAUSTED)}
+    assert {(reply.kind, reply.error) for reply in asyncio.run(race())} == {("exhausted", EXHAUSTED_ERROR)}
 
 
 @pytest.mark.parametrize("ahead", [0, HOUR])

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_CREATE_TIME, Consumer, P
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from effectonce.backends.kafka.broker import KafkaBackend, KafkaConsumer
-from effectonce.backends.kafka.cluster import dead_letter_topic, parse_cluster
+from effectonce.backends.kafka.endpoint import dead_letter_topic, parse_cluster
 from effectonce.backends.kafka.group_member import POLL_S, POLLS_BEFORE_PAUSE
 from effectonce.backends.kafka.offset_tracker import MIN_READ_AHEAD
 from effectonce.backends.kafka.producer import ConfirmedProducer
@@ -143,10 +143,10 @@ async def test_f53_a_rebalance_in_mid_flight_takes_what_is_open_and_leaves_what_
         stale = {int(d.packet.body) for d, mine in zip(rest, answers, strict=True) if not mine}
         assert 0 < len(stale) < len(rest), "with four partitions and two consumers, each has some"
         taken_over += await collect(second, len(stale) - len(taken_over))
-        assert numbers(taken_over) == stale, "what was settled came again, or what was open did not"
+        assert numbers(taken_over) == stale, "what was settled was redelivered, or what was open was not"
         assert await second.receive(10, 0.3) == []
 
-        # The late acks of the first have committed nothing: given back, it comes again.
+        # The late acks of the first have committed nothing: given back, the message is redelivered.
         await first.close()
         await second.close()
         assert numbers(await collect(third, len(stale))) == stale
@@ -420,7 +420,7 @@ async def test_declare_makes_the_topic_as_the_url_says(server: kafka.Kafka, uniq
         ("kafka://", "kafka://localhost:9092"),
         ("kafka://host/topic", "kafka://localhost:9092"),
         ("kafka://host?partition=3", "its options are"),
-        ("kafka://host?security=tls", "one of plaintext, ssl"),
+        ("kafka://host?security=tls", "use plaintext or ssl or sasl_plaintext"),
         ("kafka://user:secret@host?security=plaintext", "a user needs"),
         ("kafka://host?security=sasl_ssl", "those need a user"),
         ("kafka://host?retention=week", "span of time"),

@@ -230,3 +230,11 @@ async def test_a_nacked_message_wakes_those_who_wait_for_one() -> None:
     await asyncio.sleep(0.01)
     await gives.nack(deliveries)
     assert len(await asyncio.wait_for(waiting, 60)) == 1
+
+
+async def test_a_consumer_that_waited_in_vain_is_forgotten() -> None:
+    """Else every empty receive would add to what a publisher has to wake."""
+    backend = MemoryBrokerBackend()
+    consumer = backend.consumer("orders", group="billing", prefetch=1)
+    assert await consumer.receive(1, 0.01) == []
+    assert not backend.queues.waiting

@@ -667,7 +667,7 @@ async def test_a_server_that_may_lose_records_fails_the_check(
 async def test_packets_too_small_for_results_fail_the_check(
     make: PortMaker, own: servers.MariaDB, unique_name: str
 ) -> None:
-    """F18: and where nobody checks, what does fit is stored all the same."""
+    """F18: and without a check, what does fit is stored all the same."""
     port = make(own.url, prefix=unique_name)
     await port.migrate()
     with admin(own.url) as cursor:

@@ -225,7 +225,7 @@ class TestPublishing:
         found = await receive(consumer, 2)
         assert [d.packet.body for d in found] == [b"same", b"other"]
         assert list(await consumer.receive(1, 0.1)) == []
-        # Acked, and so gone: whoever sends it again means it, as a redrive does.
+        # Acked, and so gone: a sender that repeats it means it, as a redrive does.
         await consumer.ack(found)
         await consumer.flush()
         await under_test.publish(b"same")

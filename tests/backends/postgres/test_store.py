@@ -235,7 +235,7 @@ def test_an_operation_goes_by_what_a_rival_has_left(
             token = taken(port, mine)
             op = settlement(mine, token) if settles else Note(mine.scope, mine.key, mine.owner, token, b"n")
             batch: list[Any] = [op]
-            if together:  # with one that nobody has touched
+            if together:  # with one that is untouched
                 other = claim(f"{settles} other")
                 batch.append(replace(op, key=other.key, owner=other.owner, token=taken(port, other)))
             rival.execute(f'UPDATE "{unique_name}_records" SET {change} WHERE key = %s', (mine.key,))
@@ -684,7 +684,7 @@ def test_an_address_that_hangs_does_not_hide_the_next(postgres_url: str, unique_
         if server.hostname != "127.0.0.1":
             pytest.skip("needs a server on 127.0.0.1")
         hole.bind(("127.0.0.2", server.port))
-        hole.listen(5)  # the kernel accepts, and nobody ever answers
+        hole.listen(5)  # the kernel accepts, and no server ever answers
         both = postgres_url.replace("127.0.0.1", "127.0.0.2,127.0.0.1")
         port = at(both, unique_name, timeout="2s", connect_timeout="2s").sync_port()
         assert one(port, claim()).kind == "claimed"

@@ -110,7 +110,7 @@ class TestClassic(broker_suite(skip=all_but(*ON_CLASSIC))):  # type: ignore[misc
 @pytest.mark.chaos
 class TestBriefWindow(broker_suite(skip=all_but(*WINDOWED))):  # type: ignore[misc]
     """F55, with a consumer_timeout of 0.6 s in the place of 30 minutes: the broker ends the channel, and all that was
-    delivered on it comes again."""
+    delivered on it is redelivered."""
 
     @pytest.fixture
     def site(self, own: RabbitMQ) -> Site:
@@ -592,6 +592,13 @@ class TestSettings:
             await backend.declare(unique_name, group="g")
             await backend.check(unique_name, group="g")
 
+    async def test_a_prefetch_above_the_protocols_limit_is_the_limit(self, rabbitmq_url: str, unique_name: str) -> None:
+        under_test = QueueUnderTest(backend_at(rabbitmq_url), unique_name)
+        consumer = await under_test.consumer(prefetch=100_000)
+        await under_test.publish(b"first")
+        assert [delivery.packet.body for delivery in await receive(consumer, 1)] == [b"first"]
+        await under_test.close()
+
     async def test_check_finds_what_is_missing(self, rabbitmq_url: str, unique_name: str, channel: Any) -> None:
         backend = backend_at(rabbitmq_url)
         with pytest.raises(ConfigurationError, match=f"has no queue {unique_name};"):
@@ -630,7 +637,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("url", "match"),
         [
-            ("amqp://h?queue_type=stream", "queue_type is quorum or classic"),
+            ("amqp://h?queue_type=stream", "queue_type .*: use quorum or classic"),
             ("amqp://h?heartbeat=0", "heartbeat"),
             ("amqp://h?ca_file=/x.pem", "need TLS"),
             ("amqps://h?ca_file=/nowhere.pem", "cannot be used"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pika
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,3 +38,17 @@ def test_what_another_driver_sends_is_read(id: str, headers: dict[str, str | int
     assert read.id == id
     assert read.headers == {**{name: str(value) for name, value in headers.items()}, **properties}
     assert read.numbers == {name for name, value in headers.items() if isinstance(value, int)}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"T" + (2**63).to_bytes(8, "big"), "\\x80" + 7 * "\0"),  # a time that no calendar has
+        (b"?" + len(b"odd").to_bytes(4, "big") + b"odd", "\0\0\0\x03odd"),  # a type that the driver does not know
+    ],
+    ids=["time", "type"],
+)
+def test_a_header_that_the_driver_cannot_decode_is_kept_as_its_bytes(value: bytes, text: str) -> None:
+    table = b"\x03bad" + value + b"\x04goodS" + len(b"yes").to_bytes(4, "big") + b"yes"
+    header = bytes(12) + (1 << 13).to_bytes(2, "big") + len(table).to_bytes(4, "big") + table
+    assert read_properties(header).headers == {"bad": text, "good": "yes"}

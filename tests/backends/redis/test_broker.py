@@ -220,7 +220,7 @@ async def test_deliveries_whose_reply_is_lost_come_again(queue: Queue, proxy: Fa
 
 
 async def test_acks_whose_reply_is_lost_are_sent_again(queue: Queue, proxy: FaultProxy) -> None:
-    """Reset before they arrive, and after: either way nothing comes again."""
+    """Reset before they arrive, and after: either way nothing is redelivered."""
     consumer = queue.consumer()
     await queue.publish(b"0", b"1")
     first, second = await queue.take(consumer, 2)

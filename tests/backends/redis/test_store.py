@@ -38,7 +38,7 @@ from effectonce.errors import (
     UnsafeStore,
 )
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Claim,
     Query,
@@ -612,7 +612,7 @@ def test_scripts_are_loaded_again_after_script_flush(own_redis: servers.Redis, u
     answer = answered(port, claim)
     own_redis.execute("SCRIPT", "FLUSH")
     assert one(port, done(claim, answer)) is True
-    assert own_redis.execute("SCRIPT", "EXISTS", redis_port.RECORDS.sha.decode()) == [True]
+    assert own_redis.execute("SCRIPT", "EXISTS", redis_port.RECORDS_SCRIPT.sha.decode()) == [True]
     run_sync(port.close())
 
 
@@ -803,7 +803,7 @@ def test_f26_redis_itself_never_removes_what_may_be_in_doubt(redis_url: str, uni
 
 
 def test_the_script_and_the_codec_agree_on_what_exhausted_is() -> None:
-    assert EXHAUSTED in redis_port.RECORDS.source
+    assert EXHAUSTED_ERROR in redis_port.RECORDS_SCRIPT.source
 
 
 @pytest.mark.parametrize("poison", [("SET", "x"), ("HSET", "h", "x"), ("HSET", "h", "Q" + "\0" * 55)], ids=str)
@@ -881,6 +881,18 @@ def test_an_expired_claim_is_neither_counted_nor_listed(redis_url: str, unique_n
     swept = run_sync(port.sweep(10))
     assert (swept.deleted, swept.lapsed, swept.more) == (0, 1, False)
     assert run_sync(port.stats()).counts == {"claimed": 1, "in_doubt": 1, "done": 1, "failed": 0, "free": 0}
+    run_sync(port.close())
+
+
+def test_a_sweep_that_stops_amid_the_last_index_says_that_there_is_more(redis_url: str, unique_name: str) -> None:
+    port = backend_at(redis_url, namespace=unique_name).sync_port()
+    layout = Layout(unique_name)
+    bucket = layout.key("scope", "0")[:-32]
+    together = [key for key in map(str, range(10_000)) if layout.key("scope", key)[:-32] == bucket][:3]
+    run_sync(port.run([a_claim(key, lease=1, doubt_on_lapse=True) for key in together]))
+    time.sleep(0.01)
+    sweeps = [run_sync(port.sweep(2)) for _ in range(2)]
+    assert [(sweep.lapsed, sweep.more) for sweep in sweeps] == [(2, True), (1, False)]
     run_sync(port.close())
 
 

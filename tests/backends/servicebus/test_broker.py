@@ -40,7 +40,7 @@ from effectonce.backends.servicebus.client import ServiceBusNamespace, translate
 from effectonce.backends.servicebus.messages import MAX_DESCRIPTION_CHARS, make_message, read_packet, write_description
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
-from effectonce.message import REDRIVEN
+from effectonce.message import REDRIVEN_HEADER
 from effectonce.testing.suites import BrokerCase, Site
 from effectonce.testing.suites.brokers import order
 from effectonce.values.urls import Address
@@ -129,7 +129,7 @@ async def test_a_second_message_with_the_same_id_is_dropped_and_a_redriven_one_i
     sent = [
         Packet(body=b"once", id="id"),
         Packet(body=b"again", id="id"),
-        Packet(body=b"redriven", id="id", headers={REDRIVEN: "run"}),
+        Packet(body=b"redriven", id="id", headers={REDRIVEN_HEADER: "run"}),
     ]
     assert await publisher.publish(unique_name, sent) == [None] * 3
     found = []
@@ -228,7 +228,7 @@ def test_the_id_is_the_message_id_but_for_copies_and_redriven_messages() -> None
     assert make_message(packet).message_id == "id"
     for other in (
         make_message(packet, attempts=1),
-        make_message(Packet(body=b"x", id="id", headers={REDRIVEN: "run"})),
+        make_message(Packet(body=b"x", id="id", headers={REDRIVEN_HEADER: "run"})),
         make_message(Packet(body=b"x", id="id", headers={"eo-dead": "{}"})),
     ):
         assert other.message_id != "id"

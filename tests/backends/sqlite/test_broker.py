@@ -103,7 +103,7 @@ def test_several_processes_share_a_queue_and_a_killed_one_loses_nothing(tmp_path
     for number, attempt in (map(int, line.split()) for line in log.read_text().splitlines()):
         attempts[number].append(attempt)
     assert set(attempts) == set(range(200))
-    assert sum(len(each) > 1 for each in attempts.values()) >= held  # what the victim held came again
+    assert sum(len(each) > 1 for each in attempts.values()) >= held  # what the victim held was redelivered
     assert all(sorted(each) == list(range(1, len(each) + 1)) for each in attempts.values())
 
 

@@ -680,7 +680,7 @@ for batch in range(100_000):
 
 
 def start(script: str, path: Path) -> subprocess.Popen[str]:
-    """With patience: on a busy machine whoever has the file's lock may not get a processor for seconds."""
+    """With a long timeout: on a busy machine the holder of the file's lock may not get a processor for seconds."""
     return subprocess.Popen(
         [sys.executable, "-c", script, f"sqlite:///{path}?timeout=60"],
         stdin=subprocess.PIPE,

@@ -17,7 +17,7 @@ from effectonce.backends.sqs.client import parse_account, translate
 from effectonce.backends.sqs.messages import make_entry, message_size, read_packet
 from effectonce.contracts import Consumer, Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
-from effectonce.message import REDRIVEN
+from effectonce.message import REDRIVEN_HEADER
 from effectonce.testing.suites import BrokerCase, Site
 from effectonce.values.urls import Address
 from tests.backends import side_by_side
@@ -171,7 +171,7 @@ async def test_a_fifo_queue_drops_a_second_message_with_the_same_id(fifo: SQSBac
     assert await drain(fifo.consumer(unique_name, group=GROUP, prefetch=10)) == [b"once", b"other"]
 
 
-@pytest.mark.parametrize("mark", [REDRIVEN, "eo-dead", "eo-dead-reason"])
+@pytest.mark.parametrize("mark", [REDRIVEN_HEADER, "eo-dead", "eo-dead-reason"])
 async def test_a_fifo_queue_takes_a_message_that_is_redriven(fifo: SQSBackend, unique_name: str, mark: str) -> None:
     """SQS has seen its id within five minutes: it would confirm it, and drop it."""
     await send(fifo, unique_name, Packet(body=b"first", id="id"))

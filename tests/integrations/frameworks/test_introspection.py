@@ -1,4 +1,4 @@
-"""A guarded function is still a function to whoever asks: what every framework's decorator rests on."""
+"""A guarded function still looks like a function: what every framework's decorator rests on."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_type_hints_are_resolved_where_the_function_was_written(guarded: Any) ->
 
 
 def test_a_methods_func_and_self_are_guarded_too() -> None:
-    """Whoever takes a bound method apart and calls the halves must not get around the guard."""
+    """A caller who takes a bound method apart and calls the halves must not get around the guard."""
     till = Shop()
     bound = till.charge
     for _ in range(2):

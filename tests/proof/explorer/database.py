@@ -21,8 +21,8 @@ from effectonce.contracts import ConnectionLost
 from effectonce.inbox.table import inbox_table
 from effectonce.outbox.outbox import NewOutboxRow
 from effectonce.record import Settlement
-from effectonce.sessions import register_adapter
-from effectonce.sessions.driver_adapter import DriverAdapter, NamedRows
+from effectonce.sessions import register_session
+from effectonce.sessions.base_session import BaseDriverSession, NamedRows
 
 from .simulation import Process, Simulation
 from .transport import JOIN, Transport
@@ -223,7 +223,7 @@ class NoSavepoint(Exception):
     """The database's error about a missing savepoint."""
 
 
-class SimulatedSession(DriverAdapter):
+class SimulatedSession(BaseDriverSession):
     """The connection as the inbox and the outbox see it."""
 
     __slots__ = ()
@@ -386,4 +386,4 @@ _STATEMENTS: Final = {
     "refund": _refund,
 }
 
-register_adapter(SimulatedConnection, SimulatedSession)
+register_session(SimulatedConnection, SimulatedSession)

@@ -113,7 +113,7 @@ class KeyHistory:
         self.attempts_since = 0  # how many grants there were when attempts were last reset
         self.token = 0  # the highest of all grants
         self.expires = 0
-        self.epoch = 0  # grows when a finished record expires: what follows is no repetition
+        self.epoch = 0  # grows when a finished record expires: what follows is not a repetition
         self.result: bytes | None = None  # the first that was recorded in this epoch
         self.results: list[bytes] = []  # every one that was recorded
         self.effects = 0

@@ -9,7 +9,7 @@ from effectonce.core import heartbeat, store_clients, store_runtime
 from effectonce.core.group_commit import batches, tasks
 from effectonce.core.guarded_call import begin as beginning
 from effectonce.core.guarded_call import finish as finishing
-from effectonce.core.guarded_call.run import Run
+from effectonce.core.guarded_call.run import StoreRun
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import LeaseLost, StoreUnavailable
 from effectonce.guard import block as guard
@@ -109,7 +109,7 @@ def renewal_counted_from_reply(self: Any, port: Any, due: Any, now: float) -> No
             run.lease_requested_at = self._monotonic()
 
 
-@mutant("F10", Run, "mark_lease_lost", "guard-B+half+lapse+redeliver/3")
+@mutant("F10", StoreRun, "mark_lease_lost", "guard-B+half+lapse+redeliver/3")
 def refused_renewal_not_reported(self: Any) -> None:
     """A refused renewal is not reported to the handler."""
     self.lease_requested_at = self.runtime.monotonic()
@@ -133,11 +133,11 @@ def grant_shared(entry: Any, reply: Any) -> Any:
 
 
 @mutant("F70", tasks, "take_batch", "guard-G2+cancel/1", promise=False)
-def cancelled_settlement_dropped(queue: Any, limit: int) -> Any:
+def cancelled_settlement_dropped(queue: Any, limit: int, *others: Any) -> Any:
     """A settlement whose caller was cancelled is never sent."""
     for entry in [entry for entry in queue if entry.future is not None and entry.future.cancelled()]:
         queue.remove(entry)
-    return _take(queue, limit)
+    return _take(queue, limit, *others)
 
 
 @mutant("F37", heartbeat.Heartbeat, "sweep", "guard-L+sweep-fails/1")

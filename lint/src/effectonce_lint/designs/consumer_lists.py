@@ -150,7 +150,7 @@ def _phrase_of(node: YamlNode) -> Phrase:
 
 
 @dataclass(slots=True)
-class _Arrow:
+class _ComponentArrow:
     """A connection from one component to another, by their ids."""
 
     start: str
@@ -158,10 +158,10 @@ class _Arrow:
     node: YamlNode
 
 
-def _collect_components(root: YamlNode) -> tuple[dict[str, YamlNode], list[_Arrow]]:
+def _collect_components(root: YamlNode) -> tuple[dict[str, YamlNode], list[_ComponentArrow]]:
     """Components by their id, and the arrows between them."""
     components: dict[str, YamlNode] = {}
-    arrows: list[_Arrow] = []
+    arrows: list[_ComponentArrow] = []
     for name, node in walk_fields(root):
         lower_name = name.lower()
         if lower_name in ("components", "nodes", "elements", "services"):
@@ -175,7 +175,7 @@ def _collect_components(root: YamlNode) -> tuple[dict[str, YamlNode], list[_Arro
             for item in node.items:
                 start, end = item.phrase("from", "source", "start"), item.phrase("to", "target", "end", "destination")
                 if start is not None and end is not None:
-                    arrows.append(_Arrow(start.text, end.text, item))
+                    arrows.append(_ComponentArrow(start.text, end.text, item))
     return components, arrows
 
 
@@ -197,7 +197,7 @@ def _may_consume(component: YamlNode) -> bool:
     return kind is None or bool(_CONSUMER_KIND.search(kind.text))
 
 
-def _consumers_by_arrow(components: dict[str, YamlNode], arrows: list[_Arrow]) -> list[DescribedConsumer]:
+def _consumers_by_arrow(components: dict[str, YamlNode], arrows: list[_ComponentArrow]) -> list[DescribedConsumer]:
     """The components that an arrow from a queue leads to; their own arrows lead to their effects."""
     queues = {key for key, node in components.items() if _is_queue(key, node)}
     consumers: list[DescribedConsumer] = []
@@ -220,7 +220,7 @@ def _consumers_by_arrow(components: dict[str, YamlNode], arrows: list[_Arrow]) -
     return consumers
 
 
-def _dedup_of_arrow(arrow: _Arrow) -> Phrase | None:
+def _dedup_of_arrow(arrow: _ComponentArrow) -> Phrase | None:
     """The guard that the label of an arrow mentions."""
     label = arrow.node.phrase("dedup", "idempotent", "idempotency", "label", "description")
     return label if label is not None and _GUARD_WORD.search(label.text) else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from effectonce_lint.durations import format_duration, parse_duration
 from effectonce_lint.findings import Place
 
-from .model import DescribedQueue, Design, QueueConsumer, Setting
+from .model import ConsumerTimeout, DescribedQueue, Design, Setting
 from .yaml_tree import YamlNode
 
 _LATE_ACK_VARIABLE = re.compile(r"^(?:\w*_)?(?:TASK_ACKS_LATE|ACKS_LATE)$", re.IGNORECASE)
@@ -94,7 +94,7 @@ def read_template(
                 function_name = next(iter(_referenced_names(properties.get("FunctionName"), resources.fields)), "")
                 function = resources.fields.get(function_name)
                 timeout = _function_timeout(function.get("Properties") if function else None)
-                queues[queue].consumers.append(QueueConsumer(function_name or name, resource.at, timeout))
+                queues[queue].consumers.append(ConsumerTimeout(function_name or name, resource.at, timeout))
         elif kind.text == "AWS::Serverless::Function":
             at = resources.key_places.get(name, resource.at)
             events = properties.get("Events")
@@ -102,11 +102,11 @@ def read_template(
                 if (event.get("Type") or event).text == "SQS":
                     for queue in _referenced_names(event.get("Properties"), queues):
                         timeout = _function_timeout(properties, shared)
-                        queues[queue].consumers.append(QueueConsumer(name, at, timeout))
+                        queues[queue].consumers.append(ConsumerTimeout(name, at, timeout))
     for trigger in triggers:
         for queue in _referenced_names(trigger.source, queues):
             timeout = _function_timeout(trigger.function, shared, _SERVERLESS_TIMEOUT_SECONDS)
-            queues[queue].consumers.append(QueueConsumer(trigger.name, trigger.function.at, timeout))
+            queues[queue].consumers.append(ConsumerTimeout(trigger.name, trigger.function.at, timeout))
     return Design(queues=list(queues.values()))
 
 

@@ -54,7 +54,7 @@ _PlaceOf = Callable[[int], Place]
 
 
 @dataclass(slots=True)
-class _Arrow:
+class _FlowArrow:
     """An arrow of a flowchart, or a message of a sequence diagram. ``start`` and ``end`` are ids."""
 
     start: str
@@ -69,13 +69,13 @@ class _Chart:
 
     titles: dict[str, str] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
-    arrows: list[_Arrow] = field(default_factory=list)
+    arrows: list[_FlowArrow] = field(default_factory=list)
 
     def queues(self) -> set[str]:
         """The ids of the nodes that are queues by their text or id."""
         return {name for name, title in self.titles.items() if _QUEUE.search(title) or _QUEUE.search(name)}
 
-    def describe(self, arrow: _Arrow) -> str:
+    def describe(self, arrow: _FlowArrow) -> str:
         """The effect that an arrow stands for: its label, and the text of the node that it leads to."""
         return f"{arrow.label} {self.titles[arrow.end]}".strip()
 
@@ -130,7 +130,7 @@ def _read_flowchart_line(chart: _Chart, line: str, number: int) -> None:
     while position < len(line):
         ends, position = _read_nodes(chart, line, position, number)
         for start in starts:
-            chart.arrows += [_Arrow(start, end, label, number) for end in ends]
+            chart.arrows += [_FlowArrow(start, end, label, number) for end in ends]
         arrow = _ARROW.match(line, position)
         if not arrow or arrow.end() == position or not ends:
             return
@@ -157,9 +157,9 @@ def _read_nodes(chart: _Chart, line: str, position: int, number: int) -> tuple[l
     return names, position
 
 
-def _arrows_behind(chart: _Chart, consumer: str, queues: set[str]) -> list[_Arrow]:
+def _arrows_behind(chart: _Chart, consumer: str, queues: set[str]) -> list[_FlowArrow]:
     """The arrows that follow a consumer, up to the next queue: what its consumer does is not this one's effect."""
-    arrows: list[_Arrow] = []
+    arrows: list[_FlowArrow] = []
     nodes, visited = [consumer], {consumer}
     for _ in range(_MAX_STEPS):
         next_nodes: list[str] = []
@@ -189,7 +189,7 @@ def _read_sequence(numbered_lines: list[tuple[int, str]], place_of: _PlaceOf) ->
             for name in (start, end):
                 chart.titles.setdefault(name, name)
                 chart.lines.setdefault(name, number)
-            chart.arrows.append(_Arrow(start, end, message.group(4).strip(), number))
+            chart.arrows.append(_FlowArrow(start, end, message.group(4).strip(), number))
         elif _NOTE.match(line):
             notes.append((number, line.strip()))
     queues = chart.queues()

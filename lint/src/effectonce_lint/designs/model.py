@@ -95,8 +95,8 @@ class DescribedConsumer:
 
 
 @dataclass(slots=True)
-class QueueConsumer:
-    """A consumer of a queue. ``timeout``: the seconds that it may run for one message, if they are known."""
+class ConsumerTimeout:
+    """The consumer of a queue, and the seconds that it may run for one message, if they are known."""
 
     name: str
     at: Place
@@ -115,7 +115,7 @@ class DescribedQueue:
     is_dead_letter: bool = False
     content_dedup_at: Place | None = None
     """Where the queue is set to drop messages with equal contents."""
-    consumers: list[QueueConsumer] = field(default_factory=list)
+    consumers: list[ConsumerTimeout] = field(default_factory=list)
 
 
 @dataclass(slots=True)

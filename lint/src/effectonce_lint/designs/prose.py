@@ -117,7 +117,7 @@ _NEGATION_REACH = 60
 
 
 @dataclass(slots=True)
-class _Item:
+class _ListItem:
     """An item of a list. ``depth``: how far it is indented."""
 
     depth: int
@@ -140,7 +140,7 @@ class _List:
 
     heading: str
     heading_at: Place | None
-    items: list[_Item]
+    items: list[_ListItem]
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class _ConsumerNotes:
 
     name: str
     at: Place
-    items: list[_Item] = field(default_factory=list)
+    items: list[_ListItem] = field(default_factory=list)
     labels: dict[str, Phrase] = field(default_factory=dict)
 
 
@@ -179,11 +179,11 @@ def _split_lists(path: str, lines: list[str]) -> tuple[list[_List], list[str]]:
     other_texts: list[str] = []
     headings: list[tuple[int, str]] = []  # the headings that hold here, by their levels
     heading_at: Place | None = None
-    items: list[_Item] = []
+    items: list[_ListItem] = []
     for number, full_line in enumerate([*lines, "# "], 1):  # a last heading ends the last list
         line = full_line[:_MAX_LINE_LENGTH]
         if match := _LIST_ITEM.match(line):
-            items.append(_Item(len(match.group(1)), [Phrase(match.group(2), place_of_line(path, number, line))]))
+            items.append(_ListItem(len(match.group(1)), [Phrase(match.group(2), place_of_line(path, number, line))]))
         elif not line.strip():
             continue
         elif items and line.startswith((" ", "\t")) and not _TASK_ITEM.match(line):
@@ -249,12 +249,12 @@ def _read_list(one_list: _List) -> tuple[list[_ConsumerNotes], list[str]]:
     return notes, other_items
 
 
-def _lacks_consumer(item: _Item) -> bool:
+def _lacks_consumer(item: _ListItem) -> bool:
     """Whether an item has only the verb and the source ("consumes from Kafka"), so that the heading is the consumer."""
     return bool(_VERB_FIRST.match(item.text) and _SOURCE.search(item.text))
 
 
-def _consumer_name(item: _Item) -> str:
+def _consumer_name(item: _ListItem) -> str:
     """The consumer that an item begins with, if it also names the source; else ""."""
     subject = _CONSUMER_SUBJECT.match(item.text)
     if subject is None or not _SOURCE.search(item.text):
@@ -263,7 +263,7 @@ def _consumer_name(item: _Item) -> str:
     return subject.group("marked") or ("" if _GENERIC_SUBJECT.match(plain) else plain)
 
 
-def _label_of(item: _Item) -> tuple[str, Phrase] | None:
+def _label_of(item: _ListItem) -> tuple[str, Phrase] | None:
     """The kind of the label that an item begins with, and the text behind it."""
     if match := _LABELLED_ITEM.match(item.text):
         for kind, label in _LABEL_KINDS.items():
@@ -272,7 +272,7 @@ def _label_of(item: _Item) -> tuple[str, Phrase] | None:
     return None
 
 
-def _has_source_label(items: list[_Item], number: int) -> bool:
+def _has_source_label(items: list[_ListItem], number: int) -> bool:
     """Whether an item nested below item ``number`` has a label for the source."""
     for item in items[number + 1 :]:
         if item.depth <= items[number].depth:
@@ -323,7 +323,7 @@ def _make_consumer(notes: _ConsumerNotes, *, silence_counts: bool) -> DescribedC
     return consumer
 
 
-def _effects_in(item: _Item) -> Iterator[Phrase]:
+def _effects_in(item: _ListItem) -> Iterator[Phrase]:
     """The effects in the sentences of an item. Names in backquotes do not count: `PaymentSent` is an event."""
     plain = re.sub(r"`[^`]*`", "it", item.text)
     for match in _EFFECT_CLAUSE.finditer(plain):

@@ -9,7 +9,7 @@ from math import prod
 
 from effectonce_lint.findings import Place
 
-from .model import DescribedQueue, Design, QueueConsumer, place_of_line
+from .model import ConsumerTimeout, DescribedQueue, Design, place_of_line
 
 _TOKEN = re.compile(
     r"#[^\n]*|//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|<<-?\s*(\w+)\n.*?\n\s*\1\b|[A-Za-z_][\w-]*|[{}\[\]()=,\n]|[^\s]",
@@ -196,10 +196,10 @@ def _connect_functions(
         target = _join_references(block.value("function_name"))
         function = next((function for address, function in functions.items() if address in target), None)
         if function is None:
-            consumer = QueueConsumer(target.strip('"') or block.labels[1], place(block.line))
+            consumer = ConsumerTimeout(target.strip('"') or block.labels[1], place(block.line))
         else:
             timeout = _number_attribute(function, "timeout") or _LAMBDA_TIMEOUT_SECONDS
-            consumer = QueueConsumer(function.labels[1], place(function.line), timeout)
+            consumer = ConsumerTimeout(function.labels[1], place(function.line), timeout)
         for address, queue in queues.items():
             if re.search(rf"\b{re.escape(address)}\b", source):
                 queue.consumers.append(consumer)
@@ -208,7 +208,7 @@ def _connect_functions(
 def _other_subscriptions(block: TerraformBlock, at: Place) -> list[DescribedQueue]:
     """The queue that a subscription of Google or Azure is. A subscription always has a reader."""
     kind, name = block.labels
-    consumers = [QueueConsumer(name, at)]
+    consumers = [ConsumerTimeout(name, at)]
     if kind == "google_pubsub_subscription":
         has_policy = any(inner.kind == "dead_letter_policy" for inner in block.blocks)
         return [DescribedQueue(name, at, has_dead_letter_queue=has_policy, consumers=consumers)]

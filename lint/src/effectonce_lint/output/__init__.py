@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from effectonce_lint.engine import Report
+from effectonce_lint.engine import LintReport
 
 from . import machine_readable, sarif, text
 
-FORMATS: dict[str, Callable[[Report, bool], str]] = {
+FORMATS: dict[str, Callable[[LintReport, bool], str]] = {
     "full": text.as_full,
     "concise": text.as_concise,
     "json": machine_readable.as_json,

@@ -6,14 +6,14 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
-from effectonce_lint.engine import Report
+from effectonce_lint.engine import LintReport
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import RULES
 
 from .printable import display_path, strip_control_characters
 
 
-def as_json(report: Report, colours: bool) -> str:
+def as_json(report: LintReport, colours: bool) -> str:
     """A list of findings, in JSON."""
     return msgspec.json.format(msgspec.json.encode(list(map(_finding_object, report.findings))), indent=1).decode()
 
@@ -50,7 +50,7 @@ def _location_object(place: Place) -> dict[str, object]:
     }
 
 
-def as_github(report: Report, colours: bool) -> str:
+def as_github(report: LintReport, colours: bool) -> str:
     """GitHub's workflow commands, which annotate a pull request."""
     commands = []
     for finding in report.findings:
@@ -71,7 +71,7 @@ def _escape_property(text: str) -> str:
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def as_junit(report: Report, colours: bool) -> str:
+def as_junit(report: LintReport, colours: bool) -> str:
     """A JUnit test suite with a failed case for each finding."""
     cases = []
     for finding in report.findings:

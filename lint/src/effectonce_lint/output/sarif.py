@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from effectonce_lint.engine import Report
+from effectonce_lint.engine import LintReport
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import RULES, Rule
 from effectonce_lint.suppressions import fingerprint
@@ -18,7 +18,7 @@ from .printable import display_path
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def as_sarif(report: Report, colours: bool) -> str:
+def as_sarif(report: LintReport, colours: bool) -> str:
     index = {rule: number for number, rule in enumerate(RULES)}
     document = {
         "$schema": _SCHEMA,
@@ -35,7 +35,7 @@ def as_sarif(report: Report, colours: bool) -> str:
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"SRCROOT": {"uri": Path.cwd().as_uri() + "/"}},
                 "results": [_result_object(finding, index[finding.rule]) for finding in report.findings],
-                "invocations": [{"executionSuccessful": not report.unreadable}],
+                "invocations": [{"executionSuccessful": not report.has_unreadable_files}],
             }
         ],
     }

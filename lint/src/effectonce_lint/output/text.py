@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 
-from effectonce_lint.engine import Report
+from effectonce_lint.engine import LintReport
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import MODES, RULES
 
@@ -27,7 +27,7 @@ class _Painter:
         return f"\x1b[{_COLOUR_CODES[colour]}m{text}\x1b[0m" if self.colours and text else text
 
 
-def as_concise(report: Report, colours: bool) -> str:
+def as_concise(report: LintReport, colours: bool) -> str:
     """One line for each finding, which editors parse: ``path:line:column: RULE message``."""
     paint = _Painter(colours)
     lines = []
@@ -39,7 +39,7 @@ def as_concise(report: Report, colours: bool) -> str:
     return "\n".join([*lines, *summary_lines(report, paint)])
 
 
-def as_full(report: Report, colours: bool) -> str:
+def as_full(report: LintReport, colours: bool) -> str:
     """A frame of code for each finding, with what to do about it."""
     paint = _Painter(colours)
     lines: list[str] = []
@@ -147,7 +147,7 @@ def _read_lines(path: str) -> list[str]:
         return []
 
 
-def summary_lines(report: Report, paint: _Painter) -> list[str]:
+def summary_lines(report: LintReport, paint: _Painter) -> list[str]:
     if not report.findings:
         return [paint("All clear.", "green") if report.files else "Nothing to look at."]
     count = len(report.findings)
@@ -163,7 +163,7 @@ def _pluralize(count: int, what: str) -> str:
     return f"{count} {what}{'s' if count != 1 else ''}"
 
 
-def as_statistics(report: Report, colours: bool) -> str:
+def as_statistics(report: LintReport, colours: bool) -> str:
     """How often each rule was found."""
     paint = _Painter(colours)
     counts = Counter(finding.rule for finding in report.findings)

@@ -62,4 +62,4 @@ def _deduplicate(findings: list[Finding]) -> list[Finding]:
     first: dict[tuple[str, Place], Finding] = {}
     for finding in findings:
         first.setdefault((finding.rule, finding.place), finding)
-    return sorted(first.values(), key=lambda finding: (*finding.place.at, finding.rule))
+    return sorted(first.values(), key=lambda finding: (*finding.place.start, finding.rule))

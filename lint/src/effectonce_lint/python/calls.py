@@ -25,9 +25,9 @@ from .libraries import (
     sql_drivers,
     standard_library,
 )
-from .libraries.message_parts import BODIES, MESSAGE, PAYLOAD, message_parameter
-from .libraries.object_types import ATTRIBUTES, FLUENT, tag_of
-from .project import OUTSIDE
+from .libraries.message_parts import BODY_PARAMETERS, MESSAGE, PAYLOAD, message_parameter
+from .libraries.object_types import ATTRIBUTES, FLUENT_METHOD, tag_of
+from .project import OUTSIDE_PACKAGES
 from .values import Function, Scope, Value
 from .walk_state import join_values, origins_of, taints_of
 
@@ -50,22 +50,22 @@ class Call:
 
     @property
     def receiver(self) -> Value:
-        """What it is called on: ``channel`` of `channel.basic_ack()`."""
+        """The object whose method is called: ``channel`` of `channel.basic_ack()`."""
         return self.target.base if self.target.base is not None else Value()
 
     @property
     def name(self) -> str:
-        """The last part of what is called."""
+        """The last part of the called name: ``basic_ack`` of `channel.basic_ack()`."""
         return self.target.attr or self.target.ref.rpartition(".")[2] or self.target.text.rpartition(".")[2]
 
     @property
     def ref(self) -> str:
-        """The dotted name of what is called, where it is outside the project."""
+        """The dotted name of the called function, if it is outside the project."""
         return self.target.ref
 
     @property
     def tag(self) -> str:
-        """Which library object it is called on."""
+        """The tag of the library object whose method is called."""
         return self.receiver.tag
 
     def argument(self, position: int, *names: str) -> Value | None:
@@ -145,7 +145,7 @@ class CallWalker(ExpressionWalker):
                 return value
         tag = tag_of(call.ref) if call.ref else ""
         if not tag and call.tag:
-            tag = call.tag if FLUENT.fullmatch(call.name) else ATTRIBUTES.get((call.tag, call.name), "")
+            tag = call.tag if FLUENT_METHOD.fullmatch(call.name) else ATTRIBUTES.get((call.tag, call.name), "")
         if call.target.tag == "sql.sessionmaker":
             tag = "sql.session"
         if tag:
@@ -184,7 +184,7 @@ class CallWalker(ExpressionWalker):
         if guard is not None:
             return replace(guard, text=text)
         # `event.total()` only looks at the message; `book(event)` does something with it
-        harmless = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE
+        harmless = call.tag or MESSAGE in call.receiver.taint or call.ref.partition(".")[0] in OUTSIDE_PACKAGES
         if call.tag.startswith("aws.") and not call.name.startswith(_AWS_READ_PREFIXES):
             harmless = ""
         if not harmless and not error_handling.is_log(call):
@@ -222,7 +222,7 @@ class CallWalker(ExpressionWalker):
             return self._walk_function(function, args, keywords)
         undecorated = replace(function, layer=function.layer + 1, guard=None, bound=(), bound_names={})
         decorator = decorator_list[function.layer]
-        with self.quietly(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
+        with self.mute_trace(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
             layer = decorators.effect_of_decorator(self, decorator)
         if layer.kind == "guard" and layer.guard is not None:
             with self.under_guard(layer.guard):
@@ -231,11 +231,11 @@ class CallWalker(ExpressionWalker):
             with self.in_transaction("block"):
                 return self._invoke_through_decorators(undecorated, args, keywords, node)
         if layer.kind == "retry":
-            with self.at(replace(self.position, retrying=True)):
+            with self.at_position(replace(self.position, retrying=True)):
                 return self._invoke_through_decorators(undecorated, args, keywords, node)
         decorated = (Value(text=function.name, function=undecorated),)
         if layer.kind == "wrap" and layer.value is not None and layer.value.function is not None:
-            with self.quietly():
+            with self.mute_trace():
                 wrapper = self.invoke(layer.value.function, decorated, {}, node)
             if wrapper.function is not None and wrapper.function.node is not function.node:
                 return self.invoke(wrapper.function, args, keywords, node)
@@ -253,12 +253,12 @@ class CallWalker(ExpressionWalker):
 
     def _walk_function(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value]) -> Value:
         frame = CallFrame(len(self.held), len(self.conditions))
-        with self.at(self.position.in_call(self.number(), function.qualname)), self.in_frame(function, frame):
+        with self.at_position(self.position.in_call(self.number(), function.qualname)), self.in_frame(function, frame):
             self.parameters(function, args, keywords)
             if isinstance(function.node, ast.Lambda):
                 frame.returned.append(self.value(function.node.body))
             else:
-                self.block(function.node.body)
+                self.walk_block(function.node.body)
         held_inside = self.held[frame.held_before :]
         del self.held[frame.held_before :]
         # what is held because a duplicate raised holds for the caller too
@@ -276,7 +276,7 @@ class CallWalker(ExpressionWalker):
         annotation = None if isinstance(function.node, ast.Lambda) or result.is_known() else function.node.returns
         if annotation is None:
             return result
-        with self.quietly(), self.in_scope(Scope(function.module, owner=function.owner)):
+        with self.mute_trace(), self.in_scope(Scope(function.module, owner=function.owner)):
             typed = self.value_of_annotation(annotation)
         return replace(typed, text=text, taint=result.taint, origin=result.origin) if typed.is_known() else result
 
@@ -342,14 +342,14 @@ class CallWalker(ExpressionWalker):
     ) -> Value:
         """The value of a parameter: the argument, with the type that the annotation names where it has none itself.
 
-        Where no argument is passed, the walk begins with this function, or its caller is out of sight: then a parameter
-        that is no dependency and has no default that is known is a part of the message.
+        Where no argument is passed, the walk begins with this function, or its caller is out of sight. Then a parameter
+        is a part of the message, unless it is a dependency or has a known default.
         """
         if argument is not None and (argument.is_known() or parameter.annotation is None):
             return argument
         value = Value(text=parameter.arg) if argument is None else argument
         default = default if argument is None else None
-        with self.quietly(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
+        with self.mute_trace(), self.in_scope(function.scope or Scope(function.module, owner=function.owner)):
             typed = self.resolve_dependency(default) if isinstance(default, ast.Call) else Value()
             if not typed.is_known() and parameter.annotation is not None:
                 typed = self.value_of_annotation(parameter.annotation)
@@ -358,7 +358,7 @@ class CallWalker(ExpressionWalker):
         if typed.is_known():
             return replace(typed, text=value.text, taint=value.taint or typed.taint, origin=value.origin)
         if argument is None:
-            return message_parameter(parameter.arg, whole=parameter.arg in BODIES)
+            return message_parameter(parameter.arg, is_whole_body=parameter.arg in BODY_PARAMETERS)
         return value
 
     # -- what the scan for consumers overrides
@@ -384,7 +384,7 @@ class CallWalker(ExpressionWalker):
     # -- in the last part of the walk
 
     @abstractmethod
-    def block(self, body: list[ast.stmt]) -> str: ...
+    def walk_block(self, body: list[ast.stmt]) -> str: ...
 
 
 def _is_static(node: ast.AST) -> bool:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import ast
 
-from .libraries.message_parts import BODIES, MESSAGE, message_parameter
+from .libraries.message_parts import BODY_PARAMETERS, MESSAGE, message_parameter
 from .project import Project
 from .statements import StatementWalker
-from .values import Consumer, Trace, Value
+from .values import DetectedConsumer, Trace, Value
 from .walk_state import FuelExhausted
 
 CONSUMER_FUEL = 120_000
 """How many expressions one walk may evaluate. When they are used up, the trace so far counts."""
 
 
-def trace_consumer(project: Project, consumer: Consumer) -> Trace:
+def trace_consumer(project: Project, consumer: DetectedConsumer) -> Trace:
     """Walk through ``consumer`` and all that it calls, and return the trace."""
     walker = StatementWalker(project, consumer.module, CONSUMER_FUEL)
     if consumer.guard is not None:
         walker.hold((consumer.guard,), "walk")
     try:
         if consumer.function is None:
-            walker.block(consumer.module.tree.body)
+            walker.walk_block(consumer.module.tree.body)
         else:
             walker.invoke(consumer.function, _delivered_arguments(consumer), {}, consumer.function.node)
     except FuelExhausted:
@@ -29,7 +29,7 @@ def trace_consumer(project: Project, consumer: Consumer) -> Trace:
     return walker.trace
 
 
-def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
+def _delivered_arguments(consumer: DetectedConsumer) -> tuple[Value, ...]:
     """The arguments that the framework passes: the message, its fields, its channel. A loop gets none."""
     function = consumer.function
     assert function is not None
@@ -53,8 +53,8 @@ def _delivered_arguments(consumer: Consumer) -> tuple[Value, ...]:
             values.append(Value(text="self", tag=tag, taint=frozenset({MESSAGE})))
         else:
             is_alone = len(parameters) == 1 and not consumer.tags
-            whole = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODIES or is_alone
-            values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, whole=whole))
+            is_body = tag in ("body", "lambda.event", "sqs.record") or parameter.arg in BODY_PARAMETERS or is_alone
+            values.append(message_parameter(parameter.arg, "" if tag == "body" else tag, is_whole_body=is_body))
     return tuple(values)
 
 

@@ -13,8 +13,8 @@ from .calls import Call
 from .handler_tables import functions_of, imported_modules
 from .libraries import brokers, guards
 from .libraries.frameworks import (
-    SIGNED,
-    WEBHOOK,
+    SIGNATURE_CHECK,
+    WEBHOOK_NAME,
     consumer_of_class,
     consumer_of_decorator,
     is_django_webhook,
@@ -23,9 +23,9 @@ from .libraries.frameworks import (
 )
 from .libraries.object_types import to_snake_case
 from .modules import ClassDefinition, Module
-from .project import RECEIVES, Project
+from .project import RECEIVE_CALL, Project
 from .statements import StatementWalker
-from .values import NOTHING, Consumer, Function, Operation, Scope, Value
+from .values import EMPTY_SET, DetectedConsumer, Function, Scope, TracedOperation, Value
 from .walk_state import FuelExhausted
 
 FUNCTION_FUEL = 8_000
@@ -63,18 +63,20 @@ class ConsumerScanner(StatementWalker):
     def __init__(self, project: Project, module: Module) -> None:
         super().__init__(project, module, FUNCTION_FUEL)
         self.scanned = module
-        self.consumers: list[Consumer] = []
+        self.consumers: list[DetectedConsumer] = []
         self.settings: dict[str, tuple[Value, Place]] = {}
         """What the module's own code sets on an application's configuration."""
         self._file_fuel = FILE_FUEL
         """How many expressions may still be evaluated in this file."""
         self._is_django = b"django" in module.content
-        receiving_classes = {name for name, cls in module.classes.items() if RECEIVES.search(self._source(cls.node))}
+        receiving_classes = {
+            name for name, cls in module.classes.items() if RECEIVE_CALL.search(self._source(cls.node))
+        }
         names = [re.escape(name).encode() for name in sorted(receiving_classes | project.receivers(module))]
         self._receiver_names = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b") if names else None
         """Finds the names of classes and imports that hold a receiving loop: code that mentions one may start it."""
 
-    def scan(self) -> list[Consumer]:
+    def scan(self) -> list[DetectedConsumer]:
         """The consumers that the module defines or registers."""
         for module in imported_modules(self, self.scanned):
             self._fill_tables(module)
@@ -101,7 +103,7 @@ class ConsumerScanner(StatementWalker):
         self.reset(min(FUNCTION_FUEL, self._file_fuel))
 
     def _fill_tables(self, module: Module) -> None:
-        """As an import does: decorators of ``module`` put its functions into the tables of the project's objects."""
+        """Fill the tables of the project's objects with the functions that decorators of ``module`` register."""
         if b"\n@" not in module.content:
             return
         self._start_walk()
@@ -114,7 +116,7 @@ class ConsumerScanner(StatementWalker):
         if not isinstance(target, ast.Attribute):
             return
         try:
-            with self.quietly(), self.in_scope(Scope(function.module)):
+            with self.mute_trace(), self.in_scope(Scope(function.module)):
                 if self.value(target.value).instance is not None:
                     self._apply_decorator(function, decorator)
         except FuelExhausted:
@@ -143,7 +145,7 @@ class ConsumerScanner(StatementWalker):
         fields.setdefault("registered_in", self.module)
         if function is not None:
             fields.setdefault("guard", function.guard)
-        self.consumers.append(Consumer(kind=kind, name=name, at=at, module=module, function=function, **fields))
+        self.consumers.append(DetectedConsumer(kind=kind, name=name, at=at, module=module, function=function, **fields))
 
     # -- by what code does
 
@@ -156,13 +158,13 @@ class ConsumerScanner(StatementWalker):
         try:
             if function is None:
                 self.fuel = max(FUNCTION_FUEL, _FUEL_PER_STATEMENT * len(self.scanned.tree.body))
-                self.block(self.scanned.tree.body)
+                self.walk_block(self.scanned.tree.body)
             else:
                 self.invoke(function, (), {}, function.node)
         except FuelExhausted:
             pass
         self._file_fuel -= FUNCTION_FUEL - max(self.fuel, 0)
-        receives: dict[str, Operation] = {}  # by family, the one that the fewest calls lead to
+        receives: dict[str, TracedOperation] = {}  # by family, the one that the fewest calls lead to
         for op in self.trace.ops:
             if op.kind == "receive" and (op.store not in receives or len(op.trail) < len(receives[op.store].trail)):
                 receives[op.store] = op
@@ -203,18 +205,18 @@ class ConsumerScanner(StatementWalker):
             tags=tags,
             settings=dict(call.keywords) if call is not None else {},
             registration=call.node if call is not None else None,
-            only=frozenset({"EO402"}) if family == "saga" else NOTHING,
+            only_rules=frozenset({"EO402"}) if family == "saga" else EMPTY_SET,
         )
 
     def register_route(self, call: Call, view: Value) -> None:
         strings = [argument.string for argument in call.args if argument.string is not None]
         path = "/" + (strings[0] if strings else "").lstrip("/^")
-        if not self.muted and view.function is not None and WEBHOOK.search(path):
+        if not self.muted and view.function is not None and WEBHOOK_NAME.search(path):
             self._add_endpoint(view.function, path)
 
     def register_router(self, call: Call, path: str) -> None:
         """Register the routes of a router mounted under ``path`` as webhooks, if the path says that they are."""
-        if self.muted or not call.node.args or not WEBHOOK.search(path):
+        if self.muted or not call.node.args or not WEBHOOK_NAME.search(path):
             return
         name, module = self._router(call.node.args[0])
         for function in functions_of(module) if module is not None else ():
@@ -245,7 +247,7 @@ class ConsumerScanner(StatementWalker):
     def _visit_decorators(self, function: Function) -> None:
         for decorator in getattr(function.node, "decorator_list", ()):
             try:
-                with self.quietly():
+                with self.mute_trace():
                     self._add_decorated(function, decorator)
                 self._apply_decorator(function, decorator)
             except FuelExhausted:
@@ -253,7 +255,7 @@ class ConsumerScanner(StatementWalker):
 
     def _apply_decorator(self, function: Function, decorator: ast.expr) -> None:
         """Call a decorator of the project with its function, which it may register: `@bus.on("orders")`."""
-        with self.quietly():
+        with self.mute_trace():
             applied = self.value(decorator).function
         if applied is not None and applied.node is not function.node:
             self.invoke(applied, (Value(text=function.name, function=function),), {}, decorator)
@@ -279,15 +281,17 @@ class ConsumerScanner(StatementWalker):
         elif call is not None and is_route(target):
             self._add_route(function, target, call, settings)
 
-    def _base_guard(self, base: Value | None, node: ast.AST) -> Operation | None:
+    def _base_guard(self, base: Value | None, node: ast.AST) -> TracedOperation | None:
         """The guard of `@app.task(base=QueueOnce)`, a class that makes a task run once."""
         if base is None:
             return None
         names = [base.cls.name, *self.ancestry(base.cls)] if base.cls is not None else [base.ref or base.text]
         return self._make_tool_guard(guards.guard_of_bases(names), node)
 
-    def _make_tool_guard(self, name: str, node: ast.AST) -> Operation | None:
-        return Operation("guard", self.scanned.place(node), text=name, store="tool", atomic=True) if name else None
+    def _make_tool_guard(self, name: str, node: ast.AST) -> TracedOperation | None:
+        return (
+            TracedOperation("guard", self.scanned.place(node), text=name, store="tool", atomic=True) if name else None
+        )
 
     def _add_route(self, function: Function, target: Value, call: ast.Call, settings: dict[str, Value]) -> None:
         if target.attr in ("route", "api_route") or target.ref.endswith(".api_view"):
@@ -301,11 +305,15 @@ class ConsumerScanner(StatementWalker):
         self._add_endpoint(function, (prefix.string or "") + (path.string or ""))
 
     def _add_endpoint(self, function: Function, path: str) -> None:
-        """Add a webhook, which is a consumer, or another endpoint: it is none, but its dual writes do the same harm."""
+        """Add a webhook, which is a consumer, or another endpoint, whose dual writes do the same harm."""
         module = function.module
         node = function.node if function.owner is None else function.owner.node
         source = b"".join(module.lines[node.lineno - 1 : node.end_lineno])
-        is_webhook = WEBHOOK.search(path) or WEBHOOK.search(to_snake_case(function.qualname)) or SIGNED.search(source)
+        is_webhook = (
+            WEBHOOK_NAME.search(path)
+            or WEBHOOK_NAME.search(to_snake_case(function.qualname))
+            or SIGNATURE_CHECK.search(source)
+        )
         has_middleware = b"IdempotencyMiddleware" in self.scanned.content + module.content
         base_guard = guards.guard_of_bases(self.ancestry(function.owner)) if function.owner is not None else ""
         self._add(
@@ -313,7 +321,7 @@ class ConsumerScanner(StatementWalker):
             function,
             family="webhook",
             guard=self._make_tool_guard("IdempotencyMiddleware" if has_middleware else base_guard, node),
-            only=NOTHING if is_webhook else ENDPOINT_RULES,
+            only_rules=EMPTY_SET if is_webhook else ENDPOINT_RULES,
         )
 
     # -- by class and by shape
@@ -339,7 +347,7 @@ class ConsumerScanner(StatementWalker):
         context = self._arq_context(cls)
         for entry in functions.elts:
             named = entry.args[0] if isinstance(entry, ast.Call) and entry.args else entry  # `func(send, timeout=60)`
-            with self.quietly():
+            with self.mute_trace():
                 job = self.value(named)
                 job = self.value_of_dotted_name(job.string) if job.string is not None else job
             if job.function is not None:
@@ -352,7 +360,7 @@ class ConsumerScanner(StatementWalker):
         )
         startup = cls.attributes.get("on_startup", (None, None))[0]
         if startup is not None:
-            with self.quietly():
+            with self.mute_trace():
                 function = self.value(startup).function
                 if function is not None:
                     self.invoke(function, (context,), {}, startup)
@@ -385,7 +393,7 @@ class ConsumerScanner(StatementWalker):
         settings = {}
         for key, (value, _) in cls.attributes.items():
             if value is not None:
-                with self.quietly():
+                with self.mute_trace():
                     settings[key] = self.value(value)
         self._add(
             kind,
@@ -416,7 +424,7 @@ class ConsumerScanner(StatementWalker):
         elif function.owner is None and self._is_django and is_django_webhook(function.name, names, source):
             self._add("webhook", function, family="webhook", tags=((0, "web.request"),))
         if b"dempoten" in source and _RETRYING_CODE.search(source):
-            self._add("retried function", function, only=frozenset({"EO304"}))
+            self._add("retried function", function, only_rules=frozenset({"EO304"}))
 
 
 def _settings_of(source: Value) -> dict[str, Value]:
@@ -429,19 +437,19 @@ def _settings_of(source: Value) -> dict[str, Value]:
     return settings
 
 
-def _deduplicate(consumers: list[Consumer]) -> list[Consumer]:
+def _deduplicate(consumers: list[DetectedConsumer]) -> list[DetectedConsumer]:
     """Each consumer once: a webhook rather than a plain endpoint, one with settings rather than one without."""
-    best: dict[tuple[object, ...], Consumer] = {}
+    best: dict[tuple[object, ...], DetectedConsumer] = {}
     for consumer in consumers:
-        function, is_endpoint = consumer.function, bool(consumer.only)
+        function, is_endpoint = consumer.function, bool(consumer.only_rules)
         key = (
-            consumer.at.at,
+            consumer.at.start,
             "" if is_endpoint else consumer.family,
             consumer.name if consumer.receive is not None else "",
             id(function.scope) if function is not None and function.scope is not None else 0,
         )
         other = best.get(key)
-        if other is None or (other.only and not is_endpoint) or (not other.settings and consumer.settings):
+        if other is None or (other.only_rules and not is_endpoint) or (not other.settings and consumer.settings):
             best[key] = consumer
-    full_places = {consumer.at.at for consumer in best.values() if not consumer.only}
-    return [consumer for consumer in best.values() if not consumer.only or consumer.at.at not in full_places]
+    full_places = {consumer.at.start for consumer in best.values() if not consumer.only_rules}
+    return [consumer for consumer in best.values() if not consumer.only_rules or consumer.at.start not in full_places]

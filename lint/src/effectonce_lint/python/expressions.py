@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import replace
 
 from .members import MemberResolver
-from .values import UNKNOWN, Function, Operation, Value
+from .values import UNKNOWN_LITERAL, Function, TracedOperation, Value
 from .walk_state import FuelExhausted, origins_of, taints_of
 
 _CONTAINERS = {ast.List: "list", ast.Tuple: "tuple", ast.Set: "set"}
@@ -102,7 +102,7 @@ class ExpressionWalker(MemberResolver):
 
     def _evaluate_binary(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
-        literal: object = UNKNOWN
+        literal: object = UNKNOWN_LITERAL
         if isinstance(node.op, ast.Add) and (left.string is not None or right.string is not None):
             literal = (_FILLED_IN if left.string is None else left.string) + (
                 _FILLED_IN if right.string is None else right.string
@@ -140,7 +140,7 @@ class ExpressionWalker(MemberResolver):
         values = []
         for arm, operand in enumerate((node.body, node.orelse)):
             self.conditions.append(test.origin)
-            with self.at(self.position.in_arm(branch, arm)):
+            with self.at_position(self.position.in_arm(branch, arm)):
                 values.append(self.value(operand))
             self.conditions.pop()
         chosen = next((value for value in values if _is_concrete(value) and value.literal is not None), values[0])
@@ -159,9 +159,9 @@ class ExpressionWalker(MemberResolver):
             origin=origin,
         )
 
-    def emit_lookup(self, container: Value, key: Value, node: ast.expr) -> tuple[Operation, ...]:
+    def emit_lookup(self, container: Value, key: Value, node: ast.expr) -> tuple[TracedOperation, ...]:
         """`id in seen`: a check on what this process remembers."""
-        if container.tag not in ("set", "dict", "list", "deque") or container.literal is not UNKNOWN:
+        if container.tag not in ("set", "dict", "list", "deque") or container.literal is not UNKNOWN_LITERAL:
             return ()
         if not self.outlives(container):
             return ()
@@ -174,7 +174,7 @@ class ExpressionWalker(MemberResolver):
 
     def _evaluate_unary(self, node: ast.UnaryOp) -> Value:
         operand = self.value(node.operand)
-        literal: object = UNKNOWN
+        literal: object = UNKNOWN_LITERAL
         if isinstance(node.op, ast.USub) and isinstance(operand.literal, int | float):
             literal = -operand.literal
         return Value(text=self.text("~", operand.text), literal=literal, taint=operand.taint, origin=operand.origin)
@@ -210,7 +210,7 @@ class ExpressionWalker(MemberResolver):
     def _evaluate_comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         names_before = dict(self.scope.names)
         conditions_before = len(self.conditions)
-        with self.at(self.position):  # restores it: each generator moves on into one more loop
+        with self.at_position(self.position):  # restores it: each generator moves on into one more loop
             for generator in node.generators:
                 self.assign(generator.target, self.element(self.value(generator.iter), generator.iter))
                 self.position = self.position.in_loop(self.number())
@@ -262,11 +262,11 @@ def _fold_arithmetic(op: ast.operator, left: object, right: object) -> object:
     assert isinstance(left, int | float)
     assert isinstance(right, int | float)
     if abs(left) > _MAX_FOLDED_NUMBER or abs(right) > _MAX_FOLDED_NUMBER:
-        return UNKNOWN
+        return UNKNOWN_LITERAL
     if isinstance(op, ast.Mult):
         return left * right
     if isinstance(op, ast.Add):
         return left + right
     if isinstance(op, ast.Sub):
         return left - right
-    return UNKNOWN
+    return UNKNOWN_LITERAL

@@ -94,7 +94,7 @@ def _has_filling_decorator(walk: NameResolver, module: Module, definition: ast.A
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(target, ast.Name | ast.Attribute):
             continue
-        with walk.quietly(), walk.in_scope(Scope(module)):
+        with walk.mute_trace(), walk.in_scope(Scope(module)):
             function = walk.value(target).function
         if function is not None and id(function.node) in filling:
             return True

@@ -1,4 +1,4 @@
-"""Resolves attributes and items: of modules, objects and classes of the project, and of what libraries give out."""
+"""Resolves attributes and items of the project's modules, objects and classes, and of objects of libraries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 from .handler_tables import implementations_of, registered_handlers
 from .libraries import orm_rows
 from .libraries.message_parts import mark_message_part
-from .libraries.object_types import ATTRIBUTES, FLUENT
+from .libraries.object_types import ATTRIBUTES, FLUENT_METHOD
 from .modules import ClassDefinition
 from .name_resolution import NameResolver
-from .values import Function, Instance, Operation, Scope, Value
+from .values import Function, Instance, Scope, TracedOperation, Value
 from .walk_state import origins_of
 
 
@@ -36,7 +36,7 @@ class MemberResolver(NameResolver):
         value = Value(
             text=text,
             base=base,
-            taint=base.taint,  # without the index's: `prices[message.id]` is no part of the message
+            taint=base.taint,  # without the index's: `prices[message.id]` is not a part of the message
             origin=origins_of(base, index),
             attr=index.literal if isinstance(index.literal, str) else "",
         )
@@ -86,7 +86,7 @@ class MemberResolver(NameResolver):
             taint=base.taint,
             origin=base.origin,
         )
-        if base.tag and FLUENT.fullmatch(attr):
+        if base.tag and FLUENT_METHOD.fullmatch(attr):
             value.tag = base.tag
         elif base.tag in ("mongo.client", "mongo.db") and not value.tag:
             value.tag = "mongo.db" if base.tag == "mongo.client" else "mongo.collection"
@@ -129,7 +129,7 @@ class MemberResolver(NameResolver):
         for node, annotation, method in cls.self_assignments.get(attr, ()):
             is_init = method.name == "__init__"
             args, keywords = (base.instance.arguments, base.instance.keywords) if is_init else ((), {})
-            with self.quietly(), self.in_scope(Scope(cls.module, owner=cls)):
+            with self.mute_trace(), self.in_scope(Scope(cls.module, owner=cls)):
                 self.parameters(Function(method, cls.module, owner=cls, receiver=base), args, keywords)
                 value = self._value_or_type(node, annotation)
             if value is not None and value.literal is not None:
@@ -147,7 +147,7 @@ class MemberResolver(NameResolver):
         node = cls.methods[attr]
         function = Function(node, cls.module, owner=cls, receiver=base)
         if any(_is_named(decorator, "property", "cached_property") for decorator in node.decorator_list):
-            with self.quietly():
+            with self.mute_trace():
                 return replace(self.invoke(function, (), {}, node), text=text)
         return Value(text=text, base=base, attr=attr, function=function)
 
@@ -159,7 +159,7 @@ class MemberResolver(NameResolver):
             argument = instance.arguments[position]
         if argument is not None and argument.is_known():
             return argument
-        with self.quietly(), self.in_scope(Scope(cls.module, owner=cls)):
+        with self.mute_trace(), self.in_scope(Scope(cls.module, owner=cls)):
             return self._value_or_type(*cls.attributes[attr])
 
     def _value_or_type(self, node: ast.expr | None, annotation: ast.expr | None) -> Value | None:
@@ -181,7 +181,7 @@ class MemberResolver(NameResolver):
             )
         node, _ = base.cls.attributes.get(attr, (None, None))
         if node is not None:
-            with self.quietly(), self.in_scope(Scope(base.cls.module, owner=base.cls)):
+            with self.mute_trace(), self.in_scope(Scope(base.cls.module, owner=base.cls)):
                 value = self.value(node)
             if value.is_known():
                 return replace(value, text=self.text(base.text, ".", attr), base=base, attr=attr)
@@ -193,13 +193,13 @@ class MemberResolver(NameResolver):
     def parameters(self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value]) -> None: ...
 
 
-def _row_state_check(base: Value, attr: str) -> Operation | None:
+def _row_state_check(base: Value, attr: str) -> TracedOperation | None:
     """The check that it is to test an attribute of a row that was read: a look-up of that row's state."""
     reads = [op for op in base.origin if op.kind == "read" and op.store in ("orm", "entity")]
     if not reads:
         return None
     row = reads[0]
-    return Operation(
+    return TracedOperation(
         "read",
         row.at,
         text=f"{base.text}.{attr}",

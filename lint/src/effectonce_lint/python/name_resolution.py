@@ -10,7 +10,7 @@ from .libraries.message_parts import MESSAGE, PAYLOAD
 from .libraries.object_types import tag_of
 from .libraries.record_services import SERVICES
 from .modules import Binding, ClassDefinition, Module
-from .values import NOTHING, Function, Instance, Scope, Value
+from .values import EMPTY_SET, Function, Instance, Scope, Value
 from .walk_state import BUILTINS, WalkState, taints_of
 
 _WRAPPERS = (
@@ -67,7 +67,7 @@ class NameResolver(WalkState):
             return evaluated
         module.values[name] = Value(text=name)  # what the name means in its own definition: so recursion ends
         try:
-            with self.quietly(), self.in_scope(Scope(module)):
+            with self.mute_trace(), self.in_scope(Scope(module)):
                 module.values[name] = self._evaluate_global(module, name)
         except BaseException:  # the fuel ran out: the next walk may get further
             del module.values[name]
@@ -137,7 +137,7 @@ class NameResolver(WalkState):
         """A name outside the project. Some libraries export objects: `from flask import request`."""
         is_object = dotted.rpartition(".")[2] in ("request", "current_app", "async_shared_broker")
         tag = tag_of(dotted) if is_object else ""
-        taint = frozenset({MESSAGE, PAYLOAD}) if tag == "web.request" else NOTHING
+        taint = frozenset({MESSAGE, PAYLOAD}) if tag == "web.request" else EMPTY_SET
         return Value(text=name, ref=dotted, tag=tag, taint=taint)
 
     def value_of_module(self, importer: Module, dotted: str) -> Value:
@@ -214,7 +214,7 @@ class NameResolver(WalkState):
         function = self.value(node.func)
         if not (function.ref or function.text).endswith("Depends") or not node.args:
             return Value()
-        with self.quietly():
+        with self.mute_trace():
             provider = self.value(node.args[0])
             if provider.function is not None:
                 value = self.invoke(provider.function, (), {}, node)
@@ -230,7 +230,7 @@ class NameResolver(WalkState):
         if cls.bases is None:
             cls.bases = []  # what they are while they are evaluated: so a class that derives from itself ends
             try:
-                with self.quietly(), self.in_scope(Scope(cls.module)):
+                with self.mute_trace(), self.in_scope(Scope(cls.module)):
                     cls.bases = [
                         self.value(base.value if isinstance(base, ast.Subscript) else base)  # `Repository[Order]`
                         for base in cls.node.bases

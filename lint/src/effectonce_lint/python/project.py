@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from effectonce_lint.config import SKIPPED
+from effectonce_lint.config import SKIPPED_FOLDERS
 
 from .libraries.object_types import LIBRARIES
 from .modules import MAX_FILE_BYTES, Binding, Module, UnreadableFile, digest, parse
@@ -17,13 +17,13 @@ from .modules import MAX_FILE_BYTES, Binding, Module, UnreadableFile, digest, pa
 if TYPE_CHECKING:
     from .values import Value
 
-OUTSIDE = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
+OUTSIDE_PACKAGES = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
 """First names of imports that are never the project's own."""
 _MAX_INDEXED_FILES = 4000
 """How many files of a project are searched for derived classes."""
 _BASE_CLASSES = re.compile(rb"^\s*class \w+\(([^)]+)\)", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
-RECEIVES = re.compile(
+RECEIVE_CALL = re.compile(
     rb"basic_consume|\.consume\(|\.poll\(|\.getone\(|\.getmany\(|receive_message|\.subscribe\(|xread|xautoclaim|brpop|blpop"
     rb"|blmove|next_msg|KafkaConsumer|basic_get|queue_receiver|subscription_receiver|\.pubsub\(|\.iterator\("
 )
@@ -41,7 +41,7 @@ def _index_base_classes(root: str) -> dict[str, list[str]]:
     files_by_base: dict[str, list[str]] = {}
     files = 0
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith("."))
         for path in (os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")):
             files += 1
             if files > _MAX_INDEXED_FILES:
@@ -134,7 +134,7 @@ class Project:
 
     def find(self, directory: str, dotted: str) -> str:
         """The file that `import dotted` means in a file of ``directory``, or "" if it is not the project's."""
-        if dotted.partition(".")[0] in OUTSIDE:
+        if dotted.partition(".")[0] in OUTSIDE_PACKAGES:
             return ""
         key = (directory, dotted)
         if key not in self._imports:
@@ -156,7 +156,7 @@ class Project:
         """Whether the file at ``path`` holds a loop, or a callback, that messages are received by."""
         if path not in self._receiving:
             content = _read_start(path)
-            self._receiving[path] = (RECEIVES.search(content) is not None, digest(content))
+            self._receiving[path] = (RECEIVE_CALL.search(content) is not None, digest(content))
         is_receiving, self.used[path] = self._receiving[path]
         return is_receiving
 
@@ -204,7 +204,9 @@ class Project:
         if top not in self._sql_file_lists:
             paths = self._sql_file_lists[top] = []
             for folder, folders, names in os.walk(top):
-                folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+                folders[:] = sorted(
+                    name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith(".")
+                )
                 paths += [os.path.join(folder, name) for name in sorted(names) if name.lower().endswith(".sql")]
         return self._sql_file_lists[top]
 
@@ -261,7 +263,7 @@ def _has_root_marker(folder: str) -> bool:
 
 
 def _topmost_package(folder: str) -> str:
-    """The folder that holds the package of ``folder``; ``folder`` itself if it is no package."""
+    """The folder that holds the package of ``folder``; ``folder`` itself if it is not a package."""
     while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return folder

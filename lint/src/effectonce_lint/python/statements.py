@@ -10,7 +10,7 @@ from .handler_tables import registered_handlers
 from .libraries import background_work, brokers, error_handling, nosql, orm, registrations
 from .modules import Binding, ClassDefinition, imports_of
 from .try_and_with import NEXT, TryWithWalker, join_endings
-from .values import ATTEMPT_NUMBER, UNKNOWN, Function, Operation, Value
+from .values import ATTEMPT_NUMBER, UNKNOWN_LITERAL, Function, TracedOperation, Value
 from .walk_state import HeldGuard, join_values, origins_of, taints_of
 
 _MAX_UNROLLED_ITEMS = 40
@@ -21,17 +21,17 @@ class StatementWalker(TryWithWalker):
     """Walks through statements. Each method returns the ending: `NEXT`, or how the code leaves ("return", "raise",
     "loop")."""
 
-    def block(self, body: list[ast.stmt]) -> str:
+    def walk_block(self, body: list[ast.stmt]) -> str:
         for node in body:
-            ending = self.statement(node)
+            ending = self.walk_statement(node)
             if ending != NEXT:
                 return ending
         return NEXT
 
-    def statement(self, node: ast.stmt) -> str:
+    def walk_statement(self, node: ast.stmt) -> str:
         match node:
             case ast.Expr():
-                self._expression(node.value)
+                self._walk_expression(node.value)
             case ast.Assign():
                 start = len(self.trace.ops)
                 value = self.value(node.value)
@@ -40,34 +40,34 @@ class StatementWalker(TryWithWalker):
                 for target in node.targets:
                     self.assign(target, value)
             case ast.AugAssign():
-                self._augmented_assign(node)
+                self._walk_augmented_assign(node)
             case ast.AnnAssign():
-                self._annotated_assign(node)
+                self._walk_annotated_assign(node)
             case ast.If():
-                return self._if(node.test, node.body, node.orelse)
+                return self._walk_if(node.test, node.body, node.orelse)
             case ast.For() | ast.AsyncFor():
-                return self._for(node)
+                return self._walk_for(node)
             case ast.While():
-                return self._while(node)
+                return self._walk_while(node)
             case ast.Try() | ast.TryStar():
                 return self.walk_try(node)
             case ast.With() | ast.AsyncWith():
                 return self.walk_with(node.items, node.body)
             case ast.Return():
-                return self._return(node)
+                return self._walk_return(node)
             case ast.Raise():
-                return self._raise(node)
+                return self._walk_raise(node)
             case ast.Continue() | ast.Break():
                 return "loop"
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._define(node)
+                self._define_function(node)
             case ast.ClassDef():
                 self._define_class(node)
             case ast.Import() | ast.ImportFrom():
                 for name, binding in imports_of(node):
-                    self._import(name, binding)
+                    self._bind_import(name, binding)
             case ast.Match():
-                return self._match(node)
+                return self._walk_match(node)
             case ast.Assert():
                 test = self.value(node.test)
                 self.hold(test.origin, "raise")
@@ -80,12 +80,12 @@ class StatementWalker(TryWithWalker):
 
     # -- simple statements
 
-    def _expression(self, node: ast.expr) -> None:
+    def _walk_expression(self, node: ast.expr) -> None:
         awaited = node.value if isinstance(node, ast.Await) else node
         if isinstance(awaited, ast.Yield):
-            self._yield(awaited)
+            self._walk_yield(awaited)
         elif isinstance(awaited, ast.YieldFrom):
-            self._yield_from(awaited)
+            self._walk_yield_from(awaited)
         else:
             self.discarded_call = awaited
             start = len(self.trace.ops)
@@ -93,10 +93,10 @@ class StatementWalker(TryWithWalker):
             if awaited is node and len(self.trace.ops) > start and background_work.is_spawn(self, node):
                 background_work.mark_handed_over(self, start, node)
 
-    def _yield(self, node: ast.Yield) -> None:
+    def _walk_yield(self, node: ast.Yield) -> None:
         self._yield_value(self.value(node.value) if node.value is not None else Value(literal=None))
 
-    def _yield_from(self, node: ast.YieldFrom) -> None:
+    def _walk_yield_from(self, node: ast.YieldFrom) -> None:
         if (function := self.find_generator(node.value)) is not None:
             self.walk_generator(function, self._yield_value)
         else:
@@ -117,13 +117,13 @@ class StatementWalker(TryWithWalker):
         return needs_no_more
 
     def evaluate_yield(self, node: ast.Yield) -> Value:
-        self._yield(node)
+        self._walk_yield(node)
         return Value(text="<yield>")
 
-    def _import(self, name: str, binding: Binding) -> None:
+    def _bind_import(self, name: str, binding: Binding) -> None:
         self.scope.names[name] = self.value_of_import(self.module, binding)
 
-    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def _define_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         scope = self.scope if self.call_stack else None  # of one at the top, the free names are the module's
         owner = self.scope.owner if self.scope.parent else None
         function = Function(node, self.module, scope=scope, owner=owner)
@@ -145,7 +145,7 @@ class StatementWalker(TryWithWalker):
                 if (
                     self.conditions
                     and (ops := self._controlling_operations())
-                    and value.literal is not UNKNOWN
+                    and value.literal is not UNKNOWN_LITERAL
                     and not value.origin
                 ):
                     value = replace(value, origin=ops)  # a flag: it tells which way the code went
@@ -178,7 +178,7 @@ class StatementWalker(TryWithWalker):
                 pass
 
     def _share_module_object(self, name: str, value: Value) -> Value:
-        """The object that a module's own code makes for ``name``: the same one as for whoever imports that name."""
+        """The object that a module's own code makes for ``name``: the same one that other modules import."""
         shared = self.module.values.get(name)
         if shared is not None and shared.instance is not None and value.instance is not None:
             return shared if shared.instance.cls is value.instance.cls else value
@@ -193,7 +193,7 @@ class StatementWalker(TryWithWalker):
         orm.set_attribute(self, target, base, value)
         registrations.set_attribute(self, target, base, value)
 
-    def _augmented_assign(self, node: ast.AugAssign) -> None:
+    def _walk_augmented_assign(self, node: ast.AugAssign) -> None:
         value = self.value(node.value)
         if isinstance(node.target, ast.Name):
             old = self.name(node.target.id)
@@ -207,7 +207,7 @@ class StatementWalker(TryWithWalker):
             base = self.value(node.target.value)
             orm.augment_attribute(self, node, base)
 
-    def _annotated_assign(self, node: ast.AnnAssign) -> None:
+    def _walk_annotated_assign(self, node: ast.AnnAssign) -> None:
         value = self.value(node.value) if node.value is not None else Value()
         if not value.is_known():
             typed = self.value_of_annotation(node.annotation)
@@ -216,24 +216,24 @@ class StatementWalker(TryWithWalker):
         if node.value is not None or value.is_known():
             self.assign(node.target, value)
 
-    def _return(self, node: ast.Return) -> str:
+    def _walk_return(self, node: ast.Return) -> str:
         value = self.value(node.value) if node.value is not None else Value(text="None", literal=None)
         if self.call_stack:
             if ops := self._controlling_operations():
                 value = replace(value, origin=(*value.origin, *(op for op in ops if op not in value.origin)))
                 if value.literal is None or isinstance(value.literal, bool):
-                    value = replace(value, literal=UNKNOWN)  # an answer: the caller may test it
+                    value = replace(value, literal=UNKNOWN_LITERAL)  # an answer: the caller may test it
             self.call_stack[-1].returned.append(value)
         return "return"
 
-    def _controlling_operations(self) -> tuple[Operation, ...]:
+    def _controlling_operations(self) -> tuple[TracedOperation, ...]:
         """The look-ups and claims whose outcome, within this function, leads here."""
         frame = self.call_stack[-1] if self.call_stack else CallFrame(0, 0)
         ops = [op for checks in self.conditions[frame.conditions_before :] for op in checks]
         ops += [held.op for held in self.held[frame.held_before :] if held.until != "block"]
         return tuple(dict.fromkeys(ops))
 
-    def _raise(self, node: ast.Raise) -> str:
+    def _walk_raise(self, node: ast.Raise) -> str:
         if node.exc is not None:
             raised = self.value(node.exc)
             name = raised.ref or raised.text
@@ -244,12 +244,12 @@ class StatementWalker(TryWithWalker):
 
     # -- branches
 
-    def _if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> str:
+    def _walk_if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> str:
         condition = self.value(test)
         outcome = self._decide_test(test)
         if outcome is not None:
-            return self.block(body if outcome else orelse)
-        return self._branches(condition, [body, orelse])
+            return self.walk_block(body if outcome else orelse)
+        return self._walk_branches(condition, [body, orelse])
 
     def _decide_test(self, test: ast.expr) -> bool | None:
         """The outcome of a test for an optional argument, where the call that is being walked decides it."""
@@ -271,8 +271,8 @@ class StatementWalker(TryWithWalker):
             return is_none
         return not is_none if "message" in value.taint and value.text != name.id else None
 
-    def _branches(self, condition: Value, arms: list[list[ast.stmt]]) -> str:
-        """Walk each arm on its own, then go on with what any of them may have left."""
+    def _walk_branches(self, condition: Value, arms: list[list[ast.stmt]]) -> str:
+        """Walk each arm on its own, then continue with the names and guards that any of them may have left."""
         branch = self.number()
         names_before = dict(self.scope.names)
         held_before, epoch_before = len(self.held), self.epoch
@@ -284,8 +284,8 @@ class StatementWalker(TryWithWalker):
             self.scope.names = dict(names_before)
             self.epoch = epoch_before
             self.conditions.append(condition.origin)
-            with self.at(self.position.in_arm(branch, number)):
-                ending = self.block(arm)
+            with self.at_position(self.position.in_arm(branch, number)):
+                ending = self.walk_block(arm)
             self.conditions.pop()
             endings.append(ending)
             if ending == NEXT:
@@ -299,14 +299,14 @@ class StatementWalker(TryWithWalker):
         self.scope.names = self.merge_names(names_before, states, condition)
         if not states:
             return join_endings(endings)
-        if len(states) < len(arms):  # those that go on passed the test that made others leave
+        if len(states) < len(arms):  # runs that continue passed the test that made others leave
             all_raise = all(ending in (NEXT, "raise") for ending in endings)
             self.hold(condition.origin, "raise" if all_raise else "function")
         if len(states) == 1:
             self.held.extend(held_after[0])
         return NEXT
 
-    def _match(self, node: ast.Match) -> str:
+    def _walk_match(self, node: ast.Match) -> str:
         subject = self.value(node.subject)
         arms = []
         for case in node.cases:
@@ -318,11 +318,11 @@ class StatementWalker(TryWithWalker):
         last = node.cases[-1]
         if not (isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None and last.guard is None):
             arms.append([])  # no `case _:`, so no arm may match
-        return self._branches(subject, arms)
+        return self._walk_branches(subject, arms)
 
     # -- loops
 
-    def _for(self, node: ast.For | ast.AsyncFor) -> str:
+    def _walk_for(self, node: ast.For | ast.AsyncFor) -> str:
         iterable = self._evaluate_iterable(node)
         if iterable is None:
             return NEXT
@@ -333,7 +333,7 @@ class StatementWalker(TryWithWalker):
         ):
             for item in iterable.items:  # a table of handlers, registered one by one
                 self.assign(node.target, item)
-                self._loop(node.body, [], retry=False)
+                self._walk_loop(node.body, [], retry=False)
             return NEXT
         retry = error_handling.is_retry_loop(node, iterable)
         item = self.element(iterable, node.iter)
@@ -341,7 +341,7 @@ class StatementWalker(TryWithWalker):
             item = replace(item, taint=item.taint | {ATTEMPT_NUMBER})
         self.assign(node.target, item)
         self.conditions.append(orm.conditions_of_filter(iterable, item))
-        ending = self._loop(node.body, node.orelse, retry=retry)
+        ending = self._walk_loop(node.body, node.orelse, retry=retry)
         self.conditions.pop()
         return ending
 
@@ -358,28 +358,28 @@ class StatementWalker(TryWithWalker):
             if is_message and not was_walked:
                 was_walked = True
                 self.assign(node.target, yielded)
-                self._loop(node.body, node.orelse, retry=False)
+                self._walk_loop(node.body, node.orelse, retry=False)
             return was_walked
 
         iterable = self.walk_generator(function, walk_body)
         return None if was_walked else iterable
 
-    def _while(self, node: ast.While) -> str:
+    def _walk_while(self, node: ast.While) -> str:
         test = self.value(node.test)
         retry = error_handling.is_retry_loop(node, test)
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
-        ending = self._loop(node.body, node.orelse, retry=retry)
+        ending = self._walk_loop(node.body, node.orelse, retry=retry)
         breaks = any(isinstance(child, ast.Break) for child in ast.walk(node))
         return "return" if forever and not breaks and ending == NEXT and self.call_stack else ending
 
-    def _loop(self, body: list[ast.stmt], orelse: list[ast.stmt], *, retry: bool) -> str:
-        """Walk once through a loop's body. A loop that retries runs to its end once; any other may run no round at all,
-        so what holds and how it ends inside says nothing of what follows."""
+    def _walk_loop(self, body: list[ast.stmt], orelse: list[ast.stmt], *, retry: bool) -> str:
+        """Walk once through a loop's body. A loop that retries runs to its end once. Any other may run no round at
+        all, so the guards and the ending of its body say nothing about the code behind it."""
         held_before = len(self.held)
         names_before = dict(self.scope.names)
         position = self.position.in_loop(self.number())
-        with self.at(replace(position, retrying=True) if retry else position):
-            ending = self.block(body)
+        with self.at_position(replace(position, retrying=True) if retry else position):
+            ending = self.walk_block(body)
         held_inside = self.held[held_before:]
         del self.held[held_before:]
         if retry:
@@ -388,7 +388,7 @@ class StatementWalker(TryWithWalker):
             if self.scope.names.get(name) is not value and name in self.scope.names:
                 self.scope.names[name] = join_values([self.scope.names[name], value], name)
         if orelse:
-            self.block(orelse)
+            self.walk_block(orelse)
         return ending if ending in ("return", "raise") and retry else NEXT
 
     def element(self, iterable: Value, node: ast.AST) -> Value:

@@ -11,19 +11,19 @@ from effectonce_lint.word_lists import word_set
 
 from .calls import CallFrame, CallWalker
 from .libraries import error_handling, guards
-from .values import ATTEMPT_NUMBER, UNKNOWN, ExceptBlock, Function, Operation, Value
+from .values import ATTEMPT_NUMBER, UNKNOWN_LITERAL, ExceptBlock, Function, TracedOperation, Value
 from .walk_state import join_values, origins_of, taints_of
 
 NEXT = "next"
-"""The ending of code that goes on with the statement after it."""
-_VIOLATIONS = word_set(
+"""The ending of code that continues with the next statement."""
+_VIOLATION_ERRORS = word_set(
     "IntegrityError UniqueViolation UniqueViolationError DuplicateKeyError DuplicateKey ConditionalCheckFailed"
     " ConditionalCheckFailedException ClientError AlreadyExists AlreadyExistsError FileExistsError Conflict"
     " DuplicateEntry ConstraintError NotUniqueError UniqueConstraintError ItemAlreadyExists BulkWriteError"
     " TransactionCanceledException"
 )
 """Errors of a violated constraint: what was inserted is there already."""
-_BROAD = word_set(
+_BROAD_ERRORS = word_set(
     "Exception BaseException builtins.Exception builtins.BaseException requests.RequestException httpx.HTTPError"
     " requests.exceptions.RequestException httpx.RequestError aiohttp.ClientError stripe.StripeError"
     " stripe.error.StripeError smtplib.SMTPException psycopg.Error psycopg2.Error pymysql.Error pymysql.MySQLError"
@@ -47,8 +47,8 @@ class TryWithWalker(CallWalker):
         ending = self._walk_try_body(node.body, number, catches_violation=any(map(_name_violation, caught)))
         claims = tuple(op for op in self.trace.ops[ops_before:] if op.kind == "claim" and op.atomic)
         if ending == NEXT and node.orelse:
-            with self.at(self.position.in_arm(number, 0)):  # a run that comes by a handler skips it
-                ending = self.block(node.orelse)
+            with self.at_position(self.position.in_arm(number, 0)):  # a run that comes by a handler skips it
+                ending = self.walk_block(node.orelse)
             if ending != NEXT:
                 self.trace.exits[number, 0] = (ending, self.position.frames[-1])
         names_after_body, held_in_body, epoch_after_body = self.scope.names, self.held[held_before:], self.epoch
@@ -73,8 +73,8 @@ class TryWithWalker(CallWalker):
         which_way = Value(origin=claims)
         self.scope.names = self.merge_names(names_before, states, which_way) if states else names_after_body
         if node.finalbody:
-            with self.at(replace(self.position, in_finally=True)):
-                final_ending = self.block(node.finalbody)
+            with self.at_position(replace(self.position, in_finally=True)):
+                final_ending = self.walk_block(node.finalbody)
             if final_ending != NEXT:
                 return final_ending
         return NEXT if NEXT in endings else join_endings(endings)
@@ -82,8 +82,8 @@ class TryWithWalker(CallWalker):
     def _walk_try_body(self, body: list[ast.stmt], number: int, *, catches_violation: bool) -> str:
         if catches_violation:
             self.unique_tries.append(number)
-        with self.at(self.position.in_try(number)):
-            ending = self.block(body)
+        with self.at_position(self.position.in_try(number)):
+            ending = self.walk_block(body)
         if catches_violation:
             self.unique_tries.remove(number)
         return ending
@@ -97,15 +97,15 @@ class TryWithWalker(CallWalker):
         return tuple(error.ref or (error.cls.name if error.cls else error.text) for error in errors)
 
     def _walk_except(
-        self, handler: ast.ExceptHandler, caught: tuple[str, ...], try_number: int, claims: tuple[Operation, ...]
+        self, handler: ast.ExceptHandler, caught: tuple[str, ...], try_number: int, claims: tuple[TracedOperation, ...]
     ) -> str:
         number = self.number()
         if handler.name:
             self.scope.names[handler.name] = Value(text=handler.name)
         start = len(self.trace.ops)
         self.conditions.append(claims if _name_violation(caught) else ())
-        with self.at(self.position.in_handler(number)):
-            ending = self.block(handler.body)
+        with self.at_position(self.position.in_handler(number)):
+            ending = self.walk_block(handler.body)
         self.conditions.pop()
         if ending != NEXT:
             self.trace.exits[number, 0] = (ending, self.position.frames[-1])
@@ -116,7 +116,7 @@ class TryWithWalker(CallWalker):
                     number,
                     try_number,
                     self.place(handler.type or handler),
-                    any(name in _BROAD for name in caught),
+                    any(name in _BROAD_ERRORS for name in caught),
                     caught,
                     ending=ending,
                     raises=ending == "raise" or any(op.kind in ("raise", "retry", "nack") for op in ops),
@@ -133,7 +133,7 @@ class TryWithWalker(CallWalker):
 
     def walk_with(self, items: list[ast.withitem], body: list[ast.stmt]) -> str:
         if not items:
-            return self.block(body)
+            return self.walk_block(body)
         item, *rest = items
         call = item.context_expr.value if isinstance(item.context_expr, ast.Await) else item.context_expr
         if isinstance(call, ast.Call) and (function := self.find_generator(call)) is not None:
@@ -162,9 +162,9 @@ class TryWithWalker(CallWalker):
         """The generator of the project that `for` or `with` runs, with its arguments bound: the one that ``node``
         calls, or the ``__iter__`` of the object that it is. None if it is neither."""
         if not isinstance(node, ast.Call):
-            with self.quietly():
+            with self.mute_trace():
                 return self._iterator_of(self.value(node)) if isinstance(node, ast.Name | ast.Attribute) else None
-        with self.quietly():
+        with self.mute_trace():
             target = self.value(node.func)
         if target.cls is not None:
             return self._iterator_of(self.value(node))
@@ -206,7 +206,7 @@ class TryWithWalker(CallWalker):
         with self.in_frame(function, frame):
             self.parameters(function, function.bound, function.bound_names)
             assert not isinstance(function.node, ast.Lambda)
-            self.block(function.node.body)
+            self.walk_block(function.node.body)
         return Value(tag="generator", items=tuple(frame.yielded), taint=taints_of(*frame.yielded))
 
     def _enter_object_manager(self, item: ast.withitem, value: Value, walk_body: Callable[[], str]) -> str:
@@ -245,10 +245,10 @@ class TryWithWalker(CallWalker):
             with self.in_transaction("connection"):
                 return walk_body()
         if value.tag in ("lock", "process.lock") or guards.is_lock_by_name(value):
-            with self.at(replace(self.position, locks=self.position.locks + 1)):
+            with self.at_position(replace(self.position, locks=self.position.locks + 1)):
                 return walk_body()
         if value.tag == "retry.attempt" or ATTEMPT_NUMBER in value.taint:
-            with self.at(replace(self.position, retrying=True)):
+            with self.at_position(replace(self.position, retrying=True)):
                 return walk_body()
         if value.tag == "suppress":
             return self._walk_suppress(item, walk_body)
@@ -261,7 +261,7 @@ class TryWithWalker(CallWalker):
     def _walk_suppress(self, item: ast.withitem, walk_body: Callable[[], str]) -> str:
         """Walk through `with suppress(…):` as through a `try` whose handler does nothing."""
         try_number = self.number()
-        with self.at(self.position.in_try(try_number)):
+        with self.at_position(self.position.in_try(try_number)):
             walk_body()
         call = item.context_expr
         caught = tuple(self.value(error).ref for error in call.args) if isinstance(call, ast.Call) else ()
@@ -271,7 +271,7 @@ class TryWithWalker(CallWalker):
                     self.number(),
                     try_number,
                     self.place(call),
-                    any(name in _BROAD for name in caught),
+                    any(name in _BROAD_ERRORS for name in caught),
                     caught,
                     ending=NEXT,
                     raises=False,
@@ -308,8 +308,8 @@ class TryWithWalker(CallWalker):
                     names[name] = value
                 elif names[name] is not value:
                     merged = join_values([names[name], value], name)
-                    if merged.literal is not UNKNOWN and names[name].literal != value.literal:
-                        merged = replace(merged, literal=UNKNOWN, origin=origins_of(merged, condition))
+                    if merged.literal is not UNKNOWN_LITERAL and names[name].literal != value.literal:
+                        merged = replace(merged, literal=UNKNOWN_LITERAL, origin=origins_of(merged, condition))
                     names[name] = merged
         return names
 
@@ -326,7 +326,7 @@ def join_endings(endings: list[str]) -> str:
 
 def _name_violation(caught: tuple[str, ...]) -> bool:
     """Whether one of the names of caught errors is that of a violated constraint."""
-    return any(name.rpartition(".")[2] in _VIOLATIONS for name in caught)
+    return any(name.rpartition(".")[2] in _VIOLATION_ERRORS for name in caught)
 
 
 def _is_generator(function: ast.AST) -> bool:

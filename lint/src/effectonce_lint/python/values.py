@@ -11,9 +11,9 @@ from effectonce_lint.findings import Place
 if TYPE_CHECKING:
     from .modules import ClassDefinition, Module
 
-NOTHING: Final = frozenset[str]()
-UNKNOWN: Final = object()
-"""The literal of a value that is none."""
+EMPTY_SET: Final = frozenset[str]()
+UNKNOWN_LITERAL: Final = object()
+"""Stands in `Value.literal` for a value that is not a literal."""
 ATTEMPT_NUMBER: Final = "attempt:the attempt's number"
 """The taint of the variable of a retry loop."""
 
@@ -56,7 +56,7 @@ class Function:
     bound: tuple[Value, ...] = ()
     """Arguments that are bound already: `partial(charge, gateway)`."""
     bound_names: dict[str, Value] = field(default_factory=dict)
-    guard: Operation | None = None
+    guard: TracedOperation | None = None
     """The guard that it was wrapped by: `idempotency.wrap(store, charge)`."""
     layer: int = 0
     """How many of its decorators, from the outermost, were applied already."""
@@ -107,11 +107,11 @@ class Value:
     instance: Instance | None = None
     module: Module | None = None
     home: Module | None = None
-    literal: object = UNKNOWN
+    literal: object = UNKNOWN_LITERAL
     items: tuple[Value, ...] = ()
     fields: dict[str, Value] | None = None
-    taint: frozenset[str] = NOTHING
-    origin: tuple[Operation, ...] = ()
+    taint: frozenset[str] = EMPTY_SET
+    origin: tuple[TracedOperation, ...] = ()
 
     @property
     def string(self) -> str | None:
@@ -131,7 +131,7 @@ class Value:
                 or self.items
                 or self.fields
             )
-            or self.literal is not UNKNOWN
+            or self.literal is not UNKNOWN_LITERAL
         )
 
 
@@ -162,8 +162,8 @@ class Effect:
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
-    """One thing that a consumer does: what it is, where it stands, and what holds there.
+class TracedOperation:
+    """One thing that a consumer does, with its place in the code and the guards that hold there.
 
     Kinds: ``effect``; ``write`` (to a database, harmless when repeated); ``read`` (a look-up that may be a check);
     ``claim`` (an atomic first-one-wins); ``mark`` (writes a dedup record); ``unmark``; ``ack``; ``nack``; ``retry``;
@@ -203,7 +203,7 @@ class Operation:
     frames: tuple[int, ...] = ()
     trail: tuple[str, ...] = ()
     arms: tuple[tuple[int, int], ...] = ()
-    guards: tuple[Operation, ...] = ()
+    guards: tuple[TracedOperation, ...] = ()
     """The reads and claims that decide whether it happens."""
     tx: str = ""
     """The name of its transaction."""
@@ -249,14 +249,14 @@ class ExceptBlock:
 class Trace:
     """Everything that one consumer does, in the order of the code."""
 
-    ops: list[Operation] = field(default_factory=list)
+    ops: list[TracedOperation] = field(default_factory=list)
     handlers: list[ExceptBlock] = field(default_factory=list)
     exits: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """(branch, arm) of each arm that leaves: how (return, raise, loop), and the number of the frame that it leaves."""
     settings: dict[str, tuple[Value, Place]] = field(default_factory=dict)
     """What the code sets on an application's configuration, by the setting's name."""
 
-    def precedes(self, first: Operation, then: Operation) -> bool:
+    def precedes(self, first: TracedOperation, then: TracedOperation) -> bool:
         """Whether one run may pass ``first`` and then come to ``then``."""
         if first.seq >= then.seq:
             return False
@@ -270,13 +270,9 @@ class Trace:
                     return False  # the arm leaves before it comes to `then`
         return True
 
-    def of(self, *kinds: str) -> list[Operation]:
-        """The operations of these kinds."""
-        return [op for op in self.ops if op.kind in kinds]
-
 
 @dataclass(slots=True, eq=False)
-class Consumer:
+class DetectedConsumer:
     """A function or loop that messages are delivered to, at least once."""
 
     kind: str
@@ -302,7 +298,7 @@ class Consumer:
     """The call that registers it."""
     registered_in: Module | None = None
     """The module of this call."""
-    guard: Operation | None = None
+    guard: TracedOperation | None = None
     """The guard that it runs under as a whole."""
-    only: frozenset[str] = NOTHING
+    only_rules: frozenset[str] = EMPTY_SET
     """The only rules that apply, for code that is not a consumer but can do the same harm. Empty: all rules."""

@@ -1,4 +1,4 @@
-"""The state of a walk through code: where it is, what holds there, and the trace that it leaves."""
+"""The state of a walk through code: the position, the guards that hold there, and the trace of operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from effectonce_lint.findings import Place
 
 from .modules import Module
 from .project import Project
-from .values import NOTHING, Operation, Scope, Trace, Value
+from .values import EMPTY_SET, Scope, Trace, TracedOperation, Value
 
 BUILTINS = frozenset(dir(builtins))
 _MAX_TEXT_LENGTH = 160
@@ -33,7 +33,7 @@ class HeldGuard:
     - ``walk``: the end of the walk.
     """
 
-    op: Operation
+    op: TracedOperation
     until: Literal["block", "function", "raise", "walk"]
 
 
@@ -117,7 +117,7 @@ class WalkState:
         self.position = Position()
         self.held: list[HeldGuard] = []
         """The guards that hold for all that follows, innermost last."""
-        self.conditions: list[tuple[Operation, ...]] = []
+        self.conditions: list[tuple[TracedOperation, ...]] = []
         """For each test that was passed to come here, outermost first: the operations that its outcome depends on."""
         self.epoch = 0
         """How many commits and rollbacks came before on this path. It names the implicit transaction."""
@@ -129,7 +129,7 @@ class WalkState:
         """The numbers of open tries that catch a violated constraint. An insert in one is a claim."""
         self.producers: set[str] = set()
         """Kafka producers that are in a transaction, by their text: what they send is seen once."""
-        self.cursors: dict[str, Operation] = {}
+        self.cursors: dict[str, TracedOperation] = {}
         """The last statement of each cursor, by the cursor's text; under "" the last of all."""
         self.incremented_objects: dict[str, ast.AugAssign] = {}
         """What was added to an attribute of an object of an unknown kind, by the object's text. `save()` keeps it."""
@@ -156,7 +156,7 @@ class WalkState:
         return self.scope.module
 
     @contextmanager
-    def quietly(self) -> Iterator[None]:
+    def mute_trace(self) -> Iterator[None]:
         """Evaluate without adding operations to the trace."""
         self.muted += 1
         try:
@@ -174,7 +174,7 @@ class WalkState:
             self.scope = before
 
     @contextmanager
-    def at(self, position: Position) -> Iterator[None]:
+    def at_position(self, position: Position) -> Iterator[None]:
         """Walk code that stands at ``position``."""
         before, self.position = self.position, position
         try:
@@ -186,12 +186,12 @@ class WalkState:
     def in_transaction(self, kind: Literal["block", "connection"]) -> Iterator[None]:
         """Walk code inside a transaction of its own, and commit it at the end."""
         transaction = OpenTransaction(f"tx{self.number()}", kind)
-        with self.at(replace(self.position, transactions=(*self.position.transactions, transaction))):
+        with self.at_position(replace(self.position, transactions=(*self.position.transactions, transaction))):
             yield
         self.epoch += 1
 
     @contextmanager
-    def under_guard(self, guard: Operation | None) -> Iterator[None]:
+    def under_guard(self, guard: TracedOperation | None) -> Iterator[None]:
         """Walk code that ``guard`` keeps from duplicates."""
         if guard is None:
             yield
@@ -202,9 +202,9 @@ class WalkState:
 
     # -- what happens
 
-    def emit(self, kind: str, node: ast.AST, **fields: Any) -> Operation:
+    def emit(self, kind: str, node: ast.AST, **fields: Any) -> TracedOperation:
         """Add an operation to the trace, with the guards, transaction and branch that hold here."""
-        op = Operation(kind, self.place(node), node=node, module=self.module, **fields)
+        op = TracedOperation(kind, self.place(node), node=node, module=self.module, **fields)
         position = self.position
         op.frames = position.frames
         op.trail = position.trail
@@ -225,9 +225,8 @@ class WalkState:
             self.trace.ops.append(op)
         return op
 
-    def hold(self, ops: Sequence[Operation], until: Literal["block", "function", "raise", "walk"]) -> None:
-        """Guard all that follows, until ``until``: it does not happen for a duplicate of what ``ops`` looked up or
-        claimed."""
+    def hold(self, ops: Sequence[TracedOperation], until: Literal["block", "function", "raise", "walk"]) -> None:
+        """Guard all that follows, until ``until``: a duplicate that ``ops`` looked up or claimed does not get there."""
         self.held.extend(HeldGuard(op, until) for op in ops)
 
     def transaction(self) -> str:
@@ -248,16 +247,16 @@ class WalkState:
 
 def taints_of(*values: Value) -> frozenset[str]:
     """The union of the values' taints."""
-    taints = NOTHING
+    taints = EMPTY_SET
     for value in values:
         if value.taint:
             taints = taints | value.taint if taints else value.taint
     return taints
 
 
-def origins_of(*values: Value) -> tuple[Operation, ...]:
+def origins_of(*values: Value) -> tuple[TracedOperation, ...]:
     """The union of the values' origins, in order."""
-    origins: tuple[Operation, ...] = ()
+    origins: tuple[TracedOperation, ...] = ()
     for value in values:
         for op in value.origin:
             if op not in origins:

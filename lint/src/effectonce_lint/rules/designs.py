@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from . import Rule
 
-_UNWATCHED = """\
+_QUEUE_WITHOUT_DEAD_LETTERS = """\
 resource "aws_sqs_queue" "orders" {
   name                       = "orders"
   visibility_timeout_seconds = 360
 }
 """
-_WATCHED = """\
+_QUEUE_WITH_DEAD_LETTERS = """\
 resource "aws_sqs_queue" "orders" {
   name                       = "orders"
   visibility_timeout_seconds = SECONDS
@@ -22,13 +22,13 @@ resource "aws_sqs_queue" "dead" {
   message_retention_seconds = 1209600
 }
 """
-_MAPPED = """
+_LAMBDA_MAPPING = """
 resource "aws_lambda_event_source_mapping" "pay" {
   event_source_arn = aws_sqs_queue.orders.arn
   function_name    = "pay"
 }
 """
-_TIMED = """
+_LAMBDA_WITH_TIMEOUT = """
 resource "aws_lambda_function" "pay" {
   function_name = "pay"
   timeout       = 60
@@ -49,8 +49,8 @@ RULES = [
         why="""\
 When the visibility timeout ends before the handler does, a second worker gets the message and both run at once. AWS
 asks for six times the function's timeout; at the very least it must be longer than it.""",
-        bad=_WATCHED.replace("SECONDS", "30") + _TIMED,
-        good=_WATCHED.replace("SECONDS", "360") + _TIMED,
+        bad=_QUEUE_WITH_DEAD_LETTERS.replace("SECONDS", "30") + _LAMBDA_WITH_TIMEOUT,
+        good=_QUEUE_WITH_DEAD_LETTERS.replace("SECONDS", "360") + _LAMBDA_WITH_TIMEOUT,
         modes="Any; L keeps the second worker out while the first one's lease holds.",
         language="terraform",
     ),
@@ -62,8 +62,8 @@ asks for six times the function's timeout; at the very least it must be longer t
         why="""\
 A message that always fails is delivered again and again until the queue's retention drops it. Each time its effects up
 to the failure happen again. After a few attempts it belongs where an operator looks at it.""",
-        bad=_UNWATCHED + _MAPPED,
-        good=_WATCHED.replace("SECONDS", "360") + _MAPPED,
+        bad=_QUEUE_WITHOUT_DEAD_LETTERS + _LAMBDA_MAPPING,
+        good=_QUEUE_WITH_DEAD_LETTERS.replace("SECONDS", "360") + _LAMBDA_MAPPING,
         modes="Any; the dedup retention has to cover the dead-letter queue and the redrive as well.",
         language="terraform",
     ),

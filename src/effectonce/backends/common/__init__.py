@@ -1,1 +1,1 @@
-"""What several backends share: reconnecting, visibility timeouts, packets, the AWS SDK, and reading SQL files."""
+"""What several backends share: reconnecting, visibility timeouts, packets, and the AWS SDK."""

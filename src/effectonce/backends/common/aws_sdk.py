@@ -90,7 +90,7 @@ def parse_target(address: Address, *, table: str = "", timeout: float) -> AWSTar
 # -- errors
 
 # Parts of the SDK's error codes: services use the same word for a refusal, with several prefixes and suffixes.
-_THROTTLED: Final = (
+_THROTTLING_CODES: Final = (
     "LimitExceeded",
     "OverLimit",
     "Throttl",
@@ -163,7 +163,7 @@ def translate_error(
 
     code, text = error_code(error)
     status = reply_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if any(part in code for part in _THROTTLED):
+    if any(part in code for part in _THROTTLING_CODES):
         return unavailable(
             f"{target} has throttled this client ({code}); call it less often, or raise its capacity or quota",
             retry_after=1.0,

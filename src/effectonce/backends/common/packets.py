@@ -6,27 +6,19 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable
-from effectonce.message import REDRIVEN
-
-
-def is_redriven(headers: Mapping[str, str]) -> bool:
-    """Whether a packet with these headers is a dead letter that is published again.
-
-    A broker that deduplicates by id has seen this id before: it would confirm the packet and drop it. So publish such a
-    packet under another id.
-    """
-    return any(name == REDRIVEN or name.startswith("eo-dead") for name in headers)
+from effectonce.message import REDRIVEN_HEADER
 
 
 def deduplication_id(packet: Packet, allowed: re.Pattern[str]) -> str:
     """The id by which a broker deduplicates ``packet``. It is random where the packet has none, and for a redriven
-    packet, which is published again on purpose."""
-    return random_id() if not packet.id or is_redriven(packet.headers) else fit_id(packet.id, allowed)
+    packet, a dead letter that is published again: the broker has seen its id, and would confirm it and drop it."""
+    is_redriven = any(name == REDRIVEN_HEADER or name.startswith("eo-dead") for name in packet.headers)
+    return random_id() if not packet.id or is_redriven else fit_id(packet.id, allowed)
 
 
 def fit_id(text: str, allowed: re.Pattern[str]) -> str:

@@ -1,4 +1,4 @@
-"""A connection to a broker that is opened when it is first used, and again after it was lost."""
+"""A connection to a broker, opened at first use and reopened after it was lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def closing(connection: ClosableT) -> AsyncIterator[ClosableT]:
 
 
 class ReconnectingConnection(Generic[ConnectionT]):
-    """Keeps the connection that ``open`` returns, and opens another one where that is lost.
+    """Keeps one connection open: calls ``open`` at first use, and again when the connection is lost.
 
     Several tasks may call `get` at once: one of them opens the connection, and the others wait for it.
     """

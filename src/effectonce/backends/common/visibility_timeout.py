@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from effectonce.contracts import Delivery
+from effectonce.contracts import Consumer, Delivery
 from effectonce.errors import BrokerUnavailable
 
 log = logging.getLogger("effectonce")
@@ -99,7 +99,7 @@ class UnsettledDeliveries(Generic[HeldT]):
     async def extend(
         self, deliveries: Sequence[Delivery], send: Callable[[list[HeldT]], Awaitable[Sequence[bool]]]
     ) -> list[bool]:
-        """As `settle`, without releasing them: ``send`` extends their timeouts."""
+        """Do what `settle` does, without releasing the deliveries: ``send`` extends their timeouts."""
         held = [delivery.handle for delivery in deliveries if self.holds(delivery.handle)]
         applied = await send(held) if held else ()
         extended = {delivery for delivery, is_ours in zip(held, applied, strict=True) if is_ours}
@@ -138,7 +138,7 @@ async def give_back_unsettled(give_back: Callable[[], Awaitable[object]]) -> Non
     log.info("a consumer could not return its unsettled deliveries; they are redelivered on timeout: %s", failure)
 
 
-class PollingConsumer(ABC, Generic[HeldT]):
+class PollingConsumer(Consumer, Generic[HeldT]):
     """A `contracts.Consumer` of a broker that is polled. A subclass polls and settles.
 
     At most one poll is under way, in a task of its own. Where a `receive` is cancelled, its poll continues, and the
@@ -157,30 +157,24 @@ class PollingConsumer(ABC, Generic[HeldT]):
     async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
         """Return up to ``limit`` new deliveries, each with a `HeldDelivery`, after ``wait`` seconds at the latest."""
 
-    @abstractmethod
-    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]: ...
-
-    async def flush(self) -> None:
-        """Do nothing: acks are sent at once."""
-
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         deadline = time.monotonic() + wait
         while True:
             if self._arrived and (deliveries := await self._take_arrived(limit)):
                 return deliveries
-            left = max(deadline - time.monotonic(), 0.0)
+            seconds_left = max(deadline - time.monotonic(), 0.0)
             poll = self._poll
             inherited = poll is not None  # from a receive that was cancelled: it may end after our deadline
             if poll is None:
                 room = min(limit, self._unsettled.room())
                 if room <= 0:
-                    if left == 0.0:
+                    if seconds_left == 0.0:
                         return []
-                    await self._unsettled.wait_for_room(left)
+                    await self._unsettled.wait_for_room(seconds_left)
                     continue
-                poll = self._poll = asyncio.create_task(self._poll_until_arrival(room, left))
+                poll = self._poll = asyncio.create_task(self._poll_until_arrival(room, seconds_left))
             # `asyncio.wait` does not cancel the poll where this receive is cancelled.
-            done, _ = await asyncio.wait((poll,), timeout=left if inherited else None)
+            done, _ = await asyncio.wait((poll,), timeout=seconds_left if inherited else None)
             if not done:
                 return []
             self._poll = None
@@ -193,8 +187,8 @@ class PollingConsumer(ABC, Generic[HeldT]):
         deadline = time.monotonic() + wait
         while True:
             started_at = time.monotonic()
-            left = max(deadline - started_at, 0.0)
-            deliveries = await self._poll_once(limit, min(left, self._longest_poll))
+            seconds_left = max(deadline - started_at, 0.0)
+            deliveries = await self._poll_once(limit, min(seconds_left, self._longest_poll))
             for delivery in deliveries:
                 self._unsettled.add(delivery.handle)
             self._arrived += deliveries
@@ -204,13 +198,13 @@ class PollingConsumer(ABC, Generic[HeldT]):
             await asyncio.sleep(min(POLL_INTERVAL_S - (now - started_at), deadline - now))
 
     async def _take_arrived(self, limit: int) -> list[Delivery]:
-        taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+        deliveries = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
         soon = time.monotonic() + self._window / 2
-        if all(delivery.handle.ends_at > soon for delivery in taken):
-            return taken
+        if all(delivery.handle.ends_at > soon for delivery in deliveries):
+            return deliveries
         # They arrived when a receive was cancelled, and have waited since. Extend them: a handler needs time to run.
-        extended = await self.extend(taken, self._window)
-        return [delivery for delivery, is_ours in zip(taken, extended, strict=True) if is_ours]
+        extended = await self.extend(deliveries, self._window)
+        return [delivery for delivery, is_ours in zip(deliveries, extended, strict=True) if is_ours]
 
     def _forget_deliveries(self) -> None:
         """Drop all deliveries, since none of them can be settled any more: they are redelivered when they time out."""

@@ -12,12 +12,8 @@ from effectonce.errors import StoreUnavailable
 
 def _since_boot() -> int:
     """Microseconds on a monotonic clock, which also counts the time in suspend where the system has such a clock."""
-    return _read_ns() // 1000
-
-
-_read_ns: Callable[[], int] = (
-    (lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
-)
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return (time.monotonic_ns() if boot_clock is None else time.clock_gettime_ns(boot_clock)) // 1000
 
 
 class Time(NamedTuple):
@@ -49,9 +45,9 @@ class ServerClock:
     Reads and updates take no lock: an update lost to a race is one sample less.
     """
 
-    GRAIN = 1_000_000  # microseconds: an HTTP date has whole seconds
-    SLACK = 10_000  # microseconds that the clocks of the service's own machines may be apart
-    DRIFT = 5_000  # we and the service drift apart by at most 1/DRIFT (200 ppm)
+    DATE_RESOLUTION_US = 1_000_000  # an HTTP date has whole seconds
+    SERVICE_SKEW_US = 10_000  # how far the clocks of the service's own machines may be apart
+    MAX_DRIFT_PPM = 200  # how fast our clock and the service's may drift apart
 
     def __init__(self, local: Callable[[], int] = _since_boot) -> None:
         self.local = local
@@ -68,7 +64,8 @@ class ServerClock:
             except ValueError:
                 return
             self._last = date, second
-        low, high = second - received - self.SLACK, second + self.GRAIN - sent + self.SLACK
+        low = second - received - self.SERVICE_SKEW_US
+        high = second + self.DATE_RESOLUTION_US - sent + self.SERVICE_SKEW_US
         before = self._range_at(received)
         if before is not None and before[0] <= high and low <= before[1]:
             low, high = max(low, before[0]), min(high, before[1])
@@ -78,11 +75,11 @@ class ServerClock:
         if self._range is None:
             return None
         low, high, since = self._range
-        drift = (at - since) // self.DRIFT
+        drift = (at - since) * self.MAX_DRIFT_PPM // 1_000_000
         return low - drift, high + drift
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self._range is not None
 
     @property

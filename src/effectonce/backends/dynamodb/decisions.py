@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from effectonce.record import EXHAUSTED, Answer, Claim, Look, Remember, Reply, Resolution, answer_for
+from effectonce.record import EXHAUSTED_ERROR, Answer, Claim, Look, Remember, Reply, Resolution, answer_for
 from effectonce.values.fingerprint import first_fingerprint
 
 from .clock import Time
@@ -40,17 +40,17 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
     previous = record or _new_record(op, now)
     if 0 < op.max_attempts <= previous.attempts:
         counts = (previous.token, previous.attempts, previous.generation)
-        return Answer("exhausted", *counts, error=EXHAUSTED), replace(
+        return Answer("exhausted", *counts, error=EXHAUSTED_ERROR), replace(
             previous,
             state="failed",
-            error=EXHAUSTED,
+            error=EXHAUSTED_ERROR,
             result=None,
             changed_at=now,
             lease_until=None,
             expires_at=now + op.retention,
         )
     lease_until = now + op.lease
-    taken = replace(
+    claimed = replace(
         previous,
         state="claimed",
         owner=op.owner,
@@ -65,7 +65,7 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
         changed_at=now,
         expires_at=None if op.doubt_on_lapse else lease_until + op.retention,
     )
-    return Answer("claimed", taken.token, taken.attempts, taken.generation, lapsed=taken.lapsed), taken
+    return Answer("claimed", claimed.token, claimed.attempts, claimed.generation, lapsed=claimed.lapsed), claimed
 
 
 def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Decision:
@@ -144,5 +144,5 @@ def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
 
 
 def _next_token(stored: StoredItem | None, now: int) -> int:
-    """A token above every earlier one: also above that of an expired record, and where that is ahead of the clock."""
+    """A token above every earlier one, also that of an expired record, even if it is ahead of the clock."""
     return now if stored is None else max(stored.token + 1, now)

@@ -15,13 +15,13 @@ from effectonce.errors import InvalidOption
 from effectonce.record import Query, State
 
 from .client import DynamoDBClient, Item
-from .items import SHARDS, Value, expressions, wrap
-from .schema import INDEX
+from .items import INDEX_SHARDS, AttributeValue, expressions, wrap
+from .schema import INDEX_NAME
 
 MAX_COUNT: Final = 100_000  # the most that `stats` reports of one state
 MAX_COUNT_REQUESTS: Final = 400  # requests that one count may take, of 1 MB each
 
-_UNEXPIRED: Final = "(attribute_not_exists(#expires_at) OR #expires_at > :past)"
+_UNEXPIRED_CONDITION: Final = "(attribute_not_exists(#expires_at) OR #expires_at > :past)"
 
 
 class ShardPage(NamedTuple):
@@ -34,7 +34,7 @@ class ShardPage(NamedTuple):
 def shard_names(state: State) -> list[str]:
     """The shards with the records in ``state``. Claims that lapse into doubt have shards of their own."""
     kinds = ("claimed", "claimed?") if state == "claimed" else (state,)
-    return [f"{kind}/{n}" for kind in kinds for n in range(SHARDS)]
+    return [f"{kind}/{n}" for kind in kinds for n in range(INDEX_SHARDS)]
 
 
 def lapses_to_doubt(shard: str) -> bool:
@@ -45,8 +45,8 @@ def lapses_to_doubt(shard: str) -> bool:
 def _shard_query(shard: str, past: int, *, until: int | None = None, scope: str | None = None) -> dict[str, Any]:
     """Make the parameters of a query for unexpired records of ``shard``, up to the rank ``until``."""
     texts = {"KeyConditionExpression": "#bucket = :bucket"}
-    values: dict[str, Value] = {"bucket": shard, "past": past}
-    filters = [] if lapses_to_doubt(shard) else [_UNEXPIRED]
+    values: dict[str, AttributeValue] = {"bucket": shard, "past": past}
+    filters = [] if lapses_to_doubt(shard) else [_UNEXPIRED_CONDITION]
     if until is not None:
         texts["KeyConditionExpression"] += " AND #rank <= :until"
         values["until"] = until
@@ -55,7 +55,7 @@ def _shard_query(shard: str, past: int, *, until: int | None = None, scope: str 
         values["scope"] = scope
     if filters:
         texts["FilterExpression"] = " AND ".join(filters)
-    return {"IndexName": INDEX, **expressions(values, **texts)}
+    return {"IndexName": INDEX_NAME, **expressions(values, **texts)}
 
 
 async def read_shard(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final, get_args
 
 from effectonce.errors import CorruptRecord
@@ -13,16 +12,16 @@ from effectonce.values.identity import digest
 
 from .client import Item
 
-SHARDS: Final = 8  # how many partitions of the index each state is spread over
+INDEX_SHARDS: Final = 8  # how many partitions of the index each state is spread over
 NEVER_EXPIRES_S: Final = 253_402_300_799  # the year 9999, for DynamoDB's time to live
 
 
 # -- values and expressions
 
-Value = bool | int | str | bytes
+AttributeValue = bool | int | str | bytes
 
 #: Values that every expression may use.
-_CONSTANTS: Final[dict[str, Value]] = {
+_SHARED_VALUES: Final[dict[str, AttributeValue]] = {
     "zero": 0,
     "one": 1,
     "no": False,
@@ -34,7 +33,7 @@ _CONSTANTS: Final[dict[str, Value]] = {
 }
 
 
-def wrap(value: Value) -> Item:
+def wrap(value: AttributeValue) -> Item:
     """Write ``value`` as an attribute: with DynamoDB's name of its type."""
     if isinstance(value, bool):
         return {"BOOL": value}
@@ -57,25 +56,18 @@ def unwrap(item: Item) -> dict[str, Any]:
     return plain
 
 
-def expressions(values: Mapping[str, Value], **texts: str) -> dict[str, Any]:
+def expressions(values: Mapping[str, AttributeValue], **texts: str) -> dict[str, Any]:
     """Make the parameters of a call with expressions: ``texts``, and the names and those ``values`` that they use.
 
     In the texts, write every attribute as ``#name`` and every value as ``:name``. (DynamoDB reserves 573 words as
     names, and refuses a name or value that no expression uses.)
     """
-    names, used = _placeholders(" ".join(texts.values()))
-    parameters: dict[str, Any] = {**texts, "ExpressionAttributeNames": names}
-    if used:
-        known = {**_CONSTANTS, **values}
-        parameters["ExpressionAttributeValues"] = {f":{name}": wrap(known[name]) for name in used}
-    return parameters
-
-
-@lru_cache(maxsize=256)
-def _placeholders(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The attributes that ``text`` names, by ``#name``, and the names of the values that it uses."""
+    text, known = " ".join(texts.values()), {**_SHARED_VALUES, **values}
     names = {name: name[1:] for name in re.findall(r"#\w+", text)}
-    return names, tuple(dict.fromkeys(name[1:] for name in re.findall(r":\w+", text)))
+    parameters: dict[str, Any] = {**texts, "ExpressionAttributeNames": names}
+    if used := {name: wrap(known[name[1:]]) for name in re.findall(r":\w+", text)}:
+        parameters["ExpressionAttributeValues"] = used
+    return parameters
 
 
 # -- records and items
@@ -95,17 +87,17 @@ class StoredItem(StoredClaim, kw_only=True, gc=False):
         return Record(**{name: getattr(self, name) for name in Record.__struct_fields__})
 
 
-#: The fields that are attributes of the same name. There are no notes, and ``lapsed`` is written as ``was``: the state
-#: before, which is what an update can set.
+#: The fields that are attributes of the same name. There are no notes, and ``lapsed`` is stored as ``was``, the state
+#: before, since an update can set that.
 _ATTRIBUTES: Final = [name for name in StoredItem.__struct_fields__ if name not in ("lapsed", "note")]
 #: Those that an item may lack.
-_OPTIONAL: Final = ("owner", "lease_until", "expires_at", "fingerprint", "result", "error")
+_OPTIONAL_ATTRIBUTES: Final = ("owner", "lease_until", "expires_at", "fingerprint", "result", "error")
 
 
 def bucket(state: str, doubt: bool, identity: bytes) -> str:
     """The partition of the index for a record: its attribute ``bucket``. Claims that lapse into doubt have partitions
     of their own, so that a sweep reads only them."""
-    return f"{state}{'?' if doubt and state == 'claimed' else ''}/{identity[0] % SHARDS}"
+    return f"{state}{'?' if doubt and state == 'claimed' else ''}/{identity[0] % INDEX_SHARDS}"
 
 
 def encode(stored: StoredItem, write: bytes) -> Item:
@@ -114,7 +106,7 @@ def encode(stored: StoredItem, write: bytes) -> Item:
     identity = digest(stored.scope, stored.key)
     is_claimed = stored.state == "claimed"
     never_expires = is_claimed and stored.doubt_on_lapse
-    values: dict[str, Value | None] = {name: getattr(stored, name) for name in _ATTRIBUTES}
+    values: dict[str, AttributeValue | None] = {name: getattr(stored, name) for name in _ATTRIBUTES}
     values |= {"id": identity, "write": write, "owner": stored.owner or None}
     if is_claimed:
         values["was"] = "claimed" if stored.lapsed else None
@@ -138,7 +130,7 @@ def decode(item: Item | None) -> StoredItem | None:
         state = values["state"]
         if state not in get_args(State):
             raise ValueError(f"state {state!r}")
-        fields = {name: values[name] for name in _ATTRIBUTES if name in values or name not in _OPTIONAL}
+        fields = {name: values[name] for name in _ATTRIBUTES if name in values or name not in _OPTIONAL_ATTRIBUTES}
         if state != "claimed":
             fields["lease_until"] = None
         if state == "in_doubt" or (state == "claimed" and values["doubt_on_lapse"]):

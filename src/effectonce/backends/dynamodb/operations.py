@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable, UnsafeStore
 from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement
-from effectonce.values.durations import readable
+from effectonce.values.durations import span_text
 from effectonce.values.fingerprint import split_fingerprints
 from effectonce.values.identity import digest
 
 from .client import ConditionFailed, DynamoDBClient, Item, ItemTooLarge
 from .clock import Time
 from .decisions import Decision, answer_look, decide_claim, decide_remember, drop_expired
-from .items import NEVER_EXPIRES_S, StoredItem, Value, bucket, decode, encode, expressions, whole_seconds, wrap
+from .items import NEVER_EXPIRES_S, AttributeValue, StoredItem, bucket, decode, encode, expressions, whole_seconds, wrap
 from .schema import META_ID, require_version
 
 MAX_WRITE_ROUNDS: Final = 20  # how often a record may change under one operation
@@ -30,12 +30,12 @@ MIN_PROBE_PAUSE_US: Final = 5_000
 
 #: The condition on which an existing record may be taken without reading it first: it is unexpired, and free or lapsed
 #: with rerun. (A token that is not below now must be read, so that the new one is above it: that takes a second write.)
-_TAKEABLE = (
+_TAKEABLE_CONDITION = (
     "#expires_at > :past AND #token < :now AND (#state = :free"
     " OR (#state = :claimed AND #doubt_on_lapse = :no AND #lease_until <= :past AND #owner <> :owner))"
 )
 #: ``was`` is the state before. By it, a repeated claim answers whether it has taken a lapsed lease.
-_TAKE = (
+_TAKE_UPDATE = (
     "SET #scope = :scope, #key = :key, #state = :claimed, #owner = :owner, #token = :now, #doubt_on_lapse = :doubt,"
     " #version = if_not_exists(#version, :zero) + :one, #attempts = if_not_exists(#attempts, :zero) + :one,"
     " #generation = if_not_exists(#generation, :zero), #created_at = if_not_exists(#created_at, :now),"
@@ -60,8 +60,8 @@ _SETTLEMENT_ATTRIBUTES: Final = ("expires_at", "expires", "bucket", "rank", "res
 def _settlement_update(changes: dict[str, str]) -> str:
     """The update expression that sets these attributes of a settled record, and removes the others."""
     assignments = ", ".join(f"#{name} = {value}" for name, value in changes.items())
-    left = [name for name in _SETTLEMENT_ATTRIBUTES if name not in changes]
-    removed = ", ".join(f"#{name}" for name in (*_CLAIM_ATTRIBUTES, *left))
+    unset = [name for name in _SETTLEMENT_ATTRIBUTES if name not in changes]
+    removed = ", ".join(f"#{name}" for name in (*_CLAIM_ATTRIBUTES, *unset))
     return f"SET {assignments} REMOVE {removed}"
 
 
@@ -82,7 +82,7 @@ class Operations:
         if self._is_prepared:
             return
         require_version(await self._read(META_ID), self._dynamodb)
-        if not self._clock.known:
+        if not self._clock.is_known:
             raise UnsafeStore(
                 f"{self._target} sends no Date with its replies, so that its time cannot be known; use DynamoDB itself"
             )
@@ -112,7 +112,7 @@ class Operations:
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         await self._prepare()
-        shortest = 4 * self._clock.SLACK  # probes cannot make the clock precise enough for less
+        shortest = 4 * self._clock.SERVICE_SKEW_US  # probes cannot make the clock precise enough for less
         leases = [op.lease for op in batch if isinstance(op, Claim) and op.lease > shortest]
         if leases and self._clock.uncertainty() > min(leases) // 4:
             await self._probe_clock(min(leases))
@@ -155,7 +155,7 @@ class Operations:
             # Its lease was computed from a wrong time: release it, and refund the attempt.
             await self._settle(Settlement(op.scope, op.key, op.owner, reply.token, "free", op.retention, refund=True))
             return StoreUnavailable(
-                f"the time of {self._target} and this machine's moved apart by {readable(moved)}; "
+                f"the time of {self._target} and this machine's moved apart by {span_text(moved)}; "
                 "the estimate is corrected, deliver the message again",
                 retry_after=0.1,
             )
@@ -164,14 +164,14 @@ class Operations:
     def _lease_too_short(self, lease: int) -> StoreUnavailable:
         uncertainty = self._clock.uncertainty()
         return StoreUnavailable(
-            f"the time of {self._target} is only known to ±{readable(uncertainty)}, too little for a lease of "
-            f"{readable(lease)}; use a lease of at least {readable(5 * uncertainty)}"
+            f"the time of {self._target} is only known to ±{span_text(uncertainty)}, too little for a lease of "
+            f"{span_text(lease)}; use a lease of at least {span_text(5 * uncertainty)}"
         )
 
     async def _take(self, op: Claim) -> Reply:
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         until, doubt = now + op.lease, op.doubt_on_lapse
-        values: dict[str, Value] = {
+        values: dict[str, AttributeValue] = {
             "now": now,
             "past": past,
             "until": until,
@@ -185,7 +185,7 @@ class Operations:
             "expires_at": until + op.retention,
             "expires": NEVER_EXPIRES_S if doubt else whole_seconds(until + op.retention),
         }
-        take, takeable = _TAKE, _TAKEABLE
+        take, takeable = _TAKE_UPDATE, _TAKEABLE_CONDITION
         if op.fingerprints:
             prints = {f"print{n}": entry for n, entry in enumerate(split_fingerprints(op.fingerprints))}
             values.update(prints)
@@ -208,7 +208,7 @@ class Operations:
 
     async def _settle(self, op: Settlement) -> bool:
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
-        values: dict[str, Value] = {
+        values: dict[str, AttributeValue] = {
             "now": now,
             "past": past,
             "owner": op.owner,
@@ -248,7 +248,7 @@ class Operations:
         for _ in range(2):
             offset, (now, past) = self._clock.offset, self._clock.read()
             until = now + op.lease
-            values: dict[str, Value] = {
+            values: dict[str, AttributeValue] = {
                 "past": past,
                 "owner": op.owner,
                 "token": op.token,
@@ -312,7 +312,7 @@ class Operations:
         )
 
     async def _update(
-        self, identity: bytes, update: str, condition: str, values: Mapping[str, Value], **options: Any
+        self, identity: bytes, update: str, condition: str, values: Mapping[str, AttributeValue], **options: Any
     ) -> dict[str, Any]:
         return await self._dynamodb.call(
             "update_item",

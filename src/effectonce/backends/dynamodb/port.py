@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, get_args
 
+from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Page, Query, Record, Resolution, State, Stats, SweepResult
 from effectonce.values.identity import digest
@@ -23,7 +24,7 @@ from .index import (
     shard_names,
     write_cursor,
 )
-from .items import SHARDS, StoredItem, Value, bucket, decode, expressions, wrap
+from .items import INDEX_SHARDS, AttributeValue, StoredItem, bucket, decode, expressions, wrap
 from .operations import Operations
 from .schema import META_ID, check_table, migrate_table
 
@@ -33,7 +34,7 @@ MAX_BATCH_GET: Final = 100  # items of one BatchGetItem, DynamoDB's limit
 MAX_BATCH_GET_ROUNDS: Final = 1_000
 
 
-class DynamoDBPort(Operations):
+class DynamoDBPort(Operations, Port):
     """See `contracts.Port`."""
 
     async def get(self, scope: str, key: str) -> Record | None:
@@ -67,7 +68,7 @@ class DynamoDBPort(Operations):
         return await self._list_by_index(query, query.state)
 
     async def _list_by_scan(self, query: Query) -> Page:
-        values: dict[str, Value] = {}
+        values: dict[str, AttributeValue] = {}
         filters = ["attribute_exists(#version)"]
         for name in ("state", "scope"):
             value = getattr(query, name)
@@ -161,7 +162,7 @@ class DynamoDBPort(Operations):
 
         pages = await self._dynamodb.gather(  # one over the limit, which tells whether there is more
             lambda shard: read_shard(self._dynamodb, shard, limit + 1, until=past),
-            [f"claimed?/{n}" for n in range(SHARDS)],
+            [f"claimed?/{n}" for n in range(INDEX_SHARDS)],
         )
         identities = [item["id"]["B"] for page in pages for item in page.items]
         lapsed = sum(await self._dynamodb.gather(lapse, identities[:limit]))
@@ -170,9 +171,6 @@ class DynamoDBPort(Operations):
             swept = expressions({"now": now}, UpdateExpression="SET #swept_at = :now")
             await self._dynamodb.call("update_item", Key={"id": wrap(META_ID)}, **swept)
         return SweepResult(0, lapsed, more)
-
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
 
     async def now(self) -> int:
         await self._prepare()

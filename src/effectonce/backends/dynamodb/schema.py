@@ -14,11 +14,11 @@ from .items import expressions, wrap
 SCHEMA_VERSION: Final = 1
 #: The id of the one item that is not a record: the schema's version, and the time of the last sweep.
 META_ID: Final = b"effectonce"
-INDEX: Final = "by_state"
+INDEX_NAME: Final = "by_state"
 TABLE_POLL_S: Final = 0.5  # between two looks at a table that is being created ...
 MAX_TABLE_POLLS: Final = 240  # ... for two minutes
 
-TABLE: Final[dict[str, Any]] = {
+TABLE_DEFINITION: Final[dict[str, Any]] = {
     "BillingMode": "PAY_PER_REQUEST",
     "AttributeDefinitions": [
         {"AttributeName": "id", "AttributeType": "B"},
@@ -28,7 +28,7 @@ TABLE: Final[dict[str, Any]] = {
     "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
     "GlobalSecondaryIndexes": [
         {
-            "IndexName": INDEX,
+            "IndexName": INDEX_NAME,
             "KeySchema": [
                 {"AttributeName": "bucket", "KeyType": "HASH"},
                 {"AttributeName": "rank", "KeyType": "RANGE"},
@@ -42,7 +42,7 @@ TIME_TO_LIVE: Final = {"Enabled": True, "AttributeName": "expires"}
 
 def schema_commands(table: str) -> str:
     """The commands of the AWS command line that create the table."""
-    create = json.dumps({"TableName": table, **TABLE})
+    create = json.dumps({"TableName": table, **TABLE_DEFINITION})
     time_to_live = json.dumps({"TableName": table, "TimeToLiveSpecification": TIME_TO_LIVE})
     meta = {"id": {"B": base64.b64encode(META_ID).decode()}, "schema": wrap(SCHEMA_VERSION)}
     put_meta = json.dumps({"TableName": table, "Item": meta})
@@ -107,7 +107,7 @@ async def _create_table(client: DynamoDBClient) -> None:
             raise
         except SchemaMissing:
             try:
-                await client.call("create_table", **TABLE)
+                await client.call("create_table", **TABLE_DEFINITION)
             except TableInUse:
                 pass  # another process is creating it, or it is not visible yet
             continue
@@ -120,10 +120,10 @@ async def _describe_table(client: DynamoDBClient) -> dict[str, Any]:
     where it is part of a global table."""
     table: dict[str, Any] = (await client.call("describe_table"))["Table"]
     indexes = {index["IndexName"]: index["KeySchema"] for index in table.get("GlobalSecondaryIndexes", [])}
-    index_keys = TABLE["GlobalSecondaryIndexes"][0]["KeySchema"]
-    if table["KeySchema"] != TABLE["KeySchema"] or indexes.get(INDEX) != index_keys:
+    index_keys = TABLE_DEFINITION["GlobalSecondaryIndexes"][0]["KeySchema"]
+    if table["KeySchema"] != TABLE_DEFINITION["KeySchema"] or indexes.get(INDEX_NAME) != index_keys:
         raise SchemaMismatch(
-            f"the table of {client.target} has other keys, or no index {INDEX}: it was not made by effectonce; "
+            f"the table of {client.target} has other keys, or no index {INDEX_NAME}: it was not made by effectonce; "
             "name a table that does not exist yet"
         )
     if table.get("Replicas"):

@@ -28,8 +28,6 @@ from .clock import ServerClock
 from .port import DynamoDBPort
 from .schema import schema_commands
 
-__all__ = ["DynamoDBBackend"]
-
 
 class DynamoDBBackend:
     """A table at ``dynamodb://table?region=…&endpoint=…&profile=…&timeout=5s&connect_timeout=5s``.

@@ -16,12 +16,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from effectonce.contracts import BrokerCapabilities, Delivery, Packet
+from effectonce.contracts import BrokerBackend, BrokerCapabilities, Delivery, Packet
 from effectonce.errors import BrokerUnavailable
 from effectonce.values.urls import Address
 
-from .cluster import KafkaCluster, dead_letter_topic, parse_cluster, require_names, require_topic_name
 from .dead_letters import KafkaDeadLetters, dead_letter_record
+from .endpoint import KafkaCluster, dead_letter_topic, parse_cluster, require_names, require_topic_name
 from .group_member import GroupMember
 from .offset_tracker import OffsetTracker
 from .producer import ConfirmedProducer
@@ -31,7 +31,7 @@ from .topics import check_topics, declare_topics
 MAX_BATCH: Final = 500
 
 
-class KafkaBackend:
+class KafkaBackend(BrokerBackend):
     """``kafka://host:9092``, or ``kafka://user:password@host:9093`` with SASL over TLS.
 
     Options: ``bootstrap`` (more brokers, as ``host2:9092,host3:9092``), ``security`` (``plaintext``, ``ssl``,
@@ -66,9 +66,6 @@ class KafkaBackend:
 
     async def check(self, queue: str, *, group: str) -> None:
         await asyncio.to_thread(check_topics, self._cluster, *require_names(queue, group))
-
-    async def close(self) -> None:
-        return None
 
     def __repr__(self) -> str:
         return str(self._cluster)

@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 from effectonce.contracts import DeadLetter
 from effectonce.errors import BrokerUnavailable
 
-from .cluster import KafkaCluster, dead_letter_topic, translate, wait_for_topic
+from .endpoint import KafkaCluster, dead_letter_topic
+from .errors import translate
 from .producer import ConfirmedProducer
 from .records import ORDERING_KEY, KafkaRecord, read_packet
+from .topics import wait_for_topic
 
 T = TypeVar("T")
 
@@ -25,11 +27,11 @@ T = TypeVar("T")
 def dead_letter_record(message: Any, headers: Mapping[str, str]) -> KafkaRecord:
     """Make the record of a dead letter: the exact bytes of ``message``, with ``headers`` added."""
     added = {name: text.encode() for name, text in headers.items()}
-    kept = [(name, value) for name, value in message.headers() or () if value is not None and name not in added]
+    kept_headers = [(name, value) for name, value in message.headers() or () if value is not None and name not in added]
     if message.key() is not None:
         added[ORDERING_KEY] = message.key()
     key = f"{message.partition()}-{message.offset()}".encode()
-    return KafkaRecord(key, message.value() or b"", [*kept, *added.items()])
+    return KafkaRecord(key, message.value() or b"", [*kept_headers, *added.items()])
 
 
 class KafkaDeadLetters:

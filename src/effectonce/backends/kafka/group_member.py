@@ -19,8 +19,10 @@ from typing import Any, Final
 from effectonce.contracts import Delivery
 from effectonce.errors import BrokerUnavailable, ConfigurationError
 
-from .cluster import KafkaCluster, translate, wait_for_topic
+from .endpoint import KafkaCluster
+from .errors import translate
 from .offset_tracker import Commit, OffsetTracker
+from .topics import wait_for_topic
 
 #: How long one poll lasts. `close` waits for the poll under way.
 POLL_S: Final = 0.05

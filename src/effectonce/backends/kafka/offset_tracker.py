@@ -187,9 +187,9 @@ class OffsetTracker:
     def take(self, limit: int, now: float) -> list[Delivery]:
         """Up to ``limit`` deliveries, as far as the prefetch allows."""
         self._move_due_to_front(now)
-        taken: list[Delivery] = []
+        deliveries: list[Delivery] = []
         limit = min(limit, self._prefetch - self._delivered)
-        while self._ready and len(taken) < limit:
+        while self._ready and len(deliveries) < limit:
             read = self._ready.popleft()
             if read.group in self._delayed:  # it waits behind a nacked one
                 insort(self._delayed[read.group], read, key=attrgetter("offset"))
@@ -198,9 +198,9 @@ class OffsetTracker:
             packet = read_packet(message.key(), message.value(), message.headers())
             delivery = Delivery(packet=packet, queue=self._queue, handle=read)
             read.partition.unsettled[read.offset] = delivery
-            taken.append(delivery)
-        self._delivered += len(taken)
-        return taken
+            deliveries.append(delivery)
+        self._delivered += len(deliveries)
+        return deliveries
 
     def next_due(self) -> float | None:
         """The time from which `take` returns more, even if nothing is added or settled until then; None: never."""

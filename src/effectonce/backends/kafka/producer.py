@@ -12,8 +12,10 @@ from typing import Any
 from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.errors import BrokerUnavailable
 
-from .cluster import REFUSED_CODES, TOPIC_PROPAGATION_S, KafkaCluster, translate
+from .endpoint import KafkaCluster
+from .errors import REFUSED_CODES, translate
 from .records import KafkaRecord
+from .topics import TOPIC_PROPAGATION_S
 
 
 def _new_thread() -> ThreadPoolExecutor:

@@ -11,7 +11,7 @@ from effectonce.contracts import Packet
 #: A record gets the time at which its message was made as its timestamp, if that is at most so long ago.
 MAX_TIMESTAMP_AGE_S: Final = 3600.0
 #: Headers of ours that packets do not show.
-ID: Final = "eo-id"
+ID_HEADER: Final = "eo-id"
 ORDERING_KEY: Final = "eo-ordering-key"
 
 
@@ -29,7 +29,7 @@ def make_record(packet: Packet) -> KafkaRecord:
     packet = packet.for_broker("kafka")
     headers = [(name, value.encode()) for name, value in packet.headers.items()]
     if packet.id:
-        headers.append((ID, packet.id.encode()))
+        headers.append((ID_HEADER, packet.id.encode()))
     key = None if packet.ordering_key is None else packet.ordering_key.encode()
     return KafkaRecord(key, packet.body, headers, _recent_timestamp(packet.fields.get("timestamp", 0)))
 
@@ -44,7 +44,7 @@ def _recent_timestamp(milliseconds: str | int) -> int:
 def read_packet(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None) -> Packet:
     """Read the packet in a record. Another producer may have written it, so bytes that are not UTF-8 are escaped."""
     texts = {name: _escape(text) for name, text in headers or () if text is not None}
-    id = texts.pop(ID, "")
+    id = texts.pop(ID_HEADER, "")
     ordering_key = texts.pop(ORDERING_KEY, None) if key is None else _escape(key)
     return Packet(body=value or b"", headers=texts, id=id, ordering_key=ordering_key)
 

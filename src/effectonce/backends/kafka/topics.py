@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from effectonce.errors import ConfigurationError
 
-from .cluster import KafkaCluster, dead_letter_topic, translate, wait_for_topic
+from .endpoint import KafkaCluster, dead_letter_topic
+from .errors import MISSING_CODES, REFUSED_CODES, translate
+
+#: How long a new topic may be unknown to some of the brokers.
+TOPIC_PROPAGATION_S: Final = 5.0
+#: How long a metadata request waits for one answer, and the pause between two.
+METADATA_TIMEOUT_S: Final = 1.0
+METADATA_PAUSE_S: Final = 0.1
 
 #: Dead letters stay until they are removed; "delete" is there so that removed ones can be truncated.
 DEAD_LETTER_CONFIG: Final = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
@@ -114,3 +122,35 @@ class KafkaAdmin:
                 self.client.poll(0)  # calls on_error with the cause
                 raise self.refusal() or translate(error, self._cluster, getattr(subject, "name", subject)) from error
         return results
+
+
+def wait_for_topic(client: Any, cluster: KafkaCluster, topic: str, refusal: Callable[[], Exception | None]) -> None:
+    """Wait until the cluster knows ``topic``. ``refusal`` returns the error that ``on_error`` got meanwhile, if any."""
+    from confluent_kafka import KafkaException
+
+    started_at = time.monotonic()
+    while True:
+        try:
+            metadata = client.list_topics(topic, timeout=min(METADATA_TIMEOUT_S, cluster.timeout)).topics[topic]
+        except KafkaException as error:
+            client.poll(METADATA_PAUSE_S)  # calls on_error with the cause
+            if error_meanwhile := refusal():
+                raise error_meanwhile from None
+            if time.monotonic() - started_at >= cluster.timeout:
+                raise translate(error, cluster) from error
+            continue
+        if metadata.error is None:
+            return
+        if time.monotonic() - started_at >= _topic_timeout(metadata.error.name(), cluster):
+            raise translate(metadata.error, cluster, topic)
+        time.sleep(METADATA_PAUSE_S)
+
+
+def _topic_timeout(code: str, cluster: KafkaCluster) -> float:
+    """How long to wait for an error about a topic to end: an election of a leader may be under way, or a new topic may
+    still be unknown to a broker."""
+    if code in REFUSED_CODES:
+        return 0.0
+    if code in MISSING_CODES:
+        return min(TOPIC_PROPAGATION_S, cluster.timeout)
+    return cluster.timeout

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries
 from effectonce.contracts import (
+    BrokerBackend,
     BrokerCapabilities,
     Clock,
     Consumer,
@@ -66,16 +67,16 @@ class GroupQueue:
 
     def take(self, limit: int, now: int, until: int) -> list[tuple[_QueuedMessage, HeldDelivery]]:
         """Deliver up to ``limit`` visible messages, and make them invisible until ``until``."""
-        taken: list[tuple[_QueuedMessage, HeldDelivery]] = []
-        while len(taken) < limit and self.schedule and self.schedule[0][0] <= now:
+        deliveries: list[tuple[_QueuedMessage, HeldDelivery]] = []
+        while len(deliveries) < limit and self.schedule and self.schedule[0][0] <= now:
             visible_at, number = heapq.heappop(self.schedule)
             message = self.messages.get(number)
             if message is not None and message.visible_at == visible_at:
                 message.attempts += 1
                 message.delivery = HeldDelivery(number, until)
                 self.make_visible_at(number, until)
-                taken.append((message, message.delivery))
-        return taken
+                deliveries.append((message, message.delivery))
+        return deliveries
 
     def make_visible_at(self, number: int, visible_at: int) -> None:
         self.messages[number].visible_at = visible_at
@@ -102,7 +103,7 @@ class GroupQueue:
         return packet
 
 
-class _Queue:
+class _MemoryQueue:
     """A queue, with a `GroupQueue` for each of its groups."""
 
     def __init__(self) -> None:
@@ -115,12 +116,12 @@ class MemoryQueues:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.by_name: dict[str, _Queue] = {}
+        self.by_name: dict[str, _MemoryQueue] = {}
         self.last_number = 0
         self.waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def queue(self, name: str) -> _Queue:
-        return self.by_name.setdefault(name, _Queue())
+    def queue(self, name: str) -> _MemoryQueue:
+        return self.by_name.setdefault(name, _MemoryQueue())
 
     def group(self, queue: str, group: str, now: int) -> GroupQueue:
         groups, early = self.queue(queue).groups, self.queue(queue).early
@@ -142,7 +143,7 @@ _named_queues: dict[str, MemoryQueues] = {}
 _named_queues_lock = threading.Lock()
 
 
-class MemoryBrokerBackend:
+class MemoryBrokerBackend(BrokerBackend):
     """``memory://`` for queues of its own, ``memory://name`` for those that all brokers of this name in the process
     share.
 
@@ -187,14 +188,8 @@ class MemoryBrokerBackend:
         with self.queues.lock:
             self.queues.group(require_name(queue), require_name(group, "group"), self.clock.now())
 
-    async def check(self, queue: str, *, group: str) -> None:
-        await self.declare(queue, group=group)
-
-    async def close(self) -> None:
-        return None
-
     def after_fork(self) -> None:
-        """In a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
+        """Reset a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
         self.queues.lock = threading.Lock()
         self.queues.waiting.clear()
 
@@ -202,7 +197,7 @@ class MemoryBrokerBackend:
         return self.shown
 
 
-class MemoryPublisher:
+class MemoryPublisher(Publisher):
     """See `contracts.Publisher`."""
 
     def __init__(self, backend: MemoryBrokerBackend) -> None:
@@ -222,11 +217,8 @@ class MemoryPublisher:
             queues.wake_consumers()
         return [None] * len(packets)
 
-    async def close(self) -> None:
-        return None
 
-
-class MemoryConsumer:
+class MemoryConsumer(Consumer):
     """See `contracts.Consumer`. A delivery is this consumer's while its handle is the last one of its message."""
 
     def __init__(self, backend: MemoryBrokerBackend, queue: str, group: str, prefetch: int) -> None:
@@ -244,13 +236,13 @@ class MemoryConsumer:
         while True:
             with self._queues.lock:
                 deliveries, pause = self._take(limit)
-                left = deadline - loop.time()
-                if deliveries or left <= 0:
+                seconds_left = deadline - loop.time()
+                if deliveries or seconds_left <= 0:
                     return deliveries
                 self._queues.waiting.add((loop, wake_up))
             try:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(wake_up.wait(), min(left, pause))
+                    await asyncio.wait_for(wake_up.wait(), min(seconds_left, pause))
             finally:
                 with self._queues.lock:
                     self._queues.waiting.discard((loop, wake_up))
@@ -314,9 +306,6 @@ class MemoryConsumer:
 
         return self._settle(_handles(deliveries), keep)
 
-    async def flush(self) -> None:
-        return None
-
     async def close(self) -> None:
         self._settle(list(self._unsettled), lambda group, held, now: group.give_back(held.key, now))
 
@@ -325,7 +314,7 @@ def _handles(deliveries: Sequence[Delivery]) -> list[HeldDelivery]:
     return [delivery.handle for delivery in deliveries]
 
 
-class MemoryDeadLetters:
+class MemoryDeadLetters(DeadLetters):
     """See `contracts.DeadLetters`. Ids grow, so the cursor is the last id of a page."""
 
     def __init__(self, backend: MemoryBrokerBackend, queue: str, group: str) -> None:
@@ -353,6 +342,3 @@ class MemoryDeadLetters:
     async def count(self) -> int:
         with self._backend.queues.lock:
             return len(self._dead_letters())
-
-    async def close(self) -> None:
-        return None

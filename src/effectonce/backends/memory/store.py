@@ -15,7 +15,7 @@ from msgspec import structs
 from effectonce.contracts import Capabilities, Clock, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -99,7 +99,7 @@ class MemoryStoreBackend:
     async_port = sync_port
 
     def after_fork(self) -> None:
-        """In a forked child: a thread of the parent may have held the lock, and that thread does not exist here."""
+        """Reset a forked child: a thread of the parent may have held the lock, and that thread does not exist here."""
         self.lock = threading.RLock()
 
     def schema_sql(self) -> str:
@@ -109,7 +109,7 @@ class MemoryStoreBackend:
         return "memory://"
 
 
-class MemoryPort:
+class MemoryPort(Port):
     """See `contracts.Port`. Operations are applied under the backend's lock; those of a batch see the same time."""
 
     def __init__(self, backend: MemoryStoreBackend) -> None:
@@ -136,7 +136,7 @@ class MemoryPort:
         stored = rows.get(op.key)
         live = stored if stored is not None and not stored.is_expired(now) else None  # rule 1
         if live is not None:
-            answer = self._answer_for(live, op.fingerprints, now, op.owner)  # rules 2 to 7
+            answer = answer_for(live, fingerprints=op.fingerprints, now=now, claimant=op.owner)  # rules 2 to 7
             if answer is not None:
                 if answer.kind == "in_doubt":
                     self._move_to_doubt(live, now)
@@ -144,7 +144,7 @@ class MemoryPort:
             if 0 < op.max_attempts <= live.attempts:  # rule 8
                 return self._exhaust(live, op, now)
         lease_until = now + op.lease
-        taken = MemoryRow(
+        claimed = MemoryRow(
             state="claimed",
             owner=op.owner,
             token=now if stored is None else max(stored.token + 1, now),
@@ -161,19 +161,9 @@ class MemoryPort:
         )
         if rows.get(op.key) is not stored:  # a signal handler on this very thread has claimed it meanwhile
             return self._claim(op, now)
-        rows[op.key] = taken
-        return Answer(
-            "claimed",
-            token=taken.token,
-            attempts=taken.attempts,
-            generation=taken.generation,
-            lapsed=taken.lapsed,
-            note=taken.note,
-        )
-
-    def _answer_for(self, row: MemoryRow, fingerprints: bytes, now: int, owner: bytes | None = None) -> Answer | None:
-        """The answer of an unexpired record; None: it may be claimed."""
-        return answer_for(row, fingerprints=fingerprints, now=now, claimant=owner)
+        rows[op.key] = claimed
+        counts = (claimed.token, claimed.attempts, claimed.generation)
+        return Answer("claimed", *counts, lapsed=claimed.lapsed, note=claimed.note)
 
     def _move_to_doubt(self, row: MemoryRow, now: int) -> None:
         """Rule 7: a claim that meets a lapsed one with ``doubt_on_lapse`` moves it to in doubt."""
@@ -183,15 +173,15 @@ class MemoryPort:
 
     def _exhaust(self, row: MemoryRow, op: Claim, now: int) -> Answer:
         row.state = "failed"
-        row.error = EXHAUSTED
+        row.error = EXHAUSTED_ERROR
         row.result = None
         row.changed_at = now
         row.expires_at = now + op.retention
-        return Answer("exhausted", token=row.token, attempts=row.attempts, generation=row.generation, error=EXHAUSTED)
+        return Answer("exhausted", row.token, row.attempts, row.generation, error=EXHAUSTED_ERROR)
 
     def _look(self, op: Look, now: int) -> Answer:
         row = self._find(op.scope, op.key, now)
-        answer = None if row is None else self._answer_for(row, op.fingerprints, now)
+        answer = None if row is None else answer_for(row, fingerprints=op.fingerprints, now=now)
         return answer or Answer("absent")
 
     def _find(self, scope: str, key: str, now: int) -> MemoryRow | None:
@@ -237,7 +227,7 @@ class MemoryPort:
         stored = rows.get(op.key)
         live = stored if stored is not None and not stored.is_expired(now) else None
         if live is not None:
-            answer = self._answer_for(live, op.fingerprints, now)
+            answer = answer_for(live, fingerprints=op.fingerprints, now=now)
             if answer is not None:
                 return answer.kind == "done"
         remembered = MemoryRow(
@@ -317,7 +307,7 @@ class MemoryPort:
         with self._backend.lock:
             now = self._backend.clock.now()
             row = self._find(scope, key, now)
-            answer = None if row is None else self._answer_for(row, b"", now)
+            answer = None if row is None else answer_for(row, fingerprints=b"", now=now)
             if row is None or answer is None or answer.kind != "in_doubt":
                 return False
             row.fence_out(now)
@@ -358,20 +348,8 @@ class MemoryPort:
             del self._scopes[scope]
         return len(expired)
 
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
-
     async def now(self) -> int:
         return self._backend.clock.now()
-
-    async def check(self) -> None:
-        return None
-
-    async def migrate(self) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
 
 
 def _make_record(scope: str, key: str, row: MemoryRow) -> Record:

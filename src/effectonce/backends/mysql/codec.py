@@ -21,7 +21,7 @@ from effectonce.record import (
 )
 
 from .literals import bytes_literal, text_literal
-from .statements import NOW
+from .statements import NOW_SQL
 
 STATES: Final[tuple[State, ...]] = ("claimed", "done", "failed", "in_doubt", "free")
 _STATE_LITERALS: Final = {state: f"'{state}'" for state in STATES}
@@ -41,7 +41,7 @@ def claim_row(row_id: bytes, op: Claim) -> str:
     return (
         f"({bytes_literal(row_id)},{text_literal(op.scope)},{text_literal(op.key)},{bytes_literal(op.owner)},{op.doubt_on_lapse:d},"
         f"{bytes_literal(op.fingerprints)},{op.lease:d},{op.retention:d},{op.max_attempts:d},"
-        f"{NOW},changed_at,changed_at,changed_at+lease,"
+        f"{NOW_SQL},changed_at,changed_at,changed_at+lease,"
         f"{'NULL' if op.doubt_on_lapse else 'lease_until+retention'},'claimed',1,{bytes_literal(op.note)})"
     )
 
@@ -49,7 +49,7 @@ def claim_row(row_id: bytes, op: Claim) -> str:
 def remember_row(row_id: bytes, op: Remember, largest_result: int) -> str:
     return (
         f"({bytes_literal(row_id)},{text_literal(op.scope)},{text_literal(op.key)},'',{bytes_literal(op.fingerprints)},{op.retention:d},"
-        f"{NOW},changed_at,changed_at,changed_at+retention,'done',0,{_result(op.result, largest_result)})"
+        f"{NOW_SQL},changed_at,changed_at,changed_at+retention,'done',0,{_result(op.result, largest_result)})"
     )
 
 

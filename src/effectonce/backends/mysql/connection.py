@@ -105,7 +105,7 @@ class MySQLServer(NamedTuple):
     supports_row_alias: bool
 
     @property
-    def returning(self) -> bool:
+    def supports_returning(self) -> bool:
         """Whether the server has INSERT ... RETURNING."""
         return self.flavour == "MariaDB"
 
@@ -308,7 +308,8 @@ def translate(error: Exception, options: MySQLOptions, connecting: bool = False)
         return error
     address = options.address
     at = f"at {address}"
-    wrapped = _wrapped_error(error)
+    # Both drivers report timeouts and refused certificates as lost connections, and wrap the error itself.
+    wrapped = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
     if isinstance(error, TimeoutError) or isinstance(wrapped, TimeoutError):
         within = options.connect_timeout if connecting else options.timeout
         return StoreUnavailable(f"no answer within {within:g}s {at}")
@@ -359,10 +360,3 @@ _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] 
     "table_missing": (SchemaMissing, "{message}; create the tables: effectonce migrate '{address}'"),
     "unsafe_binlog": (UnsafeStore, "{message}; set binlog_format to ROW or MIXED"),
 }
-
-
-def _wrapped_error(error: BaseException) -> BaseException | None:
-    """The error that the driver's error wraps. Both drivers report timeouts and refused certificates as lost
-    connections."""
-    wrapped: BaseException | None = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
-    return wrapped

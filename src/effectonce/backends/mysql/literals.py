@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from effectonce.backends.common.sql_files import fill
+from effectonce.core.sql_files import fill
 
-Value = str | bytes | int | Sequence[str] | Sequence[bytes] | Sequence[int] | None
+LiteralValue = str | bytes | int | Sequence[str] | Sequence[bytes] | Sequence[int] | None
 
 
 def bytes_literal(value: bytes | None) -> str:
@@ -22,7 +22,7 @@ def text_literal(value: str | None) -> str:
     return "NULL" if value is None else f"_utf8mb4 x'{value.encode().hex()}'"
 
 
-def bind(sql: str, **values: Value) -> str:
+def bind(sql: str, **values: LiteralValue) -> str:
     """Replace each ``{name}`` in ``sql`` by the literal of its value, or by a list of literals."""
     return fill(sql, **{name: _literal(value) for name, value in values.items()})
 

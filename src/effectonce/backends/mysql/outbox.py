@@ -11,7 +11,6 @@ from functools import cache
 from typing import Final, get_args
 from zlib import crc32
 
-from effectonce.backends.common.sql_files import fill, inbox_statements, outbox_words, read_statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -29,13 +28,14 @@ from effectonce.contracts.outbox import (
     parse_cursor,
     select_in_turn,
 )
+from effectonce.core.sql_files import fill, inbox_statements, outbox_words, read_statements
 
 from .connection import ResultRows
 from .literals import bind, text_literal
-from .statements import NOW, STATEMENT_BEGAN
+from .statements import NOW_SQL, STATEMENT_BEGAN_SQL
 from .tables import MySQLTables
 
-Packet = list[str]  # the statements of one packet; inside of the class, `list` is a method
+SqlPacket = list[str]  # the statements of one packet; inside of the class, `list` is a method
 
 MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
 _STATE_LITERALS: Final[dict[str, str]] = {state: f"'{state}'" for state in get_args(OutboxState)}
@@ -65,7 +65,7 @@ class MySQLOutbox:
             LeaseCandidate(seq, line if lease.ordered else None, before) for seq, line, before in [*fresh, *due]
         ]
         in_turn, blocked = select_in_turn(candidates, lease.take or lease.limit)
-        packet: Packet = []
+        packet: SqlPacket = []
         if blocked:
             packet += await self._defer_statements(blocked)
         if in_turn:
@@ -168,9 +168,9 @@ def outbox_statements(table: str, prefix: str) -> dict[str, str]:
         "backends/mysql/outbox.sql",
         cleaned=f"'cleaned {crc32(table.encode()):08x}'",  # the column takes 32 characters
         meta=f"`{prefix}_meta`",
-        now=NOW,
-        began=STATEMENT_BEGAN,
+        now=NOW_SQL,
+        began=STATEMENT_BEGAN_SQL,
         **outbox_words("mysql", table),
     )
-    inbox = inbox_statements("mysql", f"{prefix}_inbox", now=STATEMENT_BEGAN)
+    inbox = inbox_statements("mysql", f"{prefix}_inbox", now=STATEMENT_BEGAN_SQL)
     return {**named, **{f"inbox {name}": sql for name, sql in inbox.items()}}

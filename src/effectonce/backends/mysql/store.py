@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from effectonce.backends.common.drivers import require_driver
-from effectonce.backends.common.sql_files import fill, store_schema, table_prefix
 from effectonce.backends.common.sql_store import as_settlement, record_from
 from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
+from effectonce.core.sql_files import fill, store_schema, table_prefix
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 from effectonce.record import (
     Answer,
@@ -56,7 +56,7 @@ from .connection import (
     ResultRows,
     SyncMySQLConnection,
 )
-from .literals import Value, bind, bytes_literal
+from .literals import LiteralValue, bind, bytes_literal
 from .outbox import MySQLOutbox, outbox_statements
 from .statements import load_statements, upserts_with_alias
 from .tables import MySQLTables
@@ -124,7 +124,7 @@ class MySQLBackend:
         return str(self._address)
 
 
-class MySQLPort:
+class MySQLPort(Port):
     """See `contracts.Port`. One connection; the same code for sync and async."""
 
     def __init__(self, tables: MySQLTables, prefix: str, returning: bool) -> None:
@@ -171,7 +171,7 @@ class MySQLPort:
         """Insert or update records. Returns the rows as the statement left them, by id."""
         statements = self._upserts_with_alias if server.supports_row_alias else self._sql
         upsert = fill(statements[name], rows=",".join(rows))
-        if self._returning and server.returning:
+        if self._returning and server.supports_returning:
             [stored] = await self.tables.execute(f"{upsert} RETURNING {self._sql['stored_claim']}")
         else:
             reread = bind(self._sql["reread"], ids=ids)
@@ -233,7 +233,7 @@ class MySQLPort:
     async def _scan(self, query: Query, at_us: int, after: bytes, width: int) -> ResultRows:
         """Read the next ``width`` entries of the index that serves the query: id, time, and whether the query
         matches."""
-        start: dict[str, Value] = {"at": at_us, "id": after, "width": width}
+        start: dict[str, LiteralValue] = {"at": at_us, "id": after, "width": width}
         # Compared as bytes: to the index, scopes that differ in trailing spaces are equal.
         wanted = "TRUE" if query.scope is None else f"CAST(r.scope AS BINARY) = {bytes_literal(query.scope.encode())}"
         if query.unfinished:
@@ -329,9 +329,6 @@ class MySQLPort:
             transaction=f"thread {thread}, {str(state).lower()}" if transactions else "",
             rows={str(name): (int(live), 0) for name, live in table_sizes},
         )
-
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
 
     async def now(self) -> int:
         [[[now]]] = await self.tables.connection.execute(self._sql["clock"])

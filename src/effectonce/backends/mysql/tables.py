@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from effectonce.backends.common.sql_files import store_schema, strip_comments
 from effectonce.backends.common.sql_store import require_schema_version
+from effectonce.core.sql_files import store_schema, strip_comments
 from effectonce.values.urls import Address
 
 from .connection import MySQLConnection, MySQLServer, ResultRows
@@ -17,7 +17,7 @@ SCHEMA_VERSION: Final = 1
 class MySQLTables:
     """The tables of one prefix, over one connection.
 
-    ``probe`` is a statement that fails where another table of the port lacks a column that this release reads.
+    ``probe`` is a statement that fails if a column that this release reads is missing from another table of the port.
     """
 
     def __init__(self, connection: MySQLConnection, address: Address, prefix: str, probe: str | None = None) -> None:

@@ -6,21 +6,21 @@ from typing import Final, get_args
 
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
-from effectonce.contracts import BrokerCapabilities
+from effectonce.contracts import BrokerBackend, BrokerCapabilities
 from effectonce.errors import InvalidOption
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address
+from effectonce.values.urls import Address, one_of
 
 from .connection import NatsConnection, NatsEndpoint
 from .consumer import NatsConsumer
 from .dead_letters import NatsDeadLetters
 from .publisher import NatsPublisher
-from .streams import Retention, StreamDeclarations, require_subject
+from .streams import StreamDeclarations, StreamRetention, require_subject
 
 MAX_BODY_BYTES: Final = 960 * 1024  # the server's default for a message is 1 MB, headers included
 
 
-class NatsBackend:
+class NatsBackend(BrokerBackend):
     """``nats://user:password@host:4222``, or ``nats://token@host:4222``.
 
     Options: ``ack_window`` (30s), ``dedup_window`` (2m), ``retention`` (``workqueue``, or ``limits`` for several
@@ -30,11 +30,11 @@ class NatsBackend:
     """
 
     def __init__(self, address: Address) -> None:
-        default: Retention = "workqueue"
+        default: StreamRetention = "workqueue"
         if address.path not in ("", "/"):
             raise InvalidOption(f"nats:// has no path; name a stream with stream=, got {address}")
         self._streams = StreamDeclarations(
-            retention=address.take("retention", _parse_retention, default),
+            retention=address.take("retention", one_of(*get_args(StreamRetention)), default),
             window=address.seconds("ack_window", 30.0),
             dedup_window=address.seconds("dedup_window", 120.0),
             max_age=address.seconds("max_age", 15 * 86_400.0),
@@ -75,15 +75,5 @@ class NatsBackend:
         async with closing(await NatsConnection.open(self._streams.endpoint, "effectonce")) as connection:
             await self._streams.check(connection, require_subject(queue), require_name(group, "group"))
 
-    async def close(self) -> None:
-        return None
-
     def __repr__(self) -> str:
         return self._streams.endpoint.shown
-
-
-def _parse_retention(text: str) -> Retention:
-    for kind in get_args(Retention):
-        if text == kind:
-            return kind  # type: ignore[no-any-return]
-    raise InvalidOption("retention is workqueue or limits")

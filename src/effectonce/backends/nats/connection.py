@@ -1,6 +1,6 @@
 """One connection to NATS through nats-py: requests and their replies, with every error translated.
 
-nats-py can reconnect by itself, and then buffers what is published meanwhile, so that the caller does not know what was
+nats-py can reconnect by itself. It then buffers publishes meanwhile, and the caller cannot know which of them were
 sent. That is switched off here: a lost connection is an error, and the next caller opens another.
 """
 
@@ -177,12 +177,12 @@ class NatsConnection:
                 return [await future for future in futures]
         except TimeoutError:
             # The connection stays open: where JetStream itself is the cause, a new one would not help.
-            raise self._timed_out() from None
+            raise self._timeout_error() from None
         finally:
             for future in futures:
                 future.cancel()
 
-    def _timed_out(self) -> BrokerUnavailable:
+    def _timeout_error(self) -> BrokerUnavailable:
         return BrokerUnavailable(f"{self.endpoint.shown} did not answer within {self.endpoint.timeout:g} s")
 
     async def _handle_reply(self, message: Any) -> None:
@@ -221,7 +221,7 @@ class NatsConnection:
         try:
             return await work
         except errors.TimeoutError:
-            raise self._timed_out() from None
+            raise self._timeout_error() from None
         except (errors.ConnectionClosedError, errors.StaleConnectionError, OSError) as error:
             raise self._fail(self._connection_broke()) from error
 

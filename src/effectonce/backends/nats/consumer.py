@@ -3,7 +3,8 @@
 A delivery belongs to its consumer for the ack window, even if the connection is lost; then it is redelivered. The
 server takes a late ack for that of the next owner (F57: a stale ack settles another's delivery). So the consumer
 watches the window itself, and sends nothing for a delivery whose window is over. An ack may still cross with a
-redelivery. That is harmless: the worker acks only messages that are recorded as done, whoever has them now.
+redelivery. That is harmless: the worker acks only messages that are recorded as done, and the next owner of one finds
+that record.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from effectonce.values.queue_names import require_name
 
 from .connection import JetStreamRefusal, NatsConnection, NatsEndpoint
 
-Retention = Literal["workqueue", "limits"]
+StreamRetention = Literal["workqueue", "limits"]
 
 #: Error codes of JetStream.
 NO_MESSAGE_FOUND: Final = 10037
@@ -38,7 +38,7 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
     """How the streams of one broker are named and declared. Times are in seconds."""
 
     endpoint: NatsEndpoint
-    retention: Retention
+    retention: StreamRetention
     window: float
     dedup_window: float
     max_age: float

@@ -21,7 +21,7 @@ from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import ConfigurationError, InvalidKey, StoreUnavailable, UnsafeStore
 
 from .connection import ConnectionSource, PostgresConnection, PrepareMode, first_line, pq, psycopg
-from .errors import NotPrepared, replica_refused, translate
+from .errors import NotPrepared, replica_error, translate
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -35,8 +35,8 @@ T = TypeVar("T")
 SCHEMA_VERSION: Final = 1
 OLDEST_SERVER: Final = 13_00_00
 LISTEN_AGAIN_S: Final = 15.0  # after this much silence a listener asks whether the server is still there
-_BINARY: Final = pq.Format.BINARY
-_BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BINARY_FORMAT: Final = pq.Format.BINARY
+_BEGIN_STATEMENT: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class Statement:
@@ -88,8 +88,8 @@ class PostgresClient:
         return await self._with_connection(work, schema=True)
 
     async def query(self, statement: Statement, params: Params = (), *, schema: bool = True) -> list[NamedRow]:
-        """As `execute`, planned for these parameters, with the names of the columns. For statements that are not sent
-        for every message. ``schema=False``: it needs none of our tables."""
+        """Do what `execute` does, planned for these parameters; the rows have the names of their columns. It is for
+        statements that are not sent for every message. ``schema=False``: it needs none of our tables."""
 
         async def work(connection: PostgresConnection, deadline: float) -> list[NamedRow]:
             return _named_rows(connection, await self._run_alone(connection, statement, params, deadline, False))
@@ -162,7 +162,7 @@ class PostgresClient:
                     payloads.append(bytes(notice.extra))
                 if not payloads:
                     try:
-                        await self._source.waiter.ready(pgconn.socket, False, until)
+                        await self._source.waiter.wait_until_ready(pgconn.socket, False, until)
                     except TimeoutError:
                         break
             return True
@@ -237,7 +237,7 @@ class PostgresClient:
                 f"{self._address} is PostgreSQL {server['version'] // 10000}; effectonce needs 13 or later"
             )
         if server["replica"]:
-            raise replica_refused(self._address)
+            raise replica_error(self._address)
         if server["encoding"] not in ("UTF8", "SQL_ASCII"):
             raise UnsafeStore(
                 f"the database of {self._address} is encoded in {server['encoding']}, which cannot hold every key; "
@@ -269,10 +269,10 @@ class PostgresClient:
     async def _run_alone(
         self, connection: PostgresConnection, statement: Statement, params: Params, deadline: float, prepare: bool
     ) -> PGresult:
-        """As `_run`, in a transaction of its own at READ COMMITTED."""
+        """Do what `_run` does, in a transaction of its own at READ COMMITTED."""
         if connection.read_committed:
             return await self._run(connection, statement, params, deadline, prepare)
-        await self._send(connection, lambda: connection.pgconn.send_query(_BEGIN), deadline)
+        await self._send(connection, lambda: connection.pgconn.send_query(_BEGIN_STATEMENT), deadline)
         result = await self._run(connection, statement, params, deadline, prepare)
         await self._send(connection, lambda: connection.pgconn.send_query(b"COMMIT"), deadline)
         return result
@@ -282,7 +282,7 @@ class PostgresClient:
     ) -> PGresult:
         """Run ``statement``; with ``prepare`` as a prepared one, where the connection may do that."""
         pgconn = connection.pgconn
-        formats = [_BINARY] * len(params)
+        formats = [_BINARY_FORMAT] * len(params)
         prepare = prepare and connection.may_prepare
         generic = prepare and statement.generic and self._source.exclusive
         if connection.forces_generic_plans != generic:
@@ -296,7 +296,7 @@ class PostgresClient:
                     deadline += await self._send_setup(connection, lambda: pgconn.send_prepare(name, statement.sql))
                     connection.prepared_names.add(name)
                 result = await self._send(
-                    connection, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY), deadline
+                    connection, lambda: pgconn.send_query_prepared(name, params, formats, _BINARY_FORMAT), deadline
                 )
             except NotPrepared:
                 # Something between us and the server shares or resets sessions after all. The statement did not run.
@@ -306,7 +306,7 @@ class PostgresClient:
             else:
                 return result
         return await self._send(
-            connection, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY), deadline
+            connection, lambda: pgconn.send_query_params(statement.sql, params, None, formats, _BINARY_FORMAT), deadline
         )
 
     async def _send_setup(self, connection: PostgresConnection, send: Callable[[], None]) -> float:
@@ -319,16 +319,16 @@ class PostgresClient:
     async def _send(self, connection: PostgresConnection, send: Callable[[], None], deadline: float) -> PGresult:
         """Call ``send``, which hands one message to libpq, and wait for its results. Returns the last one; the first
         error among them is raised."""
-        pgconn, ready = connection.pgconn, self._source.waiter.ready
+        pgconn, wait_until_ready = connection.pgconn, self._source.waiter.wait_until_ready
         send()
         while pgconn.flush():
-            await ready(pgconn.socket, True, deadline)
+            await wait_until_ready(pgconn.socket, True, deadline)
             pgconn.consume_input()
         last: PGresult | None = None
         failed: PGresult | None = None
         while True:
             while pgconn.is_busy():
-                await ready(pgconn.socket, False, deadline)
+                await wait_until_ready(pgconn.socket, False, deadline)
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:
@@ -345,7 +345,7 @@ class PostgresClient:
 
 def _rows(connection: PostgresConnection, result: PGresult) -> list[Row]:
     loader = connection.loader
-    loader.set_pgresult(result, set_loaders=True, format=_BINARY)
+    loader.set_pgresult(result, set_loaders=True, format=_BINARY_FORMAT)
     rows: list[Row] = loader.load_rows(0, result.ntuples, tuple)
     loader.set_pgresult(None)
     return rows

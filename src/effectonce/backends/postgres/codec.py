@@ -7,7 +7,7 @@ costs more than the server's work on them (1.5 ms for 100 operations of 4 values
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from struct import Struct as Layout
 from typing import Any, Final, NamedTuple
@@ -16,27 +16,27 @@ import msgspec
 
 from effectonce.backends.common.sql_store import as_settlement
 from effectonce.errors import InvalidKey, InvalidOption
-from effectonce.record import EXHAUSTED, Answer, AnswerKind, Note, Renewal, Settlement
+from effectonce.record import EXHAUSTED_ERROR, Answer, AnswerKind, Note, Renewal, Settlement
 
 from .client import Param, Row
 
 # -- rows, as answers
 
 #: The decisions of `claim` that only `claim_existing` can carry out, because they change the record.
-CHANGES: Final = frozenset(("take_expired", "take_free", "take_lapsed", "exhaust", "lapse", "flag"))
+CHANGING_DECISIONS: Final = frozenset(("take_expired", "take_free", "take_lapsed", "exhaust", "lapse", "flag"))
 
 
 def read_claim_answer(row: Row) -> tuple[int, Answer | None]:
     """Read a claim's position in its batch, and its answer; None: the decision still has to change the record."""
     ordinal, decision, token, attempts, generation, lapsed, remains, result, error, note = row
-    if decision in CHANGES:
+    if decision in CHANGING_DECISIONS:
         return ordinal - 1, None
     if decision == "claimed":
         answer = Answer("claimed", token, attempts, generation, lapsed=lapsed, note=note)
     elif decision == "done":
         answer = Answer("done", token, attempts, generation, result=result)
     elif decision == "failed":
-        kind: AnswerKind = "exhausted" if error == EXHAUSTED else "failed"
+        kind: AnswerKind = "exhausted" if error == EXHAUSTED_ERROR else "failed"
         answer = Answer(kind, token, attempts, generation, error=error)
     elif decision == "in_progress":
         answer = Answer("in_progress", token, attempts, generation, retry_after=max(0, remains) / 1e6)
@@ -78,28 +78,21 @@ def parse_cursor(cursor: str | None) -> tuple[str, str]:
 
 int4, int8, boolean = Layout(">i"), Layout(">q"), Layout("?")  # each packs one value
 _ARRAY_HEAD: Final = Layout(">iiIii")  # dimensions, whether it has NULLs, the type of the values, how many, first index
-_NULL: Final = int4.pack(-1)
-_BOOL, _BYTEA, _INT8, _INT4, _TEXT = 16, 17, 20, 23, 25  # types, by their numbers in the server's catalogue
+_NULL_LENGTH: Final = int4.pack(-1)
+#: Types, by their numbers in the server's catalogue.
+_BOOL_OID, _BYTEA_OID, _INT8_OID, _INT4_OID, _TEXT_OID = 16, 17, 20, 23, 25
 
 
 def text_array(values: Sequence[str | None]) -> bytes:
-    return _array(_TEXT, [None if value is None else utf8(value) for value in values])
-
-
-def bytea_array(values: Sequence[bytes | None]) -> bytes:
-    return _array(_BYTEA, values)
+    return _array(_TEXT_OID, [None if value is None else utf8(value) for value in values])
 
 
 def bigint_array(values: Sequence[int]) -> bytes:
-    return _fixed(_INT8, 8, "iq", values)
+    return _fixed_width_array(_INT8_OID, 8, "iq", values)
 
 
 def integer_array(values: Sequence[int]) -> bytes:
-    return _fixed(_INT4, 4, "ii", values)
-
-
-def boolean_array(values: Sequence[bool]) -> bytes:
-    return _fixed(_BOOL, 1, "i?", values)
+    return _fixed_width_array(_INT4_OID, 4, "ii", values)
 
 
 def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
@@ -107,13 +100,13 @@ def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
     parts = [_ARRAY_HEAD.pack(1, None in values, oid, len(values), 1)]
     for value in values:
         if value is None:
-            parts.append(_NULL)
+            parts.append(_NULL_LENGTH)
         else:
             parts += (int4.pack(len(value)), value)
     return b"".join(parts)
 
 
-def _fixed(oid: int, size: int, code: str, values: Sequence[int]) -> bytes:
+def _fixed_width_array(oid: int, size: int, code: str, values: Sequence[int]) -> bytes:
     """An array of values of ``size`` bytes each, packed in one call. ``code`` is struct's, for a length and a value."""
     count = len(values)
     fields: list[int] = [size] * (2 * count)
@@ -156,20 +149,16 @@ def _fields(**encodings: tuple[Callable[[Any], Param], Callable[[Sequence[Any]],
     return tuple(Field(attrgetter(name), one, many) for name, (one, many) in encodings.items())
 
 
-def _unchanged(value: bytes | None) -> Param:
-    return value
-
-
 _AS_TEXT: Final = (utf8, text_array)
-_AS_BYTES: Final = (_unchanged, bytea_array)
+_AS_BYTES: Final = (lambda value: value, partial(_array, _BYTEA_OID))
 _AS_BIGINT: Final = (int8.pack, bigint_array)
 _AS_INTEGER: Final = (int4.pack, integer_array)
-_AS_FLAG: Final = (boolean.pack, boolean_array)
-_IDENTITY: Final = {"scope": _AS_TEXT, "key": _AS_TEXT}
+_AS_FLAG: Final = (boolean.pack, partial(_fixed_width_array, _BOOL_OID, 1, "i?"))
+_IDENTITY_ENCODINGS: Final = {"scope": _AS_TEXT, "key": _AS_TEXT}
 
 #: The parameters of each kind of operation, in the order of the statements.
 CLAIM_FIELDS: Final = _fields(
-    **_IDENTITY,
+    **_IDENTITY_ENCODINGS,
     owner=_AS_BYTES,
     lease=_AS_BIGINT,
     retention=_AS_BIGINT,
@@ -179,10 +168,10 @@ CLAIM_FIELDS: Final = _fields(
     fingerprints=_AS_BYTES,
     note=_AS_BYTES,
 )
-LOOK_FIELDS: Final = _fields(**_IDENTITY, fingerprints=_AS_BYTES)
-REMEMBER_FIELDS: Final = _fields(**_IDENTITY, retention=_AS_BIGINT, fingerprints=_AS_BYTES, result=_AS_BYTES)
+LOOK_FIELDS: Final = _fields(**_IDENTITY_ENCODINGS, fingerprints=_AS_BYTES)
+REMEMBER_FIELDS: Final = _fields(**_IDENTITY_ENCODINGS, retention=_AS_BIGINT, fingerprints=_AS_BYTES, result=_AS_BYTES)
 _SETTLEMENT_FIELDS: Final = _fields(
-    **_IDENTITY,
+    **_IDENTITY_ENCODINGS,
     owner=_AS_BYTES,
     token=_AS_BIGINT,
     state=_AS_TEXT,
@@ -197,7 +186,7 @@ _SETTLEMENT_FIELDS: Final = _fields(
 def encode_settlements(ops: Sequence[Settlement | Note | Renewal]) -> list[Param]:
     """The parameters of `settle` and `settle_locked`."""
     params = encode_many(_SETTLEMENT_FIELDS, [as_settlement(op) for op in ops])
-    return [*params, _array(_INT8, [_lease(op) for op in ops])]
+    return [*params, _array(_INT8_OID, [_lease(op) for op in ops])]
 
 
 def encode_settlement(op: Settlement | Note | Renewal) -> list[Param]:

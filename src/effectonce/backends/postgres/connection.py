@@ -12,7 +12,7 @@ import select
 import time
 import weakref
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from msgspec import Struct
 
@@ -25,7 +25,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.values.awaitables import maybe_await
-from effectonce.values.urls import Address
+from effectonce.values.urls import Address, one_of
 
 try:
     import psycopg as psycopg
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 #: Whether to prepare statements. ``auto``: yes, but not behind a pooler. ``on``: also behind a pooler (PgBouncer 1.21
 #: or later with max_prepared_statements).
 PrepareMode = Literal["auto", "on", "off"]
-PREPARE_MODES: Final[dict[str, PrepareMode]] = {"auto": "auto", "on": "on", "off": "off"}
 
 # libpq's options that a URL may have. Others (`passfile`, `service`) would read files that the URL does not show.
 _LIBPQ_OPTIONS: Final = (
@@ -104,7 +103,7 @@ def take_options(address: Address) -> ConnectionOptions:
         address=str(address),
         timeout=address.seconds("timeout", 5.0),
         connect_timeout=address.seconds("connect_timeout", 5.0),
-        prepare=address.take("prepare", PREPARE_MODES.__getitem__, "auto"),
+        prepare=address.take("prepare", one_of(*get_args(PrepareMode)), "auto"),
         params=params,
     )
 
@@ -156,7 +155,7 @@ class PostgresConnection:
 class Waiter(Protocol):
     """How to wait for sockets."""
 
-    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+    async def wait_until_ready(self, fd: int, writing: bool, deadline: float) -> None:
         """Wait until the socket can be read (or, with ``writing``, written). TimeoutError at the deadline."""
 
     async def sleep(self, seconds: float) -> None: ...
@@ -168,14 +167,14 @@ class Waiter(Protocol):
 class BlockingWaiter:
     """Waits by blocking the calling thread."""
 
-    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
-        left = max(0.0, deadline - time.monotonic())
+    async def wait_until_ready(self, fd: int, writing: bool, deadline: float) -> None:
+        seconds_left = max(0.0, deadline - time.monotonic())
         if hasattr(select, "poll"):
             poll = select.poll()
             poll.register(fd, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
-            is_ready = bool(poll.poll(left * 1000))
+            is_ready = bool(poll.poll(seconds_left * 1000))
         else:  # Windows
-            is_ready = any(select.select([fd], [fd] if writing else [], [], left))
+            is_ready = any(select.select([fd], [fd] if writing else [], [], seconds_left))
         if not is_ready:
             raise TimeoutError
 
@@ -189,7 +188,7 @@ class BlockingWaiter:
 class LoopWaiter:
     """Waits on the running event loop."""
 
-    async def ready(self, fd: int, writing: bool, deadline: float) -> None:
+    async def wait_until_ready(self, fd: int, writing: bool, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         loop.add_reader(fd, _set_once, future, True)
@@ -300,7 +299,7 @@ class OwnConnection(ConnectionSource):
                     return pgconn
                 if status == pq.PollingStatus.FAILED:
                     raise psycopg.OperationalError(pgconn.get_error_message())
-                await self.waiter.ready(pgconn.socket, status == pq.PollingStatus.WRITING, deadline)
+                await self.waiter.wait_until_ready(pgconn.socket, status == pq.PollingStatus.WRITING, deadline)
         except BaseException:
             pgconn.finish()
             raise

@@ -39,7 +39,7 @@ def translate(result: PGresult, address: str) -> Exception:
     return error
 
 
-def replica_refused(address: str) -> StoreUnavailable:
+def replica_error(address: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"{address} answers as a read-only replica, and claims need the primary; name the primary, or all hosts with "
         "?target_session_attrs=read-write"
@@ -53,7 +53,7 @@ def _explain(result: PGresult, state: str, message: str, address: str) -> Except
     if state in ("", _TABLES_MIGRATED) or meaning == "connection_lost":
         return ConnectionLost(f"the connection to {address} broke: {message}")
     if meaning == "read_only":
-        return replica_refused(address)
+        return replica_error(address)
     if meaning in _EXPLANATIONS:
         kind, text = _EXPLANATIONS[meaning]
         return kind(text.format(message=message, address=address))

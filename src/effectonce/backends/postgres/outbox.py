@@ -7,7 +7,6 @@ from functools import cache
 from operator import attrgetter
 from typing import Final
 
-from effectonce.backends.common.sql_files import CLOCKS, inbox_statements, outbox_words, read_statements
 from effectonce.contracts.outbox import (
     BLOCKED_ROW_RECHECK_US,
     COUNT_LIMIT,
@@ -24,15 +23,16 @@ from effectonce.contracts.outbox import (
     notify_channel,
     parse_cursor,
 )
+from effectonce.core.sql_files import CLOCK_EXPRESSIONS, inbox_statements, outbox_words, read_statements
 
 from .client import Param, PostgresClient, Row, Statement
 from .codec import bigint_array, boolean, int4, int8, integer_array, text_array, utf8
 
 MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
 #: The file also names parts of statements, which are not sent by themselves.
-PARTS: Final = ("fresh", "columns", "taking")
-#: `lease_in_order` returns one row that is no message, recognised by a negative number of attempts. Its ``seq`` is
-#: where the next page begins; with this number there may be more rows to read.
+STATEMENT_PARTS: Final = ("fresh", "columns", "taking")
+#: `lease_in_order` returns one row that is not a message: its number of attempts is negative, and its ``seq`` is where
+#: the next page begins. With this number of attempts there may be more rows to read.
 MORE_TO_READ: Final = -2
 
 
@@ -130,7 +130,7 @@ class PostgresOutbox:
 def _outbox_statements(table: str, prefix: str) -> dict[str, Statement]:
     words = outbox_words("postgresql", table)
     meta = f'"{prefix}_meta"'
-    outbox = read_statements("backends/postgres/outbox.sql", meta=meta, now=CLOCKS["postgresql"], **words)
+    outbox = read_statements("backends/postgres/outbox.sql", meta=meta, now=CLOCK_EXPRESSIONS["postgresql"], **words)
     inbox = inbox_statements("postgresql", f"{prefix}_inbox")
     purges = {name: inbox[name] for name in ("purge", "purge_attempts")}
-    return {name: Statement(sql) for name, sql in {**outbox, **purges}.items() if name not in PARTS}
+    return {name: Statement(sql) for name, sql in {**outbox, **purges}.items() if name not in STATEMENT_PARTS}

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from effectonce.backends.common.sql_files import store_schema, table_prefix
 from effectonce.backends.common.sql_store import record_from
 from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
+from effectonce.core.sql_files import store_schema, table_prefix
 from effectonce.errors import InvalidOption
 from effectonce.record import (
     Batchable,
@@ -60,7 +60,6 @@ from .connection import (
     LoopWaiter,
     OwnConnection,
     PooledConnections,
-    PrepareMode,
     Waiter,
     options_of_pool,
     take_options,
@@ -141,19 +140,13 @@ class PostgresPoolBackend(PostgresBackend):
     capabilities = msgspec.structs.replace(PostgresBackend.capabilities, notifies=False)
 
     def __init__(
-        self,
-        pool: Any,
-        *,
-        prefix: str = "effectonce",
-        timeout: float = 5.0,
-        prepare: PrepareMode = "auto",
-        allow_unsafe: bool = False,
+        self, pool: Any, *, prefix: str = "effectonce", timeout: float = 5.0, allow_unsafe: bool = False
     ) -> None:
         getconn = getattr(pool, "getconn", None)
         if getconn is None:
             raise InvalidOption(f"{type(pool).__name__} is not a psycopg_pool.ConnectionPool or AsyncConnectionPool")
         self._prefix = table_prefix(prefix)
-        self._settings = ClientSettings("the given pool", timeout, prepare, allow_unsafe)
+        self._settings = ClientSettings("the given pool", timeout, "auto", allow_unsafe)
         self._pool = BorrowedPool(pool, timeout)
         self._pool_waiter = LoopWaiter if asyncio.iscoroutinefunction(getconn) else BlockingWaiter
 

@@ -6,10 +6,9 @@ from typing import Final, get_args
 
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
-from effectonce.contracts import BrokerCapabilities
-from effectonce.errors import InvalidOption
+from effectonce.contracts import BrokerBackend, BrokerCapabilities
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address, flag
+from effectonce.values.urls import Address, flag, one_of
 
 from .connection import RabbitMQConnection
 from .consumer import RabbitMQConsumer
@@ -22,7 +21,7 @@ from .queues import QueueDeclarations, QueueType, dead_letter_queue
 DEFAULT_ACK_WINDOW_S: Final = 1800.0  # the server's default consumer_timeout
 
 
-class RabbitMQBackend:
+class RabbitMQBackend(BrokerBackend):
     """``amqp://user:password@host:5672/vhost``, or ``amqps://`` with TLS.
 
     Options: ``queue_type`` (``quorum``, or ``classic``: plain durable queues as other clients declare them, which do
@@ -35,7 +34,7 @@ class RabbitMQBackend:
 
     def __init__(self, address: Address) -> None:
         default: QueueType = "quorum"
-        queue_type = address.take("queue_type", _parse_queue_type, default)
+        queue_type = address.take("queue_type", one_of(*get_args(QueueType)), default)
         exchange = address.take("exchange", str, "")
         declares = address.take("declare", flag, True)
         window = address.seconds("ack_window", DEFAULT_ACK_WINDOW_S)
@@ -75,15 +74,5 @@ class RabbitMQBackend:
             # To declare a queue that exists only compares its settings.
             await self._queues.declare(channel, require_name(queue))
 
-    async def close(self) -> None:
-        return None
-
     def __repr__(self) -> str:
         return self._queues.endpoint.shown
-
-
-def _parse_queue_type(text: str) -> QueueType:
-    for queue_type in get_args(QueueType):
-        if text == queue_type:
-            return queue_type  # type: ignore[no-any-return]
-    raise InvalidOption("queue_type is quorum or classic")

@@ -15,10 +15,10 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 
 from .channel import RabbitMQChannel
 from .endpoint import RabbitMQEndpoint, RabbitMQRefusal, load_driver
-from .frames import CONTENT_BODY, CONTENT_HEADER, FRAME_END, FRAME_HEADER, HEARTBEAT, METHOD
+from .frames import CONTENT_BODY_FRAME, CONTENT_HEADER_FRAME, FRAME_END, FRAME_HEADER, HEARTBEAT_FRAME, METHOD_FRAME
 
-DELIVER: Final = b"\x00\x3c\x00\x3c"  # basic.deliver: the class 60 and the method 60
-CONFIRM: Final = b"\x00\x3c\x00\x50"  # basic.ack, by which the server confirms: the class 60 and the method 80
+BASIC_DELIVER: Final = b"\x00\x3c\x00\x3c"  # basic.deliver: the class 60 and the method 60
+BASIC_ACK: Final = b"\x00\x3c\x00\x50"  # basic.ack, by which the server confirms: the class 60 and the method 80
 FRAME_MAX: Final = 131_072
 CLOSE_TIMEOUT_S: Final = 2.0
 #: The connection counts as lost after so many of our own heartbeats without a byte from the server.
@@ -95,20 +95,20 @@ class RabbitMQConnection(asyncio.Protocol):
                 if buffer[end - 1] != FRAME_END:
                     raise ValueError("a frame has no end octet")
                 channel = self._channels.get(number)
-                if kind == METHOD:
+                if kind == METHOD_FRAME:
                     method = buffer[at + 7 : at + 11]
-                    if method == DELIVER and channel is not None:
+                    if method == BASIC_DELIVER and channel is not None:
                         tag_at = at + 12 + buffer[at + 11]  # behind the consumer tag, a short string
                         channel.start_delivery(int.from_bytes(buffer[tag_at : tag_at + 8], "big"))
-                    elif method == CONFIRM and channel is not None:
+                    elif method == BASIC_ACK and channel is not None:
                         tag = int.from_bytes(buffer[at + 11 : at + 19], "big")
                         channel.on_confirm(tag, bool(buffer[at + 19]), True)
                     else:
                         self._handle_method(number, self._unmarshal(buffer[at:end])[2])
                 elif channel is not None:
-                    if kind == CONTENT_BODY:
+                    if kind == CONTENT_BODY_FRAME:
                         channel.add_body(buffer[at + 7 : end - 1])
-                    elif kind == CONTENT_HEADER:
+                    elif kind == CONTENT_HEADER_FRAME:
                         channel.set_header(buffer[at + 7 : end - 1])
                 at = end
             self._unread = buffer[at:]
@@ -205,7 +205,7 @@ class RabbitMQConnection(asyncio.Protocol):
                 )
             )
             return
-        self.write(HEARTBEAT)
+        self.write(HEARTBEAT_FRAME)
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_interval_s, self._send_heartbeat)
 
     def fail_unanswered(self) -> BrokerUnavailable:

@@ -22,12 +22,12 @@ from typing import Any, Final
 from msgspec import Struct
 
 from effectonce.backends.common.reconnecting_connection import ReconnectingConnection
-from effectonce.contracts import Delivery
+from effectonce.contracts import Consumer, Delivery
 from effectonce.errors import BrokerUnavailable
 
 from .channel import RabbitMQChannel
 from .connection import RabbitMQConnection
-from .packets import ATTEMPTS, DEAD_LETTER_ID, Content, read_packet
+from .packets import ATTEMPTS_HEADER, DEAD_LETTER_ID, Content, read_packet
 from .properties import copy_properties
 from .publisher import ConfirmedPublisher
 from .queues import QueueDeclarations, dead_letter_queue, delay_queue, delay_step
@@ -75,7 +75,7 @@ class _ConsumingChannel:
                     await self._wake_up.wait()
 
 
-class RabbitMQConsumer:
+class RabbitMQConsumer(Consumer):
     """See `contracts.Consumer`."""
 
     def __init__(self, queues: QueueDeclarations, queue: str, group: str, prefetch: int) -> None:
@@ -118,15 +118,15 @@ class RabbitMQConsumer:
         received = read_packet(header, body)
         attempt = 0
         if self._queues.queue_type == "quorum":
-            before_delay = _parse_count(received.own_headers.get(ATTEMPTS))
+            before_delay = _parse_count(received.own_headers.get(ATTEMPTS_HEADER))
             attempt = 1 + before_delay + _parse_count(received.server_headers.get("x-delivery-count"))
         handle = _RabbitMQHandle(consuming, tag, header)
         return Delivery(packet=received.packet, queue=self._queue, attempt=attempt, handle=handle)
 
     # -- settling
 
-    def _owned(self, deliveries: Sequence[Delivery]) -> list[bool]:
-        """For each delivery, whether it is unsettled on the channel that consumes now."""
+    def _are_owned(self, deliveries: Sequence[Delivery]) -> list[bool]:
+        """Return for each delivery whether it is unsettled on the channel that consumes now."""
         current = self._consuming
         return [
             delivery.handle.consuming is current and delivery.handle.tag in current.unsettled for delivery in deliveries
@@ -136,7 +136,7 @@ class RabbitMQConsumer:
         self, deliveries: Sequence[Delivery], settle: Callable[[RabbitMQChannel, Sequence[int]], None]
     ) -> list[bool]:
         """Settle every delivery that this consumer still owns, in one write. Returns which ones were owned."""
-        owned = self._owned(deliveries)
+        owned = self._are_owned(deliveries)
         current = self._consuming
         if current is not None:
             tags = [delivery.handle.tag for delivery, is_owned in zip(deliveries, owned, strict=True) if is_owned]
@@ -154,7 +154,7 @@ class RabbitMQConsumer:
         return await self._move(
             deliveries,
             delay_queue(self._queue, milliseconds),
-            lambda delivery: {ATTEMPTS: str(delivery.attempt)},
+            lambda delivery: {ATTEMPTS_HEADER: str(delivery.attempt)},
             lambda channel: self._queues.declare_delay(channel, self._queue, milliseconds),
         )
 
@@ -176,7 +176,9 @@ class RabbitMQConsumer:
     ) -> list[bool]:
         """Publish copies of the deliveries that are still ours to ``queue``, and ack those whose copy was confirmed.
         Returns which ones were acked; raises the error where a copy was refused."""
-        owned = [delivery for delivery, is_owned in zip(deliveries, self._owned(deliveries), strict=True) if is_owned]
+        owned = [
+            delivery for delivery, is_owned in zip(deliveries, self._are_owned(deliveries), strict=True) if is_owned
+        ]
         copies = [
             Content(copy_properties(delivery.handle.header, added_headers(delivery)), delivery.packet.body)
             for delivery in owned
@@ -191,10 +193,7 @@ class RabbitMQConsumer:
         return [delivery.handle in acked for delivery in deliveries]
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
-        return self._owned(deliveries)  # the window is the server's consumer_timeout, which a client cannot change
-
-    async def flush(self) -> None:
-        return None  # acks are written at once
+        return self._are_owned(deliveries)  # the window is the server's consumer_timeout, which a client cannot change
 
     async def close(self) -> None:
         self._consuming = None

@@ -77,8 +77,8 @@ class RabbitMQDeadLetters:
         channel = await self._open()
         wanted = set(ids)
         removed = self._ack_wanted(channel, wanted, list(self._held))
-        while wanted and (taken := await self._take(channel, GET_CHUNK)):
-            removed += self._ack_wanted(channel, wanted, taken)
+        while wanted and (tags := await self._take(channel, GET_CHUNK)):
+            removed += self._ack_wanted(channel, wanted, tags)
         if self._cursor is None:
             await self._requeue_held(channel)
         await self._count_waiting(channel)  # its reply shows that the server has read the acks before it
@@ -122,15 +122,15 @@ class RabbitMQDeadLetters:
     async def _take(self, channel: RabbitMQChannel, count: int) -> list[int]:
         """Take up to ``count`` more dead letters. Returns their tags; [] where the queue is empty."""
         get = channel.commands.Basic.Get(queue=dead_letter_queue(self._queue))
-        taken = []
+        tags = []
         for answer in await channel.call(*[get] * min(count, GET_CHUNK)):
             if isinstance(answer, tuple):  # else Basic.GetEmpty: the queue has no more
                 frame, header, body = answer
                 self._held[frame.delivery_tag] = self._make_dead_letter(header, body)
                 self._last_was_requeued = frame.redelivered and self._queues.queue_type == "quorum"
-                taken.append(frame.delivery_tag)
-        self._unlisted.extend(taken)
-        return taken
+                tags.append(frame.delivery_tag)
+        self._unlisted.extend(tags)
+        return tags
 
     def _make_dead_letter(self, header: bytes, body: bytes) -> DeadLetter:
         received = read_packet(header, body)

@@ -10,9 +10,10 @@ from struct import Struct
 from typing import Final
 
 FRAME_HEADER: Final = Struct(">BHI")  # kind, channel, size of the payload; the payload and the end octet follow
-METHOD, CONTENT_HEADER, CONTENT_BODY = 1, 2, 3
+#: The types of frames, by their numbers in AMQP 0-9-1.
+METHOD_FRAME, CONTENT_HEADER_FRAME, CONTENT_BODY_FRAME = 1, 2, 3
 FRAME_END: Final = 0xCE
-HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 MAX_SHORT_STRING_BYTES: Final = 255
 
@@ -31,17 +32,17 @@ def encode_publish(channel: int, exchange: str, routing_key: str) -> bytes:
     """Encode basic.publish, the first frame of a message. It is ``mandatory``: the server returns a message that
     reaches no queue."""
     names = encode_short_string(exchange) + encode_short_string(routing_key)
-    return _frame(METHOD, channel, b"\x00\x3c\x00\x28\x00\x00%b\x01" % names)
+    return _frame(METHOD_FRAME, channel, b"\x00\x3c\x00\x28\x00\x00%b\x01" % names)
 
 
 def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
     """Encode the frames of a message that follow basic.publish: its header, and its body in as many as needed."""
     size = len(body)
-    header = _frame(CONTENT_HEADER, channel, b"\x00\x3c\x00\x00%b%b" % (size.to_bytes(8, "big"), properties))
+    header = _frame(CONTENT_HEADER_FRAME, channel, b"\x00\x3c\x00\x00%b%b" % (size.to_bytes(8, "big"), properties))
     room = frame_max - 8
     if size <= room:
-        return header + _frame(CONTENT_BODY, channel, body) if size else header
-    return header + b"".join(_frame(CONTENT_BODY, channel, body[at : at + room]) for at in range(0, size, room))
+        return header + _frame(CONTENT_BODY_FRAME, channel, body) if size else header
+    return header + b"".join(_frame(CONTENT_BODY_FRAME, channel, body[at : at + room]) for at in range(0, size, room))
 
 
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:

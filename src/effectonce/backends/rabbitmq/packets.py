@@ -15,10 +15,10 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 
 #: Headers of ours that packets do not show: how often the message was delivered before its last delay, the id of the
 #: dead letter, the ordering key.
-ATTEMPTS: Final = "eo-attempts"
+ATTEMPTS_HEADER: Final = "eo-attempts"
 DEAD_LETTER_ID: Final = "eo-letter"
 ORDERING_KEY: Final = "eo-ordering-key"
-OWN_HEADERS: Final = (ATTEMPTS, DEAD_LETTER_ID, ORDERING_KEY)
+OWN_HEADERS: Final = (ATTEMPTS_HEADER, DEAD_LETTER_ID, ORDERING_KEY)
 
 
 class Content(NamedTuple):

@@ -17,6 +17,7 @@ import msgspec
 from .endpoint import load_driver
 from .frames import encode_short_string
 
+#: The types of properties.
 _TEXT, _TABLE, _OCTET, _TIME = "text", "table", "octet", "time"
 #: Every property in its order on the wire: its name, its bit among the flags, its type.
 _PROPERTIES: Final = (
@@ -38,7 +39,7 @@ _PROPERTIES: Final = (
 _HEADER_PROPERTIES: Final = frozenset(
     ("content-type", "content-encoding", "correlation-id", "reply-to", "type", "app-id")
 )
-_PERSISTENT: Final = b"\x02"
+_PERSISTENT_MODE: Final = b"\x02"
 _LONG_STRING: Final = 0x53  # "S"
 MAX_INT: Final = (1 << 63) - 1
 #: How many bytes a value of each type has in a header table. Values of other types begin with their length.
@@ -52,7 +53,7 @@ SERVER_HEADERS: Final = ("x-delivery-count", "x-acquired-count", "x-death", "x-f
 
 def make_properties(id: str, headers: Iterable[tuple[str, str | int]]) -> bytes:
     """Encode the properties of a persistent message. `ValueError` where one, or the name of a header, is too long."""
-    parts = {"delivery-mode": _PERSISTENT}
+    parts = {"delivery-mode": _PERSISTENT_MODE}
     if id:
         parts["message-id"] = encode_short_string(id)
     table = []
@@ -121,7 +122,7 @@ def copy_properties(header: bytes, added: Mapping[str, str]) -> bytes:
     parts = _split_properties(header)
     for name in ("expiration", "user-id", "cluster-id"):
         parts.pop(name, None)
-    parts["delivery-mode"] = _PERSISTENT
+    parts["delivery-mode"] = _PERSISTENT_MODE
     table = [_table_entry(name, value) for name, value in added.items() if name not in _HEADER_PROPERTIES]
     for name, raw in _split_table(parts.get("headers", b"")):
         if name not in added and name not in ("CC", "BCC") and not name.startswith(SERVER_HEADERS):

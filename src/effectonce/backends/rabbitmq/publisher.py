@@ -21,7 +21,7 @@ from .packets import Content, make_content
 from .queues import MissingRabbitMQQueue, QueueDeclarations, missing_queue
 
 
-class _PublishBatch:
+class _UnconfirmedBatch:
     """Messages that are being published, and the outcome of each: None where it was confirmed."""
 
     def __init__(self, contents: Sequence[Content], first_tag: int, endpoint: RabbitMQEndpoint) -> None:
@@ -107,7 +107,7 @@ class ConfirmedPublisher:
         if not contents:
             return []
         channel = await self._open()
-        batch = _PublishBatch(contents, self._last_tag + 1, self._queues.endpoint)
+        batch = _UnconfirmedBatch(contents, self._last_tag + 1, self._queues.endpoint)
         channel.on_confirm, channel.on_return = batch.handle_confirm, batch.handle_return
         channel.on_lost = batch.handle_loss
         self._last_tag += len(contents)

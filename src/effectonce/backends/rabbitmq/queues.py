@@ -1,7 +1,7 @@
 """The RabbitMQ queues behind one queue: itself, its dead letters, and those in which messages wait for their delay.
 
-Queues are quorum queues by default. A quorum queue removes a message that it dead-letters only after the next queue has
-confirmed it, so that neither a delayed message nor one that the server itself dead-letters is lost on its way. RabbitMQ
+Queues are quorum queues by default. A quorum queue dead-letters safely: it removes a message only after the next queue
+has confirmed it. So no message is lost on its way, whether it is delayed or dead-lettered by the server. RabbitMQ
 4 dead-letters (or, without a dead-letter queue, drops) a message that was delivered 20 times. Our queues raise that
 limit so far that it is never reached, since the worker counts attempts. They still have a dead-letter queue, in case a
 policy sets a lower limit.

@@ -16,7 +16,7 @@ from .endpoint import RedisEndpoint, load_driver
 from .errors import ReplyError
 from .record_format import index_keys
 
-SLOTS = 16_384
+CLUSTER_SLOTS = 16_384
 MAX_REDIRECTS = 8  # how often one item follows the cluster's redirections; more means that slots are moving now
 
 
@@ -40,7 +40,7 @@ def slot_of(key: bytes) -> int:
     """The slot of a key: the CRC-16 of its hash tag, or of all of it where it has none."""
     start = key.find(b"{")
     end = key.find(b"}", start + 1)
-    return crc_hqx(key[start + 1 : end] if -1 < start < end - 1 else key, 0) % SLOTS
+    return crc_hqx(key[start + 1 : end] if -1 < start < end - 1 else key, 0) % CLUSTER_SLOTS
 
 
 class _Item(Struct):
@@ -69,7 +69,7 @@ class RedisClusterConnection:
         self._connect = connect
         self._endpoint = endpoint
         self._known_nodes: dict[Node, None] = dict.fromkeys(seeds)
-        self._slots: list[Node | None] = [None] * SLOTS
+        self._slots: list[Node | None] = [None] * CLUSTER_SLOTS
         self._slots_are_stale = True
         self._sockets: dict[Node, RedisSocket] = {}
         self._subscription: Subscription | None = None
@@ -152,7 +152,7 @@ class RedisClusterConnection:
         try:
             for node, commands in outgoing.items():
                 try:
-                    await self._at(node).send(b"".join(command for _, command in commands))
+                    await self._socket_of(node).send(b"".join(command for _, command in commands))
                     waiting.append(node)
                 except Exception as error:
                     answered += [(item, error) for item, _ in commands if item is not None]
@@ -161,8 +161,8 @@ class RedisClusterConnection:
                 commands = outgoing[waiting[-1]]
                 replies: Sequence[Any]
                 try:
-                    left = max(deadline - time.monotonic(), 0.0)
-                    replies = await self._at(waiting[-1]).receive(len(commands), left)
+                    seconds_left = max(deadline - time.monotonic(), 0.0)
+                    replies = await self._socket_of(waiting[-1]).receive(len(commands), seconds_left)
                 except Exception as error:
                     replies = [error] * len(commands)
                 waiting.pop()
@@ -172,7 +172,7 @@ class RedisClusterConnection:
         except BaseException:
             self._slots_are_stale = True
             for node in waiting:
-                self._at(node).drop()
+                self._socket_of(node).drop()
             raise
         return answered
 
@@ -182,7 +182,7 @@ class RedisClusterConnection:
 
     async def command(self, node: str, *words: Word) -> Any:
         try:
-            reply = await send_command(self._at(_parse_node(node, None)), *words)
+            reply = await send_command(self._socket_of(_parse_node(node, None)), *words)
         except StoreUnavailable:
             self._slots_are_stale = True
             raise
@@ -195,7 +195,7 @@ class RedisClusterConnection:
         if self._subscription is None:
             await self._load_slots()
             node = next(node for node in self._slots if node is not None)
-            self._subscription = Subscription(self._connect(self._endpoint.at(*node)))
+            self._subscription = Subscription(self._connect(self._endpoint.with_address(*node)))
         try:
             return await self._subscription.listen(channel, timeout)
         except StoreUnavailable:
@@ -212,10 +212,10 @@ class RedisClusterConnection:
         if self._subscription is not None:
             self._subscription.drop()
 
-    def _at(self, node: Node) -> RedisSocket:
+    def _socket_of(self, node: Node) -> RedisSocket:
         socket = self._sockets.get(node)
         if socket is None:
-            socket = self._sockets[node] = self._connect(self._endpoint.at(*node))
+            socket = self._sockets[node] = self._connect(self._endpoint.with_address(*node))
         return socket
 
     async def _load_slots(self) -> None:
@@ -225,7 +225,7 @@ class RedisClusterConnection:
         )
         for node in list(self._known_nodes):
             try:
-                reply = await send_command(self._at(node), "CLUSTER", "SLOTS")
+                reply = await send_command(self._socket_of(node), "CLUSTER", "SLOTS")
             except (StoreUnavailable, UnsafeStore) as error:  # UnsafeStore may be a replica's: ask the next node
                 last_error = error
                 continue
@@ -242,17 +242,17 @@ class RedisClusterConnection:
             )
         raise last_error
 
-    def _store_slots(self, reply: list[Any], asked: Node) -> None:
-        slots: list[Node | None] = [None] * SLOTS
+    def _store_slots(self, reply: list[Any], asked_node: Node) -> None:
+        slots: list[Node | None] = [None] * CLUSTER_SLOTS
         for first, last, *servers in reply:
-            nodes = [Node(bytes(host or b"").decode() or asked.host, int(port)) for host, port, *_ in servers]
+            nodes = [Node(bytes(host or b"").decode() or asked_node.host, int(port)) for host, port, *_ in servers]
             slots[first : last + 1] = [nodes[0]] * (last + 1 - first)  # the primary; its replicas follow
             # Remember the replicas, too: when a primary dies, they know its successor.
             self._known_nodes.update(dict.fromkeys(nodes))
         self._slots, self._slots_are_stale = slots, False
 
 
-def _parse_node(text: str, asked: Node | None) -> Node:
+def _parse_node(text: str, asked_node: Node | None) -> Node:
     """Parse ``host:port`` as the cluster writes it. Without a host it means the host of the node that was asked."""
     host, _, port = text.rpartition(":")
-    return Node(host or (asked.host if asked else ""), int(port))
+    return Node(host or (asked_node.host if asked_node else ""), int(port))

@@ -20,7 +20,7 @@ from effectonce.contracts import Delivery
 from .connection import RedisBrokerConnection, Word
 from .endpoint import RedisEndpoint
 from .errors import MissingGroup
-from .stream import MAINTAIN, SETTLE, StreamKeys, declare_group, read_packet, to_json
+from .stream import MAINTAIN_SCRIPT, SETTLE_SCRIPT, StreamKeys, declare_group, read_packet, to_json
 
 #: The most delayed messages that one run of the maintenance script moves back to the stream.
 MAX_MOVED: Final = 200
@@ -118,7 +118,9 @@ class RedisConsumer:
             FORGET_SILENT_AFTER_MS if forget else 0,
         )
         entries: Sequence[Any]
-        next_due_ms, self._claim_cursor, entries = await self._reading.batch(MAINTAIN, self._keys.names[:2], args)
+        next_due_ms, self._claim_cursor, entries = await self._reading.batch(
+            MAINTAIN_SCRIPT, self._keys.names[:2], args
+        )
         if forget:
             self._forget_at = now + FORGET_INTERVAL_S
         interval = min(self._window / 5, MAX_MAINTENANCE_INTERVAL_S)
@@ -140,12 +142,12 @@ class RedisConsumer:
             if named.get(b"group", self._group) != self._group:  # another group has nacked it: no message for ours
                 self._acks[id] = held.needs_proof_at
                 continue
-            self._unsettled.add(held)
             attempt = count[0] if count else 1
             if b"attempts" in named:  # attempts before the entry was added again
                 attempt += int(named[b"attempts"]) if named[b"attempts"].isdigit() else 0
             packet = read_packet(named)
             deliveries.append(Delivery(packet=packet, queue=self._keys.queue, attempt=attempt, handle=held))
+            self._unsettled.add(held)
         return deliveries
 
     # -- settling
@@ -197,7 +199,7 @@ class RedisConsumer:
             return []
         async with self._settling_lock:
             args = (self._keys.group, self._name, verb, argument, *ids)
-            answers = await self._settling.batch(SETTLE, self._keys.names, args)
+            answers = await self._settling.batch(SETTLE_SCRIPT, self._keys.names, args)
         return [answer == 1 for answer in answers]
 
     async def flush(self) -> None:
@@ -228,5 +230,5 @@ class RedisConsumer:
         await self.flush()
         if self._maintain_at:  # else it has never read
             async with self._settling_lock:
-                await self._settling.batch(SETTLE, self._keys.names, (self._keys.group, self._name, "leave", ""))
+                await self._settling.batch(SETTLE_SCRIPT, self._keys.names, (self._keys.group, self._name, "leave", ""))
             await self.maintain(0)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver, StoreUnavailable
 from effectonce.values.urls import Address, flag
 
-from .errors import UNAVAILABLE, RedisErrors, ReplyError
+from .errors import UNAVAILABLE_CODES, RedisErrors, ReplyError
 
 #: The commands whose replies name the eviction policy. Some services forbid the first.
 EVICTION_COMMANDS: Final = (("CONFIG", "GET", "maxmemory-policy"), ("INFO", "memory"))
@@ -57,7 +57,7 @@ class RedisEndpoint(Struct, kw_only=True):
     def errors(self) -> RedisErrors:
         return self.error_kind(self.shown)
 
-    def at(self, host: str, port: int) -> RedisEndpoint:
+    def with_address(self, host: str, port: int) -> RedisEndpoint:
         """The endpoint of another node of the same cluster."""
         return replace(self, host=host, port=port, shown=f"{self.shown} (node {host}:{port})")
 
@@ -101,7 +101,7 @@ class RedisEndpoint(Struct, kw_only=True):
         login = remaining.pop(0) if self._logs_in else None
         select = remaining.pop(0) if self.db else None
         for reply in (login, select):  # a refused CLIENT SETNAME does not matter: some services forbid it
-            if isinstance(reply, ReplyError) and reply.code in (*UNAVAILABLE, "NOAUTH", "NOPERM"):
+            if isinstance(reply, ReplyError) and reply.code in (*UNAVAILABLE_CODES, "NOAUTH", "NOPERM"):
                 raise self.errors.translate(reply)
         if isinstance(login, ReplyError):
             raise ConfigurationError(

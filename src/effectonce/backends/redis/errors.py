@@ -29,7 +29,7 @@ class MissingGroup(BrokerUnavailable):
 
 
 #: By the code of an error reply: why the server cannot serve us now. That may pass.
-UNAVAILABLE: Final = {
+UNAVAILABLE_CODES: Final = {
     "LOADING": "is loading its data from disk",
     "BUSY": "is blocked by a long-running script (SCRIPT KILL ends it)",
     "MASTERDOWN": "is a replica that has lost its primary",
@@ -40,7 +40,7 @@ UNAVAILABLE: Final = {
     "NOREPLICAS": "refuses writes because too few replicas are connected",
 }
 _NOT_A_CLUSTER_URL: Final = "is a Redis Cluster; write its URL with redis+cluster://"
-_MISCONFIGURED: Final = {
+_MISCONFIGURED_CODES: Final = {
     "MOVED": _NOT_A_CLUSTER_URL,
     "ASK": _NOT_A_CLUSTER_URL,
     "CROSSSLOT": _NOT_A_CLUSTER_URL,
@@ -87,10 +87,10 @@ class RedisErrors:
         return translated
 
     def _translate(self, code: str, text: str) -> Exception:
-        if code in UNAVAILABLE:
-            return self.unavailable(f"{self.shown} {UNAVAILABLE[code]} ({text})")
-        if code in _MISCONFIGURED:
-            return ConfigurationError(f"{self.shown} {_MISCONFIGURED[code]}")
+        if code in UNAVAILABLE_CODES:
+            return self.unavailable(f"{self.shown} {UNAVAILABLE_CODES[code]} ({text})")
+        if code in _MISCONFIGURED_CODES:
+            return ConfigurationError(f"{self.shown} {_MISCONFIGURED_CODES[code]}")
         if code == "READONLY":
             return self.connection_lost(
                 f"{self.shown} is a read-only replica, perhaps since a failover; claims need the primary"

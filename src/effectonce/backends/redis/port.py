@@ -40,8 +40,8 @@ from .server_info import read_figures
 if TYPE_CHECKING:
     from .store import RedisStoreBackend
 
-RECORDS = Script("common", "records")
-INDEXES = Script("common", "indexes")
+RECORDS_SCRIPT = Script("common", "records")
+INDEXES_SCRIPT = Script("common", "indexes")
 MAX_COUNT = 100_000  # the most that `stats` reports of one state
 READ_BATCH = 128  # records that `list` reads in one round trip
 SCAN_STEP_KEYS = 500  # keys that one step of a SCAN visits ...
@@ -49,7 +49,7 @@ MAX_LIST_STEPS = 100  # ... and the most steps of one page of `list`
 MAX_STATS_STEPS = 2_000  # ... and of `stats`
 
 #: One step of `list`: the next cursor of SCAN, and the records that it has read: the key of each, and its fields.
-_Step = tuple[bytes, Sequence[tuple[bytes, Any]]]
+_ListStep = tuple[bytes, Sequence[tuple[bytes, Any]]]
 _Places = list[str]  # the buckets (by number) or nodes that a list reads; inside of the port, `list` is a method
 
 log = logging.getLogger("effectonce")
@@ -70,7 +70,7 @@ class RedisPort:
         keys = [self._layout.key(op.scope, op.key) for op in batch]
         args = [PACKERS[type(op)](op) for op in batch]
         try:
-            items = await self._connection.batch(RECORDS, keys, args)
+            items = await self._connection.batch(RECORDS_SCRIPT, keys, args)
         except StoreUnavailable:
             self._backend.verified = False
             raise
@@ -135,16 +135,16 @@ class RedisPort:
         return items
 
     async def _run_on_record(self, scope: str, key: str, arg: bytes) -> Any:
-        return (await self._run_checked(RECORDS, [self._layout.key(scope, key)], [arg]))[0]
+        return (await self._run_checked(RECORDS_SCRIPT, [self._layout.key(scope, key)], [arg]))[0]
 
     async def _run_on_indexes(self, keys: Sequence[bytes], *words: str | int) -> Sequence[Any]:
-        return await self._run_checked(INDEXES, keys, [msgspec.json.encode(words)] * len(keys))
+        return await self._run_checked(INDEXES_SCRIPT, keys, [msgspec.json.encode(words)] * len(keys))
 
     async def _run_on_meta(self, *words: str | int) -> Any:
         return (await self._run_on_indexes([self._layout.meta], *words))[0]
 
     async def _run_on_node(self, node: str, *words: str | int) -> Any:
-        items = await run_script(self._connection, node, INDEXES, (), [msgspec.json.encode(words)])
+        items = await run_script(self._connection, node, INDEXES_SCRIPT, (), [msgspec.json.encode(words)])
         return (await self._raise_failed(items))[0]
 
     async def get(self, scope: str, key: str) -> Record | None:
@@ -199,7 +199,7 @@ class RedisPort:
             raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
         return list(places) if start is None else list(places[places.index(start) :])
 
-    async def _read_index_step(self, query: Query, place: str, scan: str, after: bytes, room: int) -> _Step:
+    async def _read_index_step(self, query: Query, place: str, scan: str, after: bytes, room: int) -> _ListStep:
         """Read one step through the index of the bucket ``place``: the records in doubt whose keys are behind
         ``after``."""
         index, prefix = self._layout.indexes()[int(place)], self._layout.buckets[int(place)]
@@ -210,7 +210,7 @@ class RedisPort:
         rows = {prefix + identity: fields for identity, fields in zip(members[::2], members[1::2], strict=True)}
         return next_scan, sorted(row for row in rows.items() if row[0] > after)
 
-    async def _read_scan_step(self, query: Query, place: str, scan: str, after: bytes, room: int) -> _Step:
+    async def _read_scan_step(self, query: Query, place: str, scan: str, after: bytes, room: int) -> _ListStep:
         """As `_read_index_step`, on the node ``place``. Where there are more than ``room`` records, not all of them are
         read."""
         letter = STATE_LETTERS[query.state] if query.state is not None else ""
@@ -220,7 +220,7 @@ class RedisPort:
         rows: list[tuple[bytes, Any]] = []
         while names and len(rows) <= room:
             chunk, names = names[:READ_BATCH], names[READ_BATCH:]
-            replies = await self._connection.batch(RECORDS, chunk, [arg] * len(chunk))
+            replies = await self._connection.batch(RECORDS_SCRIPT, chunk, [arg] * len(chunk))
             for name, fields in zip(chunk, replies, strict=True):
                 if isinstance(fields, Exception):
                     error = self._translate_item(fields)
@@ -273,7 +273,7 @@ class RedisPort:
         if not self._backend.verified:
             await self.check()
         indexes = self._layout.indexes()
-        sizes = await self._connection.batch(INDEXES, indexes, [msgspec.json.encode(("sizes",))] * len(indexes))
+        sizes = await self._connection.batch(INDEXES_SCRIPT, indexes, [msgspec.json.encode(("sizes",))] * len(indexes))
         problems = [size for size in sizes if isinstance(size, Exception)]
         damaged: list[bytes] = []
         deleted = lapsed = 0
@@ -332,7 +332,7 @@ class RedisPort:
 
     async def migrate(self) -> None:
         arg = msgspec.json.encode(("version", FORMAT_VERSION))
-        items = await self._raise_failed(await self._connection.batch(INDEXES, [self._layout.meta], [arg]))
+        items = await self._raise_failed(await self._connection.batch(INDEXES_SCRIPT, [self._layout.meta], [arg]))
         version = bytes(items[0]).decode("ascii", "replace")
         if version != str(FORMAT_VERSION):
             raise SchemaMismatch(

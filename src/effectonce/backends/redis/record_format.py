@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 from effectonce.errors import CorruptRecord, InvalidOption
 from effectonce.keys import digest
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     AnswerKind,
     Claim,
@@ -150,7 +150,7 @@ def parse_answer(item: list[Any]) -> Answer:
     if kind == b"in_progress":
         return Answer("in_progress", token, attempts, generation, retry_after=extra / 1e6)
     if kind == b"failed":
-        failed: AnswerKind = "exhausted" if extra == EXHAUSTED else "failed"
+        failed: AnswerKind = "exhausted" if extra == EXHAUSTED_ERROR else "failed"
         return Answer(failed, token, attempts, generation, error=extra)
     return Answer(_KINDS[kind], token, attempts, generation)
 

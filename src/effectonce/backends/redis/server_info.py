@@ -10,19 +10,19 @@ from .connection import RedisConnection
 from .errors import ReplyError
 
 #: How a node persists its data, the worst first. ``unknown``: the server forbids the question.
-PERSISTENCE = ("none", "unknown", "snapshots", "log")
+PERSISTENCE_LEVELS = ("none", "unknown", "snapshots", "log")
 
 
 async def read_figures(connection: RedisConnection) -> Figures:
     """Read the figures for `effectonce doctor`: those of the worst node, where there are several."""
     memory: tuple[int, int] | None = None
-    persistence, writes = PERSISTENCE[-1], "ok"
+    persistence, writes = PERSISTENCE_LEVELS[-1], "ok"
     for node in await connection.nodes():
         info = await _read_info(connection, node, "INFO") | await _read_info(connection, node, "CONFIG", "GET", "save")
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
         if memory is None or (limit and used / limit > memory[0] / max(memory[1], 1)):
             memory = used, limit
-        persistence = min(persistence, _persistence(info), key=PERSISTENCE.index)
+        persistence = min(persistence, _persistence(info), key=PERSISTENCE_LEVELS.index)
         if "err" in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")):
             writes = "err"
     return Figures(memory=memory, settings={"persistence": persistence, "persistence_writes": writes})

@@ -52,8 +52,9 @@ class RedisStoreBackend:
         # Whether a port of this process has checked the server, with no connection lost since. After a failover it may
         # be another server, with other settings: so ports reset this when a connection breaks.
         self.verified = False
+        # A worker with the default concurrency of 100 sends its completions and its next claims in one batch of 256.
         self.capabilities = Capabilities(
-            name="redis", mixed_batches=mixed_batches, notifies=True, expires_by_itself=True
+            name="redis", batch=256, mixed_batches=mixed_batches, notifies=True, expires_by_itself=True
         )
 
     def sync_port(self) -> Port:

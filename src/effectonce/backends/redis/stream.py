@@ -13,8 +13,8 @@ from effectonce.values.queue_names import require_name
 from .connection import RedisBrokerConnection, Script
 from .errors import ReplyError
 
-SETTLE: Final = Script("stream_settle")
-MAINTAIN: Final = Script("stream_maintain")
+SETTLE_SCRIPT: Final = Script("stream_settle")
+MAINTAIN_SCRIPT: Final = Script("stream_maintain")
 
 _headers_decoder = msgspec.json.Decoder(dict[str, str])
 to_json = msgspec.json.Encoder().encode

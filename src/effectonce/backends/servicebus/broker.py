@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from effectonce.backends.common.packets import raise_if_all_unavailable
-from effectonce.contracts import BrokerCapabilities, Consumer, Packet
+from effectonce.contracts import BrokerBackend, BrokerCapabilities, Consumer, Packet
 from effectonce.errors import BrokerUnavailable, InvalidOption
 from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
@@ -34,7 +34,7 @@ DAY_S: Final = 86400.0
 MAX_LOCK_S: Final = 300
 
 
-class ServiceBusBackend:
+class ServiceBusBackend(BrokerBackend):
     """``servicebus://KeyName:Key@name.servicebus.windows.net``, with the key percent-encoded. Without a key,
     ``azure-identity`` finds the machine's identity.
 
@@ -83,9 +83,6 @@ class ServiceBusBackend:
 
     async def check(self, queue: str, *, group: str) -> None:
         await check_queue(self._namespace, require_name(queue), self._settings)
-
-    async def close(self) -> None:
-        return None
 
     def __repr__(self) -> str:
         return str(self._namespace)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
-from effectonce.contracts import Delivery
+from effectonce.contracts import Consumer, Delivery
 from effectonce.errors import BrokerUnavailable
 
 from .client import LockLost, ServiceBusLink, ServiceBusNamespace
@@ -20,7 +20,7 @@ from .messages import OWN_REASON, make_message, read_packet, write_description
 MAX_POLL_S: Final = 0.2
 
 
-class SettlingConsumer(ABC):
+class SettlingConsumer(Consumer):
     """What consumers with and without sessions have in common: settling the deliveries that they own."""
 
     def __init__(self, namespace: ServiceBusNamespace, queue: str) -> None:
@@ -46,9 +46,6 @@ class SettlingConsumer(ABC):
         description = write_description(headers)
         return await self._settle(delivery, "dead_letter_message", reason=OWN_REASON, error_description=description)
 
-    async def flush(self) -> None:
-        return None
-
 
 class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
     """See `contracts.Consumer`. All consumers of a queue share it, whatever their group. A delivery's key is the SDK's
@@ -71,8 +68,8 @@ class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
             received = read_packet(message)
             # Two times at which the lock may end: one that the service's clock names, and one window after our call.
             # The earlier one counts, since the machine's clock may be wrong.
-            left = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
-            held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + left))
+            lock_left_s = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
+            held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + lock_left_s))
             deliveries.append(
                 Delivery(packet=received.packet, queue=self._queue, attempt=received.attempt, handle=held)
             )

@@ -16,11 +16,12 @@ from zlib import crc32
 from effectonce.backends.common.packets import deduplication_id, fit_id, random_id
 from effectonce.contracts import Packet
 
-#: Properties of ours that packets do not show. ``ATTEMPTS``: how often the message was delivered before its last delay.
-ID: Final = "eo-id"
+#: Properties of ours that packets do not show. ``ATTEMPTS_PROPERTY``: how often the message was delivered before its
+#: last delay.
+ID_PROPERTY: Final = "eo-id"
 ORDERING_KEY: Final = "eo-ordering-key"
-ATTEMPTS: Final = "eo-deliveries"
-_OWN_PROPERTIES: Final = (ID, ORDERING_KEY, ATTEMPTS)
+ATTEMPTS_PROPERTY: Final = "eo-deliveries"
+_OWN_PROPERTIES: Final = (ID_PROPERTY, ORDERING_KEY, ATTEMPTS_PROPERTY)
 #: Fields of a message beside its properties, which a packet keeps in `Packet.fields`.
 _FIELDS: Final = ("subject", "correlation_id", "content_type")
 
@@ -52,11 +53,11 @@ def make_message(packet: Packet, *, sessions: bool = False, attempts: int = 0) -
     }
     fields["message_id"] = random_id() if attempts else deduplication_id(packet, _ALLOWED_ID)
     if fields["message_id"] != packet.id:
-        properties[ID] = packet.id
+        properties[ID_PROPERTY] = packet.id
     if packet.ordering_key is not None:
         properties[ORDERING_KEY] = packet.ordering_key
     if attempts:
-        properties[ATTEMPTS] = attempts
+        properties[ATTEMPTS_PROPERTY] = attempts
     if sessions:
         fields["session_id"] = _session_id(packet.ordering_key, packet.id or fields["message_id"])
     return ServiceBusMessage(packet.body, application_properties=properties, **fields)
@@ -93,12 +94,12 @@ def read_packet(message: Any) -> ReceivedMessage:
     packet = Packet(
         body=_read_body(message),
         headers=headers,
-        id=str(own.get(ID, message.message_id or "")),
+        id=str(own.get(ID_PROPERTY, message.message_id or "")),
         ordering_key=own.get(ORDERING_KEY),
         numbers=frozenset(numbers),
         fields={name: str(getattr(message, name)) for name in _FIELDS if getattr(message, name, None) is not None},
     )
-    attempts = own.get(ATTEMPTS, 0)
+    attempts = own.get(ATTEMPTS_PROPERTY, 0)
     attempts_before_delay = attempts if isinstance(attempts, int) else 0
     return ReceivedMessage(packet, attempts_before_delay + (message.delivery_count or 0) + 1)
 

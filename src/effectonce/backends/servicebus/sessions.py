@@ -73,8 +73,8 @@ class _LockedSession:
         # It was locked a moment ago. Two times at which the lock may end: one that the service's clock names, and one
         # window after that moment. The earlier one counts, since the machine's clock may be wrong.
         ends_at = receiver.session.locked_until_utc
-        left = window if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds()
-        self.locked_until = time.monotonic() + min(left, window - MAX_POLL_S)
+        seconds_left = window if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds()
+        self.locked_until = time.monotonic() + min(seconds_left, window - MAX_POLL_S)
         self.turn = asyncio.Lock()  # the SDK's receivers do not support several tasks at once
         self.unsettled: set[_SessionDelivery] = set()
         self.delayed: list[_DelayedDelivery] = []  # in the order of the queue
@@ -125,11 +125,11 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
                 raise error
             if self._accepting is None and self._may_accept():
                 self._accepting = asyncio.create_task(self._accept_session())
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 return []
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake_up.wait(), left)
+                await asyncio.wait_for(self._wake_up.wait(), seconds_left)
 
     def _room(self) -> int:
         return self._prefetch - sum(len(session.unsettled) for session in self._sessions)

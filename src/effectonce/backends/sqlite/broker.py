@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from effectonce.backends.common import sql_files
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
 from effectonce.contracts import (
+    BrokerBackend,
     BrokerCapabilities,
     Clock,
     Consumer,
@@ -29,6 +29,7 @@ from effectonce.contracts import (
     Packet,
     Publisher,
 )
+from effectonce.core import sql_files
 from effectonce.errors import BrokerUnavailable, SchemaMismatch, StoreUnavailable
 from effectonce.values.clocks import MachineClock
 from effectonce.values.queue_names import require_name
@@ -49,7 +50,7 @@ _headers_decoder = msgspec.json.Decoder(dict[str, str])
 _to_json = msgspec.json.Encoder().encode
 
 
-class SQLiteBrokerBackend:
+class SQLiteBrokerBackend(BrokerBackend):
     """``sqlite:///file.db?ack_window=30s&synchronous=FULL&timeout=5s&prefix=effectonce``.
 
     ``ack_window``: how long an unsettled delivery stays with its consumer. ``synchronous``: with FULL (default) and
@@ -97,12 +98,6 @@ class SQLiteBrokerBackend:
             await connection.execute(lambda cursor: None)  # connecting creates the tables
         finally:
             await connection.close()
-
-    async def check(self, queue: str, *, group: str) -> None:
-        await self.declare(queue, group=group)
-
-    async def close(self) -> None:
-        return None
 
     def is_new(self) -> bool:
         return self.file.lacks(self._names["version"])
@@ -217,10 +212,10 @@ class SQLiteConsumer:
             if self._arrived:  # including what a cancelled receive had taken
                 deliveries, self._arrived = self._arrived[:limit], self._arrived[limit:]
                 return deliveries
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 return []
-            await asyncio.sleep(min(left, pause))
+            await asyncio.sleep(min(seconds_left, pause))
             pause = min(pause * 2, MAX_PAUSE_S)
 
     async def _poll(self, limit: int) -> None:

@@ -65,9 +65,9 @@ class SQLiteConnection:
             pause = min(pause * 2, MAX_LOCK_PAUSE_S)
 
     def transaction(self, work: Callable[[sqlite3.Cursor], T]) -> T:
-        """As `execute`, in one transaction, with the write lock held from the start."""
+        """Do what `execute` does, in one transaction that holds the write lock from the start."""
 
-        def within(cursor: sqlite3.Cursor) -> T:
+        def run_transaction(cursor: sqlite3.Cursor) -> T:
             # An interruption (Ctrl-C) may leave the connection inside of the transaction, even during the rollback. The
             # next `execute` must not use it then: it would read what is never committed. It does not see this cursor,
             # and `_open` closes the connection.
@@ -82,7 +82,7 @@ class SQLiteConnection:
             self._cursor, self._cursor_in_transaction = cursor, None
             return answer
 
-        return self.execute(within)
+        return self.execute(run_transaction)
 
     def _undo(self, cursor: sqlite3.Cursor) -> None:
         """Roll back. Where that fails, close the connection, which has the same effect."""

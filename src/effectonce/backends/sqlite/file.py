@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Final
 from urllib.parse import quote
 
-from effectonce.backends.common.sql_files import table_prefix
 from effectonce.contracts import ConnectionLost
+from effectonce.core.sql_files import table_prefix
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -19,7 +19,7 @@ from effectonce.errors import (
     StoreUnavailable,
     show,
 )
-from effectonce.values.urls import Address
+from effectonce.values.urls import Address, one_of
 
 OLDEST_SQLITE: Final = (3, 35, 0)  # RETURNING
 SYNCHRONOUS_LEVELS: Final = ("FULL", "NORMAL", "EXTRA")
@@ -43,7 +43,7 @@ class SQLiteFile:
             raise InvalidOption("a path cannot contain a zero byte")
         # Made absolute, so that a later change of the working directory does not change the store.
         self.path = os.path.abspath(path)
-        self.synchronous = address.take("synchronous", _synchronous_level, "FULL")
+        self.synchronous = address.take("synchronous", lambda text: one_of(*SYNCHRONOUS_LEVELS)(text.upper()), "FULL")
         self.timeout = address.seconds("timeout", 5.0)
         self._shown = str(address)
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -127,9 +127,3 @@ def parse_prefix(text: str) -> str:
     if f"{text}_".lower().startswith("sqlite_"):
         raise InvalidOption("SQLite reserves names that begin with sqlite_; choose another prefix")
     return table_prefix(text)
-
-
-def _synchronous_level(text: str) -> str:
-    if text.upper() not in SYNCHRONOUS_LEVELS:
-        raise ValueError(f"{text!r} is not one of {', '.join(SYNCHRONOUS_LEVELS)}")
-    return text.upper()

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from effectonce.backends.common.sql_files import inbox_statements, outbox_schema, outbox_words, read_statements
 from effectonce.contracts.outbox import (
     COUNT_LIMIT,
     CleanupResult,
@@ -25,6 +24,7 @@ from effectonce.contracts.outbox import (
     parse_cursor,
     select_in_turn,
 )
+from effectonce.core.sql_files import inbox_statements, outbox_schema, outbox_words, read_statements
 
 from .connection import PortConnection, SQLiteConnection, in_autocommit, in_transaction, run_script
 

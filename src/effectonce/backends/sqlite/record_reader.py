@@ -14,7 +14,7 @@ from effectonce.record import Page, Query, Record, Stats
 MAX_COUNT: Final = 100_000  # the most that `stats` counts of one state
 MAX_PAGE_VISITS: Final = 5_000  # the most rows that one page of `list` reads
 MAX_STATS_VISITS: Final = 1_000_000  # the most rows that `stats` reads for claimed and done
-_FIRST, _LAST = -(1 << 63), (1 << 63) - 1  # SQLite's smallest and largest integers
+_MIN_INTEGER, _MAX_INTEGER = -(1 << 63), (1 << 63) - 1  # SQLite's smallest and largest integers
 _AFTER_ALL_TEXTS: Final = b""  # to SQLite, a blob sorts after every text
 NEEDS_ATTENTION: Final = ("failed", "free", "in_doubt")  # the states with an index of their own
 OTHER_STATES: Final = ("claimed", "done")
@@ -22,7 +22,7 @@ OTHER_STATES: Final = ("claimed", "done")
 _CURSOR: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL)
 
 #: The last row before a page: changed_at (0 in a list by scope and key), scope, key.
-Position = tuple[int, str, str]
+PagePosition = tuple[int, str, str]
 
 
 class RecordReader:
@@ -48,13 +48,13 @@ class RecordReader:
             return self._page_by_change(cursor, query, position)
         return self._page_by_key(cursor, query, position)
 
-    def _page_by_change(self, cursor: sqlite3.Cursor, query: Query, position: Position | None) -> Page:
-        start, end = position or (_LAST, "", ""), (_FIRST, "", "")
+    def _page_by_change(self, cursor: sqlite3.Cursor, query: Query, position: PagePosition | None) -> Page:
+        start, end = position or (_MAX_INTEGER, "", ""), (_MIN_INTEGER, "", "")
         edge = cursor.execute(self._sql["edge_attention"], (query.state, *start, MAX_PAGE_VISITS - 1)).fetchone()
         values = (query.state, *start, *(edge or end), query.scope, query.scope, self._now(), query.limit + 1)
         return _page_of(cursor.execute(self._sql["page_attention"], values).fetchall(), query.limit, edge)
 
-    def _page_by_key(self, cursor: sqlite3.Cursor, query: Query, position: Position | None) -> Page:
+    def _page_by_key(self, cursor: sqlite3.Cursor, query: Query, position: PagePosition | None) -> Page:
         start = position[1:] if position is not None else query.after or (query.scope or "", "")
         end = (_AFTER_ALL_TEXTS if query.scope is None else query.scope, _AFTER_ALL_TEXTS)
         which = "unfinished" if query.unfinished else "others"
@@ -73,7 +73,7 @@ class RecordReader:
 
         edge = value_of("edge_recent", MAX_STATS_VISITS)
         counts = {
-            state: value_of("count_recent", _FIRST if edge is None else edge, state, now, MAX_COUNT)
+            state: value_of("count_recent", _MIN_INTEGER if edge is None else edge, state, now, MAX_COUNT)
             for state in OTHER_STATES
         }
         counts.update({state: value_of("count_attention", state, now, MAX_COUNT) for state in NEEDS_ATTENTION})
@@ -86,7 +86,7 @@ class RecordReader:
         )
 
 
-def _page_of(rows: Sequence[tuple[Any, ...]], limit: int, edge: Position | None) -> Page:
+def _page_of(rows: Sequence[tuple[Any, ...]], limit: int, edge: PagePosition | None) -> Page:
     """Make a page of rows, each a position and then a record's columns. The next page starts after the last row of this
     one, or after the edge where this one is not full."""
     last = rows[limit - 1] if len(rows) > limit else edge
@@ -98,7 +98,7 @@ def _is_newest_first(query: Query) -> bool:
     return query.state in NEEDS_ATTENTION and not query.unfinished and query.after is None
 
 
-def _position_of(query: Query) -> Position | None:
+def _position_of(query: Query) -> PagePosition | None:
     """Parse the position in a query's cursor. `InvalidOption` for a cursor of another list."""
     if query.cursor is None:
         return None

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from effectonce.backends.common import sql_files
 from effectonce.backends.common.sql_store import RECORD_COLUMNS, require_schema_version
 from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port
+from effectonce.core import sql_files
 from effectonce.errors import CorruptRecord, InvalidKey, show
 from effectonce.record import (
-    EXHAUSTED,
+    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -82,15 +82,13 @@ class SQLiteStoreBackend:
         self.prefix = address.take("prefix", parse_prefix, "effectonce")
         address.refuse_unknown_options()
         self.clock: Clock = clock if clock is not None else MachineClock()
+        self._names = {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
 
     @cached_property
     def statements(self) -> dict[str, str]:
         """The statements by name, with this store's table names."""
         columns = ", ".join(RECORD_COLUMNS)
-        return sql_files.read_statements("backends/sqlite/records.sql", columns=columns, **self._table_names())
-
-    def _table_names(self) -> dict[str, str]:
-        return {"prefix": self.prefix, "records": f"{self.prefix}_records", "meta": f"{self.prefix}_meta"}
+        return sql_files.read_statements("backends/sqlite/records.sql", columns=columns, **self._names)
 
     def sync_port(self) -> Port:
         return SQLitePort(self, DirectConnection)
@@ -117,7 +115,7 @@ class SQLiteStoreBackend:
         return sql_files.store_schema("sqlite", self.prefix)
 
     def _records_sql(self) -> str:
-        return sql_files.read_script("backends/sqlite/records_schema.sql", **self._table_names())
+        return sql_files.read_script("backends/sqlite/records_schema.sql", **self._names)
 
     def prepare(self, cursor: sqlite3.Cursor) -> None:
         """Create the tables where they are missing, and check their version. Every new connection calls this first."""
@@ -140,7 +138,7 @@ class SQLiteStoreBackend:
         return str(self.file)
 
 
-class SQLitePort:
+class SQLitePort(Port):
     """See `contracts.Port`. One connection; the same code for sync and async."""
 
     def __init__(self, backend: SQLiteStoreBackend, connect: Callable[[SQLiteConnection], PortConnection]) -> None:
@@ -177,7 +175,7 @@ class SQLitePort:
             invalid.__cause__ = error
             return invalid
 
-    def _due(self, at_us: int) -> int:
+    def _due_rowid(self, at_us: int) -> int:
         """A rowid for a record that the sweep shall visit at ``at_us``. Another row rarely has the same one."""
         return (at_us // 1000 << _SEQUENCE_BITS) | (next(self._sequence) & _SEQUENCE_MASK)
 
@@ -185,7 +183,7 @@ class SQLitePort:
         for _ in range(MAX_CLAIM_ROUNDS):
             now = self._now()
             lease_until = now + op.lease
-            due = self._due(now + op.retention)
+            due = self._due_rowid(now + op.retention)
             claim = {
                 **asdict(op),
                 "due": due,
@@ -208,13 +206,7 @@ class SQLitePort:
             answer = answer_for(stored, fingerprints=op.fingerprints, now=now, claimant=op.owner)
             if answer is None:
                 if 0 < op.max_attempts <= stored.attempts and self._exhaust(cursor, op, stored.token, now):
-                    return Answer(
-                        "exhausted",
-                        token=stored.token,
-                        attempts=stored.attempts,
-                        generation=stored.generation,
-                        error=EXHAUSTED,
-                    )
+                    return Answer("exhausted", stored.token, stored.attempts, stored.generation, error=EXHAUSTED_ERROR)
                 continue
             if answer.kind == "in_doubt" and stored.state == "claimed":
                 lapse = {"scope": op.scope, "key": op.key, "token": stored.token, "now": now}
@@ -224,7 +216,7 @@ class SQLitePort:
         raise _contention(op)
 
     def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, token: int, now: int) -> bool:
-        end = {"token": token, "error": EXHAUSTED, "now": now, "expires_at": now + op.retention}
+        end = {"token": token, "error": EXHAUSTED_ERROR, "now": now, "expires_at": now + op.retention}
         return self._update_one(cursor, "exhaust", {**asdict(op), **end})
 
     def _update_one(self, cursor: sqlite3.Cursor, statement: str, values: Mapping[str, Any]) -> bool:
@@ -265,7 +257,7 @@ class SQLitePort:
             expires_at = now + op.retention
             success = {
                 **asdict(op),
-                "due": self._due(expires_at),
+                "due": self._due_rowid(expires_at),
                 "now": now,
                 "expires_at": expires_at,
                 "fingerprint": first_fingerprint(op.fingerprints) or None,
@@ -312,7 +304,7 @@ class SQLitePort:
     @in_autocommit
     def figures(self, cursor: sqlite3.Cursor, before: int) -> Figures:
         """Overdue records are counted among the rows that the sweep should have visited by now."""
-        values = (self._due(before) | _SEQUENCE_MASK, MAX_COUNT, before)
+        values = (self._due_rowid(before) | _SEQUENCE_MASK, MAX_COUNT, before)
         overdue, oldest = cursor.execute(self._sql["overdue"], values).fetchone()
         settings = {
             name: str(cursor.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("journal_mode", "synchronous")
@@ -324,12 +316,12 @@ class SQLitePort:
     @in_transaction
     def sweep(self, cursor: sqlite3.Cursor, limit: int) -> SweepResult:
         now = self._now()
-        rows = cursor.execute(self._sql["due"], (self._due(now) | _SEQUENCE_MASK, 2 * limit + 1)).fetchall()
+        rows = cursor.execute(self._sql["due"], (self._due_rowid(now) | _SEQUENCE_MASK, 2 * limit + 1)).fetchall()
         visited, has_more_due = rows[: 2 * limit], len(rows) > 2 * limit
         # A row that is due and has not expired was claimed again, or its lease was renewed, or it never expires: visit
         # it again later, rounded up so that it is not within this very millisecond.
         postponed = [
-            (self._due(now + POSTPONE_US if expires_at is None else expires_at + 999), due)
+            (self._due_rowid(now + POSTPONE_US if expires_at is None else expires_at + 999), due)
             for due, expires_at in visited
             if expires_at is None or expires_at > now
         ]
@@ -347,9 +339,6 @@ class SQLitePort:
         if not more:
             cursor.execute(self._sql["write_meta"], ("swept_at", now))
         return SweepResult(min(len(expired), limit), min(len(lapsed), limit), more)
-
-    async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return ()
 
     async def now(self) -> int:
         return self._now()

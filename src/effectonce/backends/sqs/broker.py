@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
-from effectonce.contracts import BrokerCapabilities, Delivery, Packet
+from effectonce.contracts import BrokerCapabilities, Delivery, Packet, Publisher
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
@@ -34,9 +34,9 @@ RETENTION_S: Final = 14 * 86400
 DEDUP_WINDOW_S: Final = 300.0
 #: The longest that a message may be invisible, counted from when it was received.
 MAX_VISIBILITY_TIMEOUT_S: Final = 43200
-KIB: Final = 1024
+BYTES_PER_KIB: Final = 1024
 #: How much of a message's size is reserved for headers, id and key where the longest body is computed.
-HEADER_RESERVE_BYTES: Final = 16 * KIB
+HEADER_RESERVE_BYTES: Final = 16 * BYTES_PER_KIB
 
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,70}")
 
@@ -54,11 +54,11 @@ class SQSBackend:
         self._clients: dict[asyncio.AbstractEventLoop, SQSClient] = {}
         self._fifo = address.take("fifo", flag, False)
         self._window = math.ceil(address.seconds("ack_window", 30.0))
-        self._max_message = address.take("max_message", int, 256 * KIB)
+        self._max_message = address.take("max_message", int, 256 * BYTES_PER_KIB)
         address.refuse_unknown_options()
         if not 0 < self._window <= MAX_VISIBILITY_TIMEOUT_S:
             raise InvalidOption("ack_window of sqs:// is at most 12h")
-        if not KIB <= self._max_message <= KIB * KIB:
+        if not BYTES_PER_KIB <= self._max_message <= BYTES_PER_KIB * BYTES_PER_KIB:
             raise InvalidOption("max_message of sqs:// is between 1024 and 1048576")
         self.capabilities = BrokerCapabilities(
             name="sqs",
@@ -68,7 +68,7 @@ class SQSBackend:
             counts_attempts=True,
             redelivery_horizon=float(RETENTION_S),
             dedup_window=DEDUP_WINDOW_S if self._fifo else None,
-            max_body=max(self._max_message - HEADER_RESERVE_BYTES, KIB // 2) * 3 // 4,  # in base64
+            max_body=max(self._max_message - HEADER_RESERVE_BYTES, BYTES_PER_KIB // 2) * 3 // 4,  # in base64
         )
 
     def publisher(self) -> SQSPublisher:
@@ -145,7 +145,7 @@ async def _create_queue(client: SQSClient, name: str, attributes: Mapping[str, s
             await client.call("get_queue_attributes", name, AttributeNames=["QueueArn"])
 
 
-class SQSPublisher:
+class SQSPublisher(Publisher):
     """See `contracts.Publisher`."""
 
     def __init__(self, client: SQSClient, queue_name: Callable[[str], str], max_message: int, fifo: bool) -> None:
@@ -187,7 +187,7 @@ class SQSPublisher:
 
     def _split_into_chunks(self, sizes: Sequence[int]) -> list[list[int]]:
         """Split the messages, by index, into the chunks that one call sends each. A chunk has at most ten messages,
-        which together are no larger than one message may be."""
+        and together they are at most as large as one message may be."""
         chunks: list[list[int]] = []
         room = 0  # in the last chunk
         for index, size in enumerate(sizes):
@@ -199,9 +199,6 @@ class SQSPublisher:
             chunks[-1].append(index)
             room -= size
         return chunks
-
-    async def close(self) -> None:
-        return None
 
 
 def _hold_back_behind_failed(chunk: Sequence[int], groups: Sequence[str], outcomes: list[Exception | None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 from msgspec import Struct, field
@@ -48,33 +48,30 @@ class Entry(Struct, eq=False):
     op: Batchable
     behind: list[Self] | None = None
 
-    def is_abandoned(self) -> bool:
-        """Whether its caller no longer waits for the reply."""
-        return False
-
 
 E = TypeVar("E", bound=Entry)
 
 
-def take_batch(queue: deque[E], limit: int, sizes: BatchSizes) -> list[E]:
+def take_batch(
+    queue: deque[E], limit: int, sizes: BatchSizes, is_abandoned: Callable[[E], bool] | None = None
+) -> list[E]:
     """Take from the queue what may go out together: no identity twice, sorted, bounded in number and bytes.
 
-    Sorted by identity, because then every batch locks in the same order (unsorted batches deadlock each other). An
-    abandoned claim is left out. A settlement goes out all the same: the effect has happened, and only its caller
-    was cancelled. The batch is counted in ``sizes``.
+    Sorted by identity, because then every batch locks in the same order (unsorted batches deadlock each other). A claim
+    that ``is_abandoned`` by its caller is left out. A settlement goes out all the same: the effect has happened, and
+    only its caller was cancelled. The batch is counted in ``sizes``.
     """
     chosen: dict[tuple[str, str], E] = {}
     size = 0
     while queue and len(chosen) < limit:
-        entry = queue[0]
+        entry = queue.popleft()
         op = entry.op
-        if entry.is_abandoned() and isinstance(op, (Claim, Look)):
-            queue.popleft()
+        if is_abandoned is not None and isinstance(op, (Claim, Look)) and is_abandoned(entry):
             continue
         size += len(getattr(op, "result", None) or b"") + len(getattr(op, "note", None) or b"")
         if size > MAX_BATCH_BYTES and chosen:
+            queue.appendleft(entry)
             break
-        queue.popleft()
         first = chosen.setdefault((op.scope, op.key), entry)
         if first is not entry:
             if first.behind is None:
@@ -89,15 +86,13 @@ def pair_replies(entries: Sequence[E], replies: Sequence[Reply], queue: deque[E]
     if len(replies) != len(entries):
         wrong = RuntimeError(f"the port gave {len(replies)} replies to {len(entries)} operations")
         return [(waiter, wrong) for entry in entries for waiter in entry_and_followers(entry)]
-    pairs: list[tuple[E, Reply]] = []
+    pairs = list(zip(entries, replies, strict=True))
     unanswered: list[E] = []
-    for entry, reply in zip(entries, replies, strict=True):
-        pairs.append((entry, reply))
-        if entry.behind is not None:
-            answered, others = share_reply(entry, reply)
-            entry.behind = None
-            pairs.extend((other, reply) for other in answered)
-            unanswered.extend(others)
+    for entry, reply in [pair for pair in pairs if pair[0].behind is not None]:
+        answered, others = share_reply(entry, reply)
+        entry.behind = None
+        pairs.extend((other, reply) for other in answered)
+        unanswered.extend(others)
     queue.extendleft(reversed(unanswered))
     return pairs
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextvars import Context
-from functools import partial
 from typing import Any
 
 from effectonce.contracts import Port
-from effectonce.errors import StoreUnavailable
 from effectonce.record import Answer, Batchable, Claim, Note, Reply
 
-from .batches import BatchSizes, Entry, is_grant, pair_replies, split_for_resend, take_batch
-from .send_batch import copy_error, send_batch
+from .batches import Entry, is_grant, take_batch
+from .send_batch import copy_error
+from .task_queue import TaskQueue
 
 #: This many waiting operations are worth a round trip of their own beside the one that is under way. Measured on Redis
 #: with 60 to 100 tasks: 8 loses a fifth of the rate against 32, and more than 32 gains nothing.
-MIN_OPS_FOR_SECOND_TRIP = 32
+MIN_CALLS_FOR_SECOND_TRIP = 32
 #: The same while the neighbouring group has nothing under way: otherwise the store idles whenever the loop is busy.
-MIN_OPS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE = 16
+MIN_CALLS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE = 16
 
 
 class TaskEntry(Entry, eq=False, kw_only=True):
@@ -28,46 +25,28 @@ class TaskEntry(Entry, eq=False, kw_only=True):
 
     future: asyncio.Future[Any]
 
-    def is_abandoned(self) -> bool:
-        return self.future.done()
 
+class AsyncGroup(TaskQueue[TaskEntry]):
+    """Answers each caller with a future.
 
-class AsyncGroup:
-    """One queue, and for each port a task that empties it.
+    When a caller is cancelled, its future is done. A claim that is still queued is dropped; one that was sent and is
+    granted is given back by ``give_back_grant``. A settlement goes out all the same.
 
-    - The tasks belong to the group, never to a caller, so that cancelling a caller does not harm the others. They run
-      in an empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.
-    - A task ends when the queue is empty. `submit` starts one if none runs. A second task starts only while many
-      operations wait: half of them are then at the store while the loop serves the callers of the other half. Fewer are
-      enough while the ``neighbour``, the group that sends the loop's other kinds of operations, has no round trip under
-      way.
-    - When a caller is cancelled, its future is done. A claim that is still queued is dropped; one that was sent and is
-      granted is given back by ``orphaned``. A settlement goes out all the same.
-    - When a task is cancelled (the loop ends), the operations that it has sent return to the front of the queue, and
-      another task starts if callers still wait. Any other exception of a task is the reply to what it has sent.
+    The ``neighbour``, where there is one, is the group that sends the loop's other kinds of operations. While it has no
+    round trip under way, fewer operations are enough for a second one here: otherwise the store idles whenever the loop
+    is busy.
     """
 
     def __init__(
         self,
         ports: Sequence[Port],
         limit: int,
-        orphaned: Callable[[Claim, Answer], None],
+        give_back_grant: Callable[[Claim, Answer], None],
         loop: asyncio.AbstractEventLoop,
-        neighbour: AsyncGroup | None = None,
     ) -> None:
-        self._limit = limit
-        self._orphaned = orphaned
-        self._loop = loop
-        self._ports = ports
-        self._queue: deque[TaskEntry] = deque()
-        self._idle = list(reversed(ports))
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself does not keep them alive
-        self._closing = False
-        self._round_trips = 0  # under way
-        self._neighbour = neighbour
-        if neighbour is not None:
-            neighbour._neighbour = self
-        self.sizes = BatchSizes()
+        super().__init__(ports, limit, loop)
+        self._give_back_grant = give_back_grant
+        self.neighbour: AsyncGroup | None = None
 
     def submit(self, op: Batchable) -> asyncio.Future[Any]:
         future = self._loop.create_future()
@@ -75,102 +54,42 @@ class AsyncGroup:
         self._start_if_due()
         return future
 
-    def _give_back(self, op: Batchable, reply: Reply | None) -> None:
-        if is_grant(op, reply):
-            self._orphaned(op, reply)  # type: ignore[arg-type]
-
-    async def close(self) -> None:
-        self._closing = True
-        try:
-            while self._tasks:
-                await asyncio.wait(set(self._tasks))
-            for port in self._ports:
-                await port.close()
-        finally:
-            self._closing = False
-            if self._queue and len(self._idle) == len(self._ports):
-                self._start()
-
-    # -- the tasks
-
-    def _min_ops_for_second_trip(self) -> int:
-        if self._neighbour is not None and self._neighbour._round_trips:
-            return MIN_OPS_FOR_SECOND_TRIP
-        return MIN_OPS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE
-
-    def _start_if_due(self) -> None:
-        if not self._idle or self._closing:
-            return
-        no_task_runs = len(self._idle) == len(self._ports)
-        if no_task_runs or (self._round_trips and len(self._queue) >= self._min_ops_for_second_trip()):
-            self._start()
-
-    def _start(self) -> None:
-        port = self._idle.pop()
-        task = self._loop.create_task(self._empty_queue(port), context=Context())
-        self._tasks.add(task)
-        # Not in the task itself: one that is cancelled before its first step never runs a line.
-        task.add_done_callback(partial(self._finish, port))
-
-    def _finish(self, port: Port, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._idle.append(port)
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved; the callers have got it as their reply
-        # Callers that the task answered may have submitted again by now. They need not wait for the other port.
-        due = len(self._idle) == len(self._ports) or len(self._queue) >= self._min_ops_for_second_trip()
-        if self._queue and due and not self._closing and not self._loop.is_closed():
-            self._start()
-
-    async def _empty_queue(self, port: Port) -> None:
-        entries: list[TaskEntry] = []
-        try:
-            while not self._closing and self._queue:
-                entries = self._take()
-                if not entries:
-                    continue
-                if self._idle and len(self._queue) >= self._min_ops_for_second_trip():
-                    self._start()
-                replies = await self._send_batch(port, [entry.op for entry in entries])
-                for entry, reply in pair_replies(entries, replies, self._queue):
-                    self._deliver(entry, reply)
-                entries = []
-        except BaseException as error:
-            unanswered = split_for_resend(entries)
-            if isinstance(error, asyncio.CancelledError):
-                self._queue.extendleft(reversed(unanswered))
+    def _deliver(self, pairs: Sequence[tuple[TaskEntry, Reply]]) -> None:
+        for entry, reply in pairs:
+            if entry.future.done():
+                if is_grant(entry.op, reply):
+                    self._give_back_grant(entry.op, reply)  # type: ignore[arg-type]
+            elif isinstance(reply, Exception):
+                entry.future.set_exception(copy_error(reply))
             else:
-                failure = error if isinstance(error, Exception) else StoreUnavailable(f"the loop was ended: {error!r}")
-                for entry in unanswered:
-                    self._deliver(entry, failure)
-            raise
+                entry.future.set_result(reply)
 
-    async def _send_batch(self, port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
-        self._round_trips += 1
-        try:
-            return await send_batch(port, batch, asyncio.sleep)
-        finally:
-            self._round_trips -= 1
+    def _min_for_second_trip(self) -> int:
+        if self.neighbour is not None and self.neighbour._round_trips:
+            return MIN_CALLS_FOR_SECOND_TRIP
+        return MIN_CALLS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE
 
     def _take(self) -> list[TaskEntry]:
-        """Take the next batch: all that waits, or half of it if the other port can send the other half meanwhile."""
-        waiting = len(self._queue)
-        size = waiting
+        """Take all that waits, or half of it if the other port can send the other half meanwhile."""
+        size = len(self._queue)
         if len(self._ports) > 1:
-            min_half = MIN_OPS_FOR_SECOND_TRIP
+            min_half = MIN_CALLS_FOR_SECOND_TRIP
             if isinstance(self._queue[0].op, Note) and not self._round_trips:
                 # A caller that writes a note soon submits its next one. In a single batch, all callers would wait for
                 # the store together, and then the store for all of them. In halves, one half runs while the other
                 # waits.
-                min_half = self._min_ops_for_second_trip()
-            if waiting >= 2 * min_half:
-                size = waiting // 2
-        return take_batch(self._queue, min(size, self._limit), self.sizes)
+                min_half = self._min_for_second_trip()
+            if size >= 2 * min_half:
+                size //= 2
+        return take_batch(self._queue, min(size, self._limit), self.sizes, lambda entry: entry.future.done())
 
-    def _deliver(self, entry: TaskEntry, reply: Reply) -> None:
-        if entry.future.done():
-            self._give_back(entry.op, reply)
-        elif isinstance(reply, Exception):
-            entry.future.set_exception(copy_error(reply))
-        else:
-            entry.future.set_result(reply)
+    async def close(self) -> None:
+        """Close the ports when the round trips under way are over. What waits goes out later: the ports open again."""
+        self._paused = True
+        try:
+            await self._wait_for_tasks()
+            for port in self._ports:
+                await port.close()
+        finally:
+            self._paused = False
+            self._start_if_due()

@@ -17,7 +17,7 @@ An operation (`ThreadEntry`) is in one of four states:
   again, which is safe: every operation recognises its repetition.
 - *answered*: ``reply`` is set, which is final. Its thread may still have to be woken.
 - *abandoned*: an exception ended its thread, which no longer waits. A claim or look that was not sent yet stays unsent.
-  If the claim was granted, the grant is given back (``orphaned``).
+  If the claim was granted, the grant is given back (``give_back_grant``).
 
 An exception may strike at any line here: Ctrl-C, or a worker's time limit that another thread throws. So the lock is
 an RLock, which knows its owner, and every way out of `submit` releases it and wakes the next leader. An interrupted
@@ -36,6 +36,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 from effectonce.contracts import Port
@@ -63,18 +64,15 @@ class ThreadEntry(Entry, eq=False):
     #: The answered threads that still have to be woken. All threads that one leader answered share this list.
     to_wake: list[ThreadEntry] | None = None
 
-    def is_abandoned(self) -> bool:
-        return self.abandoned
-
 
 class ThreadGroup:
     """One queue and one port for all threads. The module describes the protocol."""
 
-    def __init__(self, port: Port, limit: int, orphaned: Callable[[Claim, Answer], None]) -> None:
-        """``orphaned`` is called with each granted claim whose thread no longer waits, to give the grant back."""
+    def __init__(self, port: Port, limit: int, give_back_grant: Callable[[Claim, Answer], None]) -> None:
+        """``give_back_grant`` is called with each granted claim whose thread no longer waits."""
         self._port = port
         self._limit = limit
-        self._orphaned = orphaned
+        self._give_back_grant = give_back_grant
         leader_lock: Any = threading.RLock()  # never taken twice: an RLock, because it knows its owner
         self._leader_lock = leader_lock
         self._is_leader: Callable[[], bool] = leader_lock._is_owned  # whether the calling thread is
@@ -159,7 +157,7 @@ class ThreadGroup:
                 self._sent = []
             if not queue or (queue[0] is not entry and entry not in queue):
                 queue.append(entry)
-            self._sent = entries = take_batch(queue, self._limit, self.sizes)
+            self._sent = entries = take_batch(queue, self._limit, self.sizes, attrgetter("abandoned"))
             replies = run_sync(send_batch(self._port, [other.op for other in entries], pause_thread))
             for other, reply in pair_replies(entries, replies, queue):
                 if other is not entry:
@@ -213,7 +211,7 @@ class ThreadGroup:
 
     def _give_back(self, entry: ThreadEntry) -> None:
         if is_grant(entry.op, entry.reply):
-            self._orphaned(entry.op, entry.reply)  # type: ignore[arg-type]
+            self._give_back_grant(entry.op, entry.reply)  # type: ignore[arg-type]
 
     async def close(self) -> None:
         if self._is_leader():

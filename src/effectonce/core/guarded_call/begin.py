@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 from effectonce.core.claim_errors import claim_error
-from effectonce.core.codec import ABANDONED, without_trace
+from effectonce.core.codec import ABANDONED_ERROR, without_trace
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
-from effectonce.errors import Reentered, StoreUnavailable, show
+from effectonce.errors import ConfigurationError, Reentered, StoreUnavailable, show
 from effectonce.record import Answer, Claim
 
-from .run import Policy, Run, current_run
+from .run import Policy, Run, StoreRun, current_run
 
 
-def prepare_run(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> Run:
+def prepare_run(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> StoreRun:
     """Make the run of a call with ``key``. `begin` is to follow. Raises `Reentered` inside a run of the same key."""
     parent = current_run.get()
     if parent is not None:
@@ -24,19 +24,21 @@ def prepare_run(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: b
     if runtime.privacy is not None:
         stored_key = runtime.privacy.hide(policy.scope, key)
         fingerprints = runtime.privacy.hide_fingerprints(policy.scope, fingerprints)
-    run = Run(
-        runtime=runtime,
-        policy=policy,
-        key=key,
-        stored_key=stored_key,
-        owner=b"",
-        fingerprints=fingerprints,
-        parent=parent,
-    )
+    run = StoreRun(runtime, policy, key, parent, stored_key, fingerprints=fingerprints)
     if not policy.seen_set:
         run.owner = runtime.new_owner()
         run.lease_requested_at = runtime.monotonic()
     return run
+
+
+def prepare_noted_run(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes, what: str) -> StoreRun:
+    """`prepare_run` for ``what``, which keep their progress in a note. Raises `ConfigurationError` on a store without
+    notes."""
+    if not runtime.backend.capabilities.notes:
+        raise ConfigurationError(
+            f"{runtime.backend!r} keeps no notes, which {what} need; use sqlite://, postgresql:// or mysql://"
+        )
+    return prepare_run(runtime, policy, key, fingerprints)
 
 
 def _enclosing_run(innermost: Run, runtime: StoreRuntime, scope: str, key: str) -> Run | None:
@@ -55,7 +57,7 @@ def _enclosing_run(innermost: Run, runtime: StoreRuntime, scope: str, key: str) 
     return parent
 
 
-async def begin(run: Run, client: StoreClient) -> None:
+async def begin(run: StoreRun, client: StoreClient) -> None:
     """Claim ``run``. Then the caller calls the handler, unless ``run.replayed``: ``run.value`` is the result then.
 
     Raises an error for every other answer (in progress, in doubt, failed, …), and `StoreUnavailable` if the store does
@@ -72,7 +74,7 @@ async def begin(run: Run, client: StoreClient) -> None:
     take_answer(run, answer)
 
 
-async def _wait_for_other_delivery(run: Run, client: StoreClient, wait: float) -> Answer:
+async def _wait_for_other_delivery(run: StoreRun, client: StoreClient, wait: float) -> Answer:
     """Claim again whenever the record may have changed, until the answer is final or ``wait`` seconds are over."""
     runtime = run.runtime
     deadline = runtime.monotonic() + wait
@@ -90,16 +92,16 @@ async def _wait_for_other_delivery(run: Run, client: StoreClient, wait: float) -
             signal.clear()
             run.lease_requested_at = runtime.monotonic()
             answer = await client.claim(claim)
-            left = deadline - runtime.monotonic()
-            if answer.kind != "in_progress" or left <= 0:
+            seconds_left = deadline - runtime.monotonic()
+            if answer.kind != "in_progress" or seconds_left <= 0:
                 return answer
-            await signal.wait(min(poll, left, max(answer.retry_after, 0.001)))
+            await signal.wait(min(poll, seconds_left, max(answer.retry_after, 0.001)))
             poll = min(poll * 2, MAX_POLL_S)
     finally:
         runtime.waiters.remove(identity, signal.wake)
 
 
-def take_answer(run: Run, answer: Answer) -> None:
+def take_answer(run: StoreRun, answer: Answer) -> None:
     """Start ``run`` if the claim was granted. Otherwise replay the stored result, or raise why it may not run."""
     if answer.kind == "claimed":
         runtime = run.runtime
@@ -115,21 +117,21 @@ def take_answer(run: Run, answer: Answer) -> None:
         _replay(run, answer)
 
 
-def run_without_store(run: Run, error: StoreUnavailable) -> None:
+def run_without_store(run: StoreRun, error: StoreUnavailable) -> None:
     """Let ``run`` start although the store did not answer, if ``on_store_error="run"``. Otherwise raise ``error``."""
     if not run.policy.run_on_store_error:
         raise error
     run_unprotected(run, "unprotected", str(error))
 
 
-def run_unprotected(run: Run, why: str, detail: str) -> None:
+def run_unprotected(run: StoreRun, why: str, detail: str) -> None:
     """Let ``run`` start without a claim, as the user has chosen. Each time it emits an event of the kind ``why``."""
     run.protected = False
     run.lease_requested_at = math.inf
     run.emit(why, detail)
 
 
-def _replay(run: Run, answer: Answer) -> None:
+def _replay(run: StoreRun, answer: Answer) -> None:
     """Put the stored result into ``run.value``. Raises if there is none, or if the answer is not ``done``."""
     run.answer, run.token = answer, answer.token
     run.active = False
@@ -148,6 +150,6 @@ def _replay(run: Run, answer: Answer) -> None:
     else:
         run.emit(answer.kind)
     error = answer.error
-    if answer.kind == "failed" and error != ABANDONED:  # an operator who abandoned it may not have had the secret
+    if answer.kind == "failed" and error != ABANDONED_ERROR:  # an operator who abandoned it may not have had the secret
         error = run.unseal(error, answer.generation)
     raise claim_error(answer, run.scope, run.key, error, run.policy.permanent)

@@ -10,12 +10,12 @@ from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable, show
 from effectonce.record import Remember, Reply, Settlement
 
-from .run import Run
+from .run import StoreRun
 
 log = logging.getLogger("effectonce")
 
 
-async def finish(run: Run, client: StoreClient, value: Any) -> None:
+async def finish(run: StoreRun, client: StoreClient, value: Any) -> None:
     """Record the success of ``run``, whose handler returned ``value``.
 
     Raises `LeaseLost` if another delivery took over, and `StoreUnavailable` if the success could not be recorded: the
@@ -38,7 +38,7 @@ async def finish(run: Run, client: StoreClient, value: Any) -> None:
         confirm_reply(run, applied)
 
 
-def encode_result(run: Run, value: Any) -> bytes | None:
+def encode_result(run: StoreRun, value: Any) -> bytes | None:
     """Encode ``value`` for the store. Returns None, and logs a warning, where it cannot be stored."""
     try:
         return run.policy.codec.encode(value)
@@ -48,29 +48,26 @@ def encode_result(run: Run, value: Any) -> bytes | None:
         return None
 
 
-async def _settle_done(run: Run, client: StoreClient, result: bytes | None) -> bool:
+async def _settle_done(run: StoreRun, client: StoreClient, result: bytes | None) -> bool:
     """Settle as done. After an unexpected error, try once more, and then without the result.
 
     The first error may come from a signal handler (a time limit); the second says that the store cannot keep this
     result.
     """
-    try:
-        return await client.settle(make_completion(run, result))
-    except (StoreUnavailable, ConfigurationError):
-        raise
-    except Exception:
-        if result is None:
+    for _ in range(2):
+        try:
+            return await client.settle(make_completion(run, result))
+        except (StoreUnavailable, ConfigurationError):
             raise
-    try:
-        return await client.settle(make_completion(run, result))
-    except (StoreUnavailable, ConfigurationError):
-        raise
-    except Exception as error:
-        run.emit("result_not_stored", f"{type(error).__name__}: {error}")
+        except Exception as error:
+            if result is None:
+                raise
+            failure = f"{type(error).__name__}: {error}"
+    run.emit("result_not_stored", failure)
     return await client.settle(make_completion(run, None))
 
 
-def confirm_reply(run: Run, reply: Reply) -> None:
+def confirm_reply(run: StoreRun, reply: Reply) -> None:
     """Check the store's ``reply`` to what `make_completion` made. Raises unless it says that the success is recorded:
     `LeaseLost` if another delivery took over, otherwise the store's own error."""
     if isinstance(reply, Exception):
@@ -88,7 +85,7 @@ def confirm_reply(run: Run, reply: Reply) -> None:
         )
 
 
-def make_completion(run: Run, result: bytes | None) -> Settlement | Remember:
+def make_completion(run: StoreRun, result: bytes | None) -> Settlement | Remember:
     """End the handler of ``run``, and make the operation that records its success.
 
     With a tracer, ``result`` is stored together with the trace of the handler.
@@ -100,17 +97,11 @@ def make_completion(run: Run, result: bytes | None) -> Settlement | Remember:
     result = run.seal(result)
     retention = policy.retention_us if run.parent is None else max(policy.retention_us, run.parent.min_retention)
     if policy.seen_set:
-        return Remember(
-            scope=policy.scope,
-            key=run.stored_key,
-            retention=retention,
-            fingerprints=run.fingerprints,
-            result=result,
-        )
+        return Remember(policy.scope, run.stored_key, retention, run.fingerprints, result)
     return run.settlement("done", retention, result)
 
 
-async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
+async def abort(run: StoreRun, client: StoreClient, error: BaseException) -> None:
     """Settle ``run``, whose handler raised ``error``: failed for a permanent one, otherwise free or in doubt.
 
     Never raises an `Exception`, since the caller has to see the handler's own. If the settlement fails, the lease ends
@@ -134,7 +125,7 @@ async def abort(run: Run, client: StoreClient, error: BaseException) -> None:
 
 
 async def settle_unfinished(
-    run: Run, client: StoreClient, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None
+    run: StoreRun, client: StoreClient, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None
 ) -> bool:
     """Settle a run that neither raised nor is done: as free for the next delivery, or as in doubt. Returns whether that
     is recorded.
@@ -149,7 +140,7 @@ async def settle_unfinished(
     return await _settle(run, client, settlement, why)
 
 
-async def _settle(run: Run, client: StoreClient, settlement: Settlement, why: str) -> bool:
+async def _settle(run: StoreRun, client: StoreClient, settlement: Settlement, why: str) -> bool:
     """Settle, and emit the result as an event. A failure of the store is logged: the lease ends by itself."""
     try:
         applied = await client.settle(settlement)
@@ -158,10 +149,6 @@ async def _settle(run: Run, client: StoreClient, settlement: Settlement, why: st
         run.emit("unrecorded", str(error) if isinstance(error, EffectOnceError) else type(error).__name__)
         return False
     run.runtime.waiters.wake((run.scope, run.stored_key))
-    if not applied:
-        run.emit("fenced", why)
-    elif settlement.state == "free":
-        run.emit("released", why)
-    else:
-        run.emit(settlement.state, why)
+    kind = "released" if settlement.state == "free" else settlement.state
+    run.emit(kind if applied else "fenced", why)
     return applied

@@ -1,14 +1,20 @@
-"""`Policy`, the settings of a guard, and `Run`, one guarded call while it lasts. `current()` returns the run."""
+"""`Policy`, the settings of a guard, and `Run`, one guarded call while it lasts. `current()` returns the run.
+
+A `StoreRun` is claimed, renewed and settled in a store. The other runs belong to something that does that for them: a
+transaction of the inbox, or a saga, whose step they are.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from effectonce.contracts import Hook
 from effectonce.core.codec import Codec
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.errors import ConfigurationError, MissingKey, show
@@ -25,7 +31,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     codec: Codec
     seen_set: bool = False  # mode S: no claim, only a record of each success
     lease_us: int = 30_000_000
-    retention_us: int = 15 * 86_400_000_000
+    retention_us: int
     #: How long a record that is not finished is kept after its last change; 0: as long as a finished one.
     unfinished_retention_us: int = 0
     wait_s: float | None = None
@@ -41,23 +47,30 @@ class Policy(Struct, frozen=True, kw_only=True):
             force_setattr(self, "unfinished_retention_us", self.retention_us)
 
 
+class RunRuntime(Protocol):
+    """What a `Run` uses of the process it runs in; see `StoreRuntime` and `StorelessRuntime`."""
+
+    hooks: tuple[Hook, ...]
+    #: The clock of its lease, in seconds.
+    monotonic: Callable[[], float]
+
+    def emit(self, kind: Any, scope: str, key: str, attempt: int, token: int, seconds: float, why: str, /) -> None: ...
+
+
 class Run(Struct, eq=False, gc=False):
     """One guarded call while it lasts.
-
-    `begin` claims it, the guard calls the handler, and `finish` or `abort` settles it. From the granted claim to `end`
-    it is in ``runtime.leased_runs``, where the heartbeat, on its own thread, finds it and renews its lease.
 
     The cycle collector does not track runs: no field leads back to its run. With all that a worker keeps of each
     message tracked, collections took 12 % of its time (no-op handler, Redis Streams).
     """
 
-    runtime: StoreRuntime
+    runtime: RunRuntime
     policy: Policy
     key: str
-    stored_key: str  # what the store sees: the key, or its keyed hash
-    owner: bytes  # 16 random bytes that identify its claim; b"" in mode S, which claims nothing
-    fingerprints: bytes
     parent: Run | None
+    stored_key: str = ""  # what the store sees: the key, or its keyed hash
+    owner: bytes = b""  # 16 random bytes that identify its claim; b"" in mode S, which claims nothing
+    fingerprints: bytes = b""
     #: When the lease was last asked for, on the monotonic clock. The lease counts from here, not from the reply: the
     #: store's clock starts it in between. inf: no lease is held, so none can be lost.
     lease_requested_at: float = math.inf
@@ -130,6 +143,35 @@ class Run(Struct, eq=False, gc=False):
     def __repr__(self) -> str:
         return f"<running {show(self.scope)} {show(self.key)!r}, attempt {self.attempt}>"
 
+    # -- its life
+
+    def enter(self) -> None:
+        """Make this the run that `current()` returns."""
+        current_run.set(self)
+
+    def end_handler(self) -> None:
+        """Note that the handler has ended: `current()` no longer returns this, and later events say how long it ran."""
+        if self.active:
+            self.handler_seconds = max(0.0, self.runtime.monotonic() - self.started_at)
+            self.active = False
+
+    def emit(self, kind: str, detail: str = "", seconds: float | None = None) -> None:
+        """Emit an event about this run. ``seconds`` is how long that took; by default, how long the handler ran."""
+        runtime = self.runtime
+        if runtime.hooks:
+            duration = self.handler_seconds if seconds is None else seconds
+            runtime.emit(kind, self.scope, self.key, self.attempt, self.token, duration, detail)
+
+
+class StoreRun(Run, eq=False, gc=False):
+    """One guarded call that a store grants.
+
+    `begin` claims it, the guard calls the handler, and `finish` or `abort` settles it. From the granted claim to `end`
+    it is in ``runtime.leased_runs``, where the heartbeat, on its own thread, finds it and renews its lease.
+    """
+
+    runtime: StoreRuntime
+
     # -- what the store is asked
 
     def claim_request(self) -> Claim | Look:
@@ -151,25 +193,11 @@ class Run(Struct, eq=False, gc=False):
 
     def renewal(self) -> Renewal:
         policy = self.policy
-        return Renewal(
-            scope=policy.scope,
-            key=self.stored_key,
-            owner=self.owner,
-            token=self.token,
-            lease=policy.lease_us,
-            retention=policy.unfinished_retention_us,
-        )
+        retention = policy.unfinished_retention_us
+        return Renewal(policy.scope, self.stored_key, self.owner, self.token, policy.lease_us, retention)
 
     def settlement(self, state: SettledState, retention: int, result: bytes | None = None) -> Settlement:
-        return Settlement(
-            scope=self.policy.scope,
-            key=self.stored_key,
-            owner=self.owner,
-            token=self.token,
-            state=state,
-            retention=retention,
-            result=result,
-        )
+        return Settlement(self.policy.scope, self.stored_key, self.owner, self.token, state, retention, result)
 
     def seal(self, plain: bytes | None) -> bytes | None:
         """Encrypt ``plain`` for the store, where the store is private."""
@@ -185,38 +213,22 @@ class Run(Struct, eq=False, gc=False):
             return stored
         return privacy.open(stored, self.scope, self.stored_key, (generation, SEEN_SET_GENERATION))
 
-    # -- its life
-
-    def enter(self) -> None:
-        """Make this the run that `current()` returns."""
-        current_run.set(self)
+    # -- its lease
 
     def mark_lease_lost(self) -> None:
         """A renewal was refused. Called by the heartbeat, on its own thread."""
         self.runtime.leased_runs.discard(self)
-        if self.active:  # else its own settlement has just ended the claim, and the refusal is no loss
+        if self.active:  # else its own settlement has just ended the claim, so no lease was lost
             self.renewal_refused = True
             self.emit("lease_lost", seconds=0.0)  # on this thread it is not known how long the handler ran
 
-    def end_handler(self) -> None:
-        """Note that the handler has ended: `current()` no longer returns this, and later events say how long it ran."""
-        if self.active:
-            self.handler_seconds = max(0.0, self.runtime.monotonic() - self.started_at)
-            self.active = False
-
     def end(self) -> None:
         """Stop the renewals of its lease, and let `current()` return the run around it again."""
+        self.active = False
         self.runtime.leased_runs.discard(self)
         if current_run.get() is self:  # not so if a coroutine is closed in another context
             current_run.set(self.parent)
         self.parent = None
-
-    def emit(self, kind: str, detail: str = "", seconds: float | None = None) -> None:
-        """Emit an event about this run. ``seconds`` is how long that took; by default, how long the handler ran."""
-        runtime = self.runtime
-        if runtime.hooks:
-            duration = self.handler_seconds if seconds is None else seconds
-            runtime.emit(kind, self.scope, self.key, self.attempt, self.token, duration, detail)
 
 
 current_run: ContextVar[Run | None] = ContextVar("effectonce_running", default=None)

@@ -68,7 +68,7 @@ def _page_values(context: RequestContext, sample: Sample | None) -> dict[str, An
     return {
         "sample": sample,
         "state_counts": _state_counts(sample),
-        "needs": _needs(context, sample),
+        "needs": _list_needs(context, sample),
         "errors": dict(context.dashboard.poller.errors),
         "backlog": sample.backlog if sample is not None else None,
     }
@@ -86,7 +86,7 @@ def _state_counts(sample: Sample | None) -> list[StateCount]:
     ]
 
 
-def _needs(context: RequestContext, sample: Sample | None) -> list[Need]:
+def _list_needs(context: RequestContext, sample: Sample | None) -> list[Need]:
     """Return everything that needs attention, the worst first."""
     needs: list[Need] = []
     now = round(time.time() * 1e6)

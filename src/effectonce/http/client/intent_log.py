@@ -57,11 +57,11 @@ class AmbiguousResponse(Exception):
         self.response = response
 
 
-Send = Callable[[Mapping[str, str]], Any]
+SendRequest = Callable[[Mapping[str, str]], Any]
 Resend = Callable[[LoggedRequest, Mapping[str, str]], Any]
 
 #: Sends the call that a client is making now, given the headers with its key. None while a recovery resumes a call.
-_live_send: ContextVar[Send | None] = ContextVar("effectonce_live_call", default=None)
+_live_send: ContextVar[SendRequest | None] = ContextVar("effectonce_live_call", default=None)
 
 
 class IntentLog:
@@ -134,7 +134,7 @@ class IntentLog:
 
 
 @contextmanager
-def send_with(send: Send) -> Iterator[None]:
+def send_with(send: SendRequest) -> Iterator[None]:
     """Make the operation that is called inside use ``send`` for its call."""
     token = _live_send.set(send)
     try:

@@ -208,7 +208,7 @@ class InDoubtRecordAdmin(admin.ModelAdmin):
         entry = InDoubtRecord(id=encode_id(record.scope, record.key))
         self.log_change(request, entry, f"asked for {outcome}")
         try:
-            with audit_log().doing(
+            with audit_log().record_action(
                 "records resolve", target, by=operator, detail=outcome, place=repr(store.runtime.backend)
             ):
                 store.resolve(record.scope, record.key, outcome, result=result, who=operator)

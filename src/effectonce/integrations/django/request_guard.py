@@ -26,7 +26,7 @@ from effectonce.http.recorded_bodies import AsyncRecordedBody, RecordedBody
 from effectonce.http.response_recording import ResponseRecording
 from effectonce.http.routes import RoutePlan
 from effectonce.values.awaitables import maybe_await
-from effectonce.values.fingerprint import canonical
+from effectonce.values.fingerprint import canonical_json
 
 #: Exceptions of a view that Django itself turns into a response.
 _ANSWERED_BY_DJANGO: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)
@@ -107,9 +107,23 @@ async def respond_once_async(
     in its thread anyway, and the client's retry will ask for the outcome. A second cancellation, as when the server
     stops, cancels the task, too.
     """
+
+    async def claim_and_respond() -> HttpResponseBase:
+        claimed = await guard.claim_request(plan, request, is_async=True)
+        if isinstance(claimed, HttpResponse):
+            return claimed
+        try:
+            try:
+                response = await sync_to_async(render_response)(await get_response(request))
+            except _ANSWERED_BY_DJANGO as error:
+                response = await sync_to_async(response_for_exception)(request, error)
+            return await guard.settle(claimed, request, response)
+        except BaseException as error:
+            await claimed.fail_and_end(error)
+            raise
+
     context = contextvars.copy_context()
-    work = _claim_and_respond(guard, plan, request, get_response)
-    task = asyncio.get_running_loop().create_task(work, context=context)
+    task = asyncio.get_running_loop().create_task(claim_and_respond(), context=context)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -119,23 +133,6 @@ async def respond_once_async(
         for variable, value in context.items():  # the middleware outside may read what the view has set
             if variable.get(None) is not value:
                 variable.set(value)
-
-
-async def _claim_and_respond(
-    guard: DjangoGuard, plan: RoutePlan, request: HttpRequest, get_response: Callable[[HttpRequest], Any]
-) -> HttpResponseBase:
-    claimed = await guard.claim_request(plan, request, is_async=True)
-    if isinstance(claimed, HttpResponse):
-        return claimed
-    try:
-        try:
-            response = await sync_to_async(render_response)(await get_response(request))
-        except _ANSWERED_BY_DJANGO as error:
-            response = await sync_to_async(response_for_exception)(request, error)
-        return await guard.settle(claimed, request, response)
-    except BaseException as error:
-        await claimed.fail_and_end(error)
-        raise
 
 
 async def _discard_response(response: HttpResponseBase) -> None:
@@ -185,7 +182,7 @@ def read_body(request: HttpRequest, limit: int) -> bytes:
         raise PayloadTooLarge(f"the body is over DATA_UPLOAD_MAX_MEMORY_SIZE: {error}") from error
     except RawPostDataException:
         files = [(name, file) for name, group in request.FILES.lists() for file in group]
-        data = canonical([list(request.POST.lists()), [(name, file.name, file.read()) for name, file in files]])
+        data = canonical_json([list(request.POST.lists()), [(name, file.name, file.read()) for name, file in files]])
         for _, file in files:
             file.seek(0)
     if len(data) > limit:

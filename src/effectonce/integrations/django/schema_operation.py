@@ -8,7 +8,7 @@ from django.db import router
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.operations.special import RunSQL
 
-from effectonce.backends.common.sql_files import store_schema
+from effectonce.core.sql_files import store_schema
 
 DIALECTS = ("sqlite", "postgresql", "mysql")
 

@@ -27,7 +27,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavaila
 from effectonce.guard.options import read_choice
 from effectonce.http import protocol
 from effectonce.http.guard import KEY_VARIABLE, identify_request, key_lines, make_principal_getter, refusal
-from effectonce.http.routes import RoutePlan, make_view_plan
+from effectonce.http.routes import make_view_plan
 from effectonce.inbox.inbox import Inbox
 
 from .request_guard import hash_request, make_http_response, render_response
@@ -62,6 +62,33 @@ def transactional(
     raises = read_choice("errors", errors, "raise", "respond")
     protocol.load_parser()
 
+    def respond_once(request: HttpRequest, run_view: Callable[[], Any]) -> HttpResponseBase:
+        key = protocol.parse_key(key_lines(request.META), plan.route.max_key)
+        stored_key = identify_request(get_principal(request), str(request.method), request.path, key)
+        payload = hash_request(request, plan.route.max_body).digest()
+        response: HttpResponseBase
+
+        def work(connection: Any, key: str) -> protocol.Response:
+            nonlocal response
+            response = render_response(run_view())
+            if response.status_code >= 500 or response.status_code in plan.route.transient:
+                raise _RollBack
+            if response.streaming:
+                raise ConfigurationError("a streamed response is not there yet when its transaction is committed")
+            headers = protocol.headers_to_store(response.headers.items(), plan.stored_headers)
+            return protocol.Response(response.status_code, headers, response.content)
+
+        try:
+            with transaction.atomic(using=using):
+                outcome = inbox.call(connections[using], stored_key, work, payload=payload, returns=protocol.Response)
+        except _RollBack:
+            return response
+        if outcome.replayed:
+            return make_http_response(protocol.replay(outcome.value, inbox.retention_us))
+        for name, value in protocol.retention_headers(inbox.retention_us):
+            response.headers[name] = value
+        return response
+
     def decorate(view: V) -> V:
         @functools.wraps(view)
         def once(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -70,7 +97,7 @@ def transactional(
                 with transaction.atomic(using=using):
                     return render_response(run_view())
             try:
-                return _respond_once(inbox, plan, get_principal, using, request, run_view)
+                return respond_once(request, run_view)
             except UnreadablePostError:  # the client left in the middle of its body
                 return HttpResponse(status=400)
             except Contention as error:
@@ -89,38 +116,3 @@ def transactional(
 
 class _RollBack(Exception):
     """Rolls the transaction back, because of the status of the response."""
-
-
-def _respond_once(
-    inbox: Inbox,
-    plan: RoutePlan,
-    get_principal: Callable[..., Any],
-    using: str,
-    request: HttpRequest,
-    run_view: Callable[[], Any],
-) -> HttpResponseBase:
-    key = protocol.parse_key(key_lines(request.META), plan.route.max_key)
-    stored_key = identify_request(get_principal(request), str(request.method), request.path, key)
-    payload = hash_request(request, plan.route.max_body).digest()
-    response: HttpResponseBase
-
-    def work(connection: Any, key: str) -> protocol.Response:
-        nonlocal response
-        response = render_response(run_view())
-        if response.status_code >= 500 or response.status_code in plan.route.transient:
-            raise _RollBack
-        if response.streaming:
-            raise ConfigurationError("a streamed response is not there yet when its transaction is committed")
-        headers = protocol.headers_to_store(response.headers.items(), plan.stored_headers)
-        return protocol.Response(response.status_code, headers, response.content)
-
-    try:
-        with transaction.atomic(using=using):
-            outcome = inbox.call(connections[using], stored_key, work, payload=payload, returns=protocol.Response)
-    except _RollBack:
-        return response
-    if outcome.replayed:
-        return make_http_response(protocol.replay(outcome.value, inbox.retention_us))
-    for name, value in protocol.retention_headers(inbox.retention_us):
-        response.headers[name] = value
-    return response

@@ -84,7 +84,7 @@ class Idempotency:
         run = respond_once_async if is_async else respond_once
         atomic = AtomicInside(getattr(view, "_non_atomic_requests", ()))
 
-        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        def guarded_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             def respond(request: HttpRequest) -> Any:
                 if is_async:
                     return view(request, *args, **kwargs)
@@ -93,7 +93,7 @@ class Idempotency:
 
             return run(self.guard, self.plan, request, respond) if self.guards(request) else respond(request)
 
-        wrapped: Any = functools.update_wrapper(guarded, view)
+        wrapped: Any = functools.update_wrapper(guarded_view, view)
         wrapped.idempotency = self  # for the system checks
         if is_async:
             return markcoroutinefunction(wrapped)  # type: ignore[no-any-return]
@@ -144,13 +144,9 @@ class IdempotentView:
 
     def handle_exception(self, exc: Exception) -> Any:
         if isinstance(exc, _Answered):
-            return exc.response
+            return exc.args[0]
         return super().handle_exception(exc)  # type: ignore[misc]
 
 
 class _Answered(Exception):
-    """Carries a response out of `initial`, which cannot return one."""
-
-    def __init__(self, response: HttpResponse) -> None:
-        super().__init__(response)
-        self.response = response
+    """Carries a response, its argument, out of `initial`, which cannot return one."""

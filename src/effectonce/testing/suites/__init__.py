@@ -25,21 +25,13 @@ backend's capabilities, never its name. Where ``backend.clock`` is a `ManualCloc
 really wait.
 """
 
-from .brokers.harness import BrokerHarness, Site
-from .brokers.suite import BrokerCase, broker_cases, broker_suite
-from .stores.harness import StoreHarness
-from .stores.port_harness import PortKind
-from .stores.suite import StoreCase, store_cases, store_suite
-
-__all__ = [
-    "BrokerCase",
-    "BrokerHarness",
-    "PortKind",
-    "Site",
-    "StoreCase",
-    "StoreHarness",
-    "broker_cases",
-    "broker_suite",
-    "store_cases",
-    "store_suite",
-]
+from .brokers.harness import BrokerHarness as BrokerHarness
+from .brokers.harness import Site as Site
+from .brokers.suite import BrokerCase as BrokerCase
+from .brokers.suite import broker_cases as broker_cases
+from .brokers.suite import broker_suite as broker_suite
+from .stores.harness import StoreHarness as StoreHarness
+from .stores.port_harness import PortKind as PortKind
+from .stores.suite import StoreCase as StoreCase
+from .stores.suite import store_cases as store_cases
+from .stores.suite import store_suite as store_suite

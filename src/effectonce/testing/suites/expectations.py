@@ -38,7 +38,7 @@ def require(condition: bool, problem: str) -> None:
         raise AssertionError(problem)
 
 
-def need(value: T | None, what: str) -> T:
+def skip_unless(value: T | None, what: str) -> T:
     """Return ``value``. If it is None or False, skip the case: it does not apply to this backend."""
     if value is None or value is False:
         raise unittest.SkipTest(f"needs {what}")
@@ -52,7 +52,7 @@ async def expect_no_leak(
 
     Files that its first round leaves open may be for reuse, as in SQLite. What a second round adds is a leak.
     """
-    need(sys.platform == "linux", f"a system that lists open files in {OPEN_FILES}")
+    skip_unless(sys.platform == "linux", f"a system that lists open files in {OPEN_FILES}")
     await use()
     before = len(os.listdir(OPEN_FILES))
     await use()

@@ -49,7 +49,7 @@ class VisibilityTimeoutQueue(SimulatedQueue):
     def __init__(self, keys: int, copies: int, backwards: bool) -> None:
         super().__init__(keys, copies)
         self.window_ends: dict[int, int] = {}  # by delivery
-        self._backwards = backwards  # nacked messages come again last first; their delays are tenths of seconds
+        self._backwards = backwards  # nacked messages are redelivered last first; their delays are tenths of seconds
 
     def list_ready(self, now: int) -> list[QueuedMessage]:
         ready = [entry for entry in self.entries if entry.state == "open" and self._due_at(entry) <= now]
@@ -135,7 +135,7 @@ class SimulatedConsumer:
             delivery = SimulatedDelivery(self.simulation.next_number(), entry)
             if entry.held and not self.simulation.faults:
                 self.simulation.fail(
-                    "redelivered", f"message {entry.number} ({entry.key}) is not settled, and comes again"
+                    "redelivered", f"message {entry.number} ({entry.key}) is not settled, and is redelivered"
                 )
             entry.held.clear()
             entry.take(delivery.number)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from effectonce_lint.findings import Edit, Fix, Label, Place
 from effectonce_lint.python.libraries.background_work import is_work
 from effectonce_lint.python.modules import Module
-from effectonce_lint.python.values import UNKNOWN, ExceptBlock, Operation, Value
+from effectonce_lint.python.values import UNKNOWN_LITERAL, ExceptBlock, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .consumer_check import TOOL_STORES, ConsumerCheck, receives_message
@@ -77,7 +77,8 @@ def _check_settings(case: ConsumerCheck) -> bool:
         case.report(
             "EO201",
             at,
-            f"{early_ack.description}: the message of {case.who} is acked before the work is done, so a crash loses it",
+            f"{early_ack.description}: the message of {case.subject} is acked before the work is done, "
+            "so a crash loses it",
             help="ack when the work is done, and make it survive the redelivery",
             fix=fix,
         )
@@ -209,7 +210,7 @@ def _check_order(case: ConsumerCheck) -> None:
                 return
 
 
-def _skips_background_work(case: ConsumerCheck, ack: Operation, op: Operation) -> bool:
+def _skips_background_work(case: ConsumerCheck, ack: TracedOperation, op: TracedOperation) -> bool:
     """Whether ``ack`` follows the start of background work without waiting for it."""
     return (
         op.handed_over_at is not None
@@ -220,14 +221,14 @@ def _skips_background_work(case: ConsumerCheck, ack: Operation, op: Operation) -
     )
 
 
-def _report_early_ack(case: ConsumerCheck, ack: Operation, op: Operation) -> None:
+def _report_early_ack(case: ConsumerCheck, ack: TracedOperation, op: TracedOperation) -> None:
     in_background = _skips_background_work(case, ack, op)
     labels = _label_handover(op) if in_background else (Label(op.at, _describe_work(op)),)
     remedy = "wait for the work before the ack, or ack where the work is done"
     case.report(
         "EO201",
         ack.at,
-        f"{case.who} acks its message before the work is done, so a crash loses it",
+        f"{case.subject} acks its message before the work is done, so a crash loses it",
         labels=labels,
         trail=case.calls_leading_to(op),
         help=remedy if in_background else "move the ack behind the work",
@@ -243,7 +244,7 @@ def _check_background_work(case: ConsumerCheck) -> None:
             case.report(
                 "EO201",
                 op.handed_over_at,
-                f"{case.who} answers before this work is done, so a crash loses its message",
+                f"{case.subject} answers before this work is done, so a crash loses its message",
                 labels=() if op.at == op.handed_over_at else (Label(op.at, _describe_work(op)),),
                 trail=case.calls_leading_to(op),
                 help="do the work first, or store the message (a row, a broker's queue) and answer then",
@@ -251,31 +252,31 @@ def _check_background_work(case: ConsumerCheck) -> None:
             return
 
 
-def _commits_finished(ack: Operation) -> bool:
+def _commits_finished(ack: TracedOperation) -> bool:
     """Whether the code passes the offsets to commit, and so counts the messages whose work is done."""
-    return ack.key is not None and not receives_message(ack) and ack.key.literal is UNKNOWN
+    return ack.key is not None and not receives_message(ack) and ack.key.literal is UNKNOWN_LITERAL
 
 
-def _is_unawaited(case: ConsumerCheck, op: Operation, until: float = inf) -> bool:
+def _is_unawaited(case: ConsumerCheck, op: TracedOperation, until: float = inf) -> bool:
     """Whether the code neither waits for background work nor has stored the message before it."""
     foreground = [other for other in case.ops if not other.handed_over_at and other.seq < until]
     return not any((other.kind == "wait" and other.seq > op.seq) or _persists_message(other) for other in foreground)
 
 
-def _persists_message(op: Operation) -> bool:
+def _persists_message(op: TracedOperation) -> bool:
     """Whether an operation stores the message durably: as a row, a document, a message of another queue."""
     if op.kind in ("claim", "mark"):
         return op.store not in ("redis", "cache", "memory", *TOOL_STORES)
     return op.effect is not None and op.effect.category in ("insert", "publish", "enqueue", "append")
 
 
-def _label_handover(op: Operation) -> tuple[Label, ...]:
+def _label_handover(op: TracedOperation) -> tuple[Label, ...]:
     assert op.handed_over_at is not None
     label = Label(op.handed_over_at, "handed over here")
     return (label,) if op.at == op.handed_over_at else (label, Label(op.at, _describe_work(op)))
 
 
-def _describe_work(op: Operation) -> str:
+def _describe_work(op: TracedOperation) -> str:
     return op.effect.what if op.effect is not None else "the work comes after it"
 
 
@@ -296,7 +297,7 @@ def _check_swallowed_errors(case: ConsumerCheck) -> None:
             case.report(
                 "EO202",
                 handler.at,
-                f"an error of {case.who} is caught here and only logged, and then its message is acked",
+                f"an error of {case.subject} is caught here and only logged, and then its message is acked",
                 labels=(Label(tried[0].at, "this may not have been done"),),
                 help="re-raise it, or nack, or park the message where an operator looks",
             )
@@ -332,7 +333,7 @@ def _is_acked_after(case: ConsumerCheck, handler: ExceptBlock) -> bool:
     )
 
 
-def _follows_handler(case: ConsumerCheck, handler: ExceptBlock, ack: Operation) -> bool:
+def _follows_handler(case: ConsumerCheck, handler: ExceptBlock, ack: TracedOperation) -> bool:
     """Whether ``ack`` comes after everything that the try of ``handler`` does."""
     tried = [op.seq for op in case.ops if handler.try_number in op.tries]
     return bool(tried) and ack.seq > max(tried)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effectonce_lint.findings import Label
-from effectonce_lint.python.values import Operation
+from effectonce_lint.python.values import TracedOperation
 
 from .consumer_check import TOOL_STORES, ConsumerCheck, effect_of, is_in_database
 
@@ -24,7 +24,7 @@ def check_composition(case: ConsumerCheck) -> None:
             continue
         if op.deferred and effect.category == "enqueue":
             continue  # enqueuing in on_commit is the usual advice, and a sweep can find the rows without a task
-        if case.consumer.only and effect.category != "publish":
+        if case.consumer.only_rules and effect.category != "publish":
             continue
         if any(guard.store in TOOL_STORES and guard.text in _HANDLER_GUARDS for guard in op.guards):
             continue
@@ -33,7 +33,7 @@ def check_composition(case: ConsumerCheck) -> None:
             case.report(
                 "EO401",
                 op.at,
-                f"{case.who} {_describe_publish(op)} after its rows are committed: a crash in between loses it",
+                f"{case.subject} {_describe_publish(op)} after its rows are committed: a crash in between loses it",
                 labels=(Label(committed[-1].at, "committed before"),),
                 trail=case.calls_leading_to(op),
                 help="write it into an outbox in the same transaction: `outbox.send(conn, message)`",
@@ -42,11 +42,11 @@ def check_composition(case: ConsumerCheck) -> None:
             return
 
 
-def _describe_publish(op: Operation) -> str:
+def _describe_publish(op: TracedOperation) -> str:
     return "hands over to another task" if effect_of(op).category == "enqueue" else "publishes"
 
 
-def _is_write(op: Operation) -> bool:
+def _is_write(op: TracedOperation) -> bool:
     """Whether an operation writes rows that a publish may have to follow."""
     if op.store in _DOCUMENT_STORES:
         return op.kind == "claim"  # without a claim, the redelivery repeats the write and the publish
@@ -55,7 +55,7 @@ def _is_write(op: Operation) -> bool:
     return op.kind in ("write", "claim", "mark") or (op.effect is not None and op.effect.in_database)
 
 
-def _commits_before(case: ConsumerCheck, write: Operation, publish: Operation) -> bool:
+def _commits_before(case: ConsumerCheck, write: TracedOperation, publish: TracedOperation) -> bool:
     """Whether ``write`` is committed before ``publish``, so that a crash may come in between."""
     if not case.trace.precedes(write, publish):
         return False

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from effectonce_lint.findings import Finding, Fix, Label, Place
 from effectonce_lint.python.libraries.message_parts import MESSAGE
-from effectonce_lint.python.values import Consumer, Effect, Operation, Trace, Value
+from effectonce_lint.python.values import DetectedConsumer, Effect, Trace, TracedOperation, Value
 from effectonce_lint.rules import RULES
 
 TOOL_STORES = ("tool", "opaque")
@@ -25,13 +25,13 @@ _IS_REQUEST_ID = re.compile(
 class ConsumerCheck:
     """One consumer under check: its trace, and the findings so far."""
 
-    consumer: Consumer
+    consumer: DetectedConsumer
     trace: Trace
     settings: dict[str, tuple[Value, Place]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     @cached_property
-    def ops(self) -> list[Operation]:
+    def ops(self) -> list[TracedOperation]:
         """The operations for one message. In a loop, they begin where it is received."""
         start = self.consumer.receive
         if start is None:
@@ -42,25 +42,25 @@ class ConsumerCheck:
         return [op for op in self.trace.ops if op.seq >= received.seq]
 
     @cached_property
-    def effects(self) -> list[Operation]:
+    def effects(self) -> list[TracedOperation]:
         """The effects, without those that are a check themselves, like a counter that the code compares."""
         compared = {id(guard) for op in self.ops for guard in op.guards if guard.kind == "effect"}
         return [op for op in self.ops if op.kind == "effect" and id(op) not in compared]
 
     @cached_property
-    def only(self) -> frozenset[str]:
+    def only_rules(self) -> frozenset[str]:
         """The rules that apply; empty if all do.
 
         An HTTP endpoint that checks for duplicates expects them, so the rules about guards apply to it as well.
         """
-        only = self.consumer.only
+        only = self.consumer.only_rules
         checks_duplicates = self.consumer.family == "webhook" and any(
             _expects_duplicates(guard) for op in self.effects for guard in op.guards
         )
         return only | GUARD_RULES if only and checks_duplicates else only
 
     @cached_property
-    def work(self) -> list[Operation]:
+    def work(self) -> list[TracedOperation]:
         """The operations that a lost message would leave undone."""
         return [
             op
@@ -70,7 +70,7 @@ class ConsumerCheck:
         ]
 
     @cached_property
-    def records(self) -> list[Operation]:
+    def records(self) -> list[TracedOperation]:
         """The operations that may record that the message was handled."""
         return [op for op in self.ops if op.kind in ("mark", "claim", "write", "effect")]
 
@@ -89,7 +89,7 @@ class ConsumerCheck:
         sure: bool = True,
     ) -> None:
         """Add a finding, if the rule applies to this consumer. A finding that is not ``sure`` is a warning."""
-        if self.only and rule not in self.only:
+        if self.only_rules and rule not in self.only_rules:
             return
         self.findings.append(
             Finding(
@@ -108,19 +108,19 @@ class ConsumerCheck:
         )
 
     @property
-    def who(self) -> str:
+    def subject(self) -> str:
         """How messages name the consumer."""
         if self.consumer.receive is not None:
             where = "the module" if self.consumer.function is None else f"`{self.consumer.name}`"
             return f"the {self.consumer.kind} in {where}"
         return f"the {self.consumer.kind} `{self.consumer.name}`"
 
-    def calls_leading_to(self, op: Operation) -> tuple[str, ...]:
+    def calls_leading_to(self, op: TracedOperation) -> tuple[str, ...]:
         """The calls that lead from the consumer to ``op``; empty if it is in the consumer itself."""
         return (*op.trail, op.text) if len(op.trail) > 1 else ()
 
 
-def _expects_duplicates(guard: Operation) -> bool:
+def _expects_duplicates(guard: TracedOperation) -> bool:
     """Whether a guard shows that requests are repeated: by its name, or because it claims the id of the request."""
     taint = guard.key.taint if guard.key is not None else frozenset()
     is_atomic_mark = guard.kind == "mark" and guard.atomic and guard.store in ("redis", "cache")
@@ -128,23 +128,23 @@ def _expects_duplicates(guard: Operation) -> bool:
     return (guard.dedup or claims_request) and guard.store not in TOOL_STORES and MESSAGE in taint
 
 
-def receives_message(op: Operation) -> bool:
+def receives_message(op: TracedOperation) -> bool:
     """Whether an operation gets the message, or a part of it."""
     return op.key is not None and MESSAGE in op.key.taint
 
 
-def effect_of(op: Operation) -> Effect:
+def effect_of(op: TracedOperation) -> Effect:
     """The effect of an operation that has one."""
     assert op.effect is not None
     return op.effect
 
 
-def in_same_transaction(first: Operation, second: Operation) -> bool:
+def in_same_transaction(first: TracedOperation, second: TracedOperation) -> bool:
     """Whether two operations are committed together."""
     return bool(first.tx) and first.tx == second.tx
 
 
-def is_in_database(op: Operation) -> bool:
+def is_in_database(op: TracedOperation) -> bool:
     """Whether an operation takes part in the transactions of a database."""
     return op.store in DATABASE_STORES
 

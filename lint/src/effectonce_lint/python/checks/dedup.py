@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from effectonce_lint.findings import Label
 from effectonce_lint.python.libraries.message_parts import is_unstable
-from effectonce_lint.python.values import Operation
+from effectonce_lint.python.values import TracedOperation
 
 from .consumer_check import TOOL_STORES, ConsumerCheck, advice_for, effect_of, in_same_transaction, is_in_database
 
@@ -34,10 +34,10 @@ class EffectVerdict:
     """The verdict on one effect: the rule that it breaks, or "" if it breaks none."""
 
     rule: str = ""
-    effect: Operation | None = None
-    guard: Operation | None = None
+    effect: TracedOperation | None = None
+    guard: TracedOperation | None = None
     """The check or claim with the hole."""
-    record: Operation | None = None
+    record: TracedOperation | None = None
     covered: bool = True
     """Whether some guard holds even if the worker dies between the effect and its record."""
     late: bool = False
@@ -66,7 +66,7 @@ def check_dedup(case: ConsumerCheck) -> list[EffectVerdict]:
 # -- the decision
 
 
-def verdict_of(case: ConsumerCheck, op: Operation) -> EffectVerdict:
+def verdict_of(case: ConsumerCheck, op: TracedOperation) -> EffectVerdict:
     """Decide which rule an effect breaks. The first guard that settles the question wins: a tool, a claim, a check."""
     effect = effect_of(op)
     if effect.category == "enqueue":
@@ -93,7 +93,7 @@ def verdict_of(case: ConsumerCheck, op: Operation) -> EffectVerdict:
     return _verdict_without_guard(case, op)
 
 
-def _verdict_for_claim(case: ConsumerCheck, op: Operation, claims: list[Operation]) -> EffectVerdict:
+def _verdict_for_claim(case: ConsumerCheck, op: TracedOperation, claims: list[TracedOperation]) -> EffectVerdict:
     """The verdict on an effect behind atomic claims: does a failure after the claim lose the work?"""
     effect = effect_of(op)
     outcomes = []
@@ -134,7 +134,7 @@ def _errors_redeliver(case: ConsumerCheck) -> bool:
     return case.consumer.acks == "explicit" or case.consumer.family in ("webhook", "lambda")
 
 
-def _is_claim_released(case: ConsumerCheck, claim: Operation, op: Operation) -> bool:
+def _is_claim_released(case: ConsumerCheck, claim: TracedOperation, op: TracedOperation) -> bool:
     """Whether the mark is removed again when the work fails."""
     return any(
         later.kind == "unmark"
@@ -145,7 +145,7 @@ def _is_claim_released(case: ConsumerCheck, claim: Operation, op: Operation) -> 
     )
 
 
-def _is_claim_completed(case: ConsumerCheck, claim: Operation, op: Operation) -> bool:
+def _is_claim_completed(case: ConsumerCheck, claim: TracedOperation, op: TracedOperation) -> bool:
     """Whether the claim has a second state that is set after the effect: pending, then done (an intent)."""
     return any(
         later is not claim
@@ -157,7 +157,7 @@ def _is_claim_completed(case: ConsumerCheck, claim: Operation, op: Operation) ->
     )
 
 
-def _in_same_location(first: Operation, second: Operation) -> bool:
+def _in_same_location(first: TracedOperation, second: TracedOperation) -> bool:
     """Whether both are about the same table or key. Of an ORM, the model counts, without the column."""
     if first.location == second.location:
         return True
@@ -166,7 +166,7 @@ def _in_same_location(first: Operation, second: Operation) -> bool:
     return False
 
 
-def _verdict_for_check(case: ConsumerCheck, op: Operation, check: Operation) -> EffectVerdict | None:
+def _verdict_for_check(case: ConsumerCheck, op: TracedOperation, check: TracedOperation) -> EffectVerdict | None:
     """The verdict on an effect behind a look-up; None if the look-up is a condition of the business."""
     records = [record for record in case.records if record is not op and _records_check(record, check)]
     is_own_record = _records_check(op, check)  # the effect inserts the row that the check looks for
@@ -204,7 +204,7 @@ def _verdict_for_check(case: ConsumerCheck, op: Operation, check: Operation) -> 
 
 
 def _verdict_for_early_mark(
-    case: ConsumerCheck, op: Operation, check: Operation, record: Operation, locked: bool
+    case: ConsumerCheck, op: TracedOperation, check: TracedOperation, record: TracedOperation, locked: bool
 ) -> EffectVerdict:
     """The verdict on an effect whose record is written before it, after a look-up."""
     effect = effect_of(op)
@@ -231,7 +231,7 @@ def _verdict_for_early_mark(
     return EffectVerdict("EO104", guard=check, record=record, covered=False)
 
 
-def _records_check(record: Operation, check: Operation) -> bool:
+def _records_check(record: TracedOperation, check: TracedOperation) -> bool:
     """Whether ``record`` writes what ``check`` looked up."""
     if record is check:
         return False
@@ -256,7 +256,7 @@ def _records_check(record: Operation, check: Operation) -> bool:
     return True
 
 
-def _verdict_without_guard(case: ConsumerCheck, op: Operation) -> EffectVerdict:
+def _verdict_without_guard(case: ConsumerCheck, op: TracedOperation) -> EffectVerdict:
     """The verdict on an effect without a guard before it; a record may follow."""
     effect = effect_of(op)
     for record in case.ops:
@@ -292,7 +292,7 @@ def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> Non
     case.report(
         "P11",
         consumer.at,
-        f"{case.who} {effect_of(first).what} again whenever its message is delivered again{others}",
+        f"{case.subject} {effect_of(first).what} again whenever its message is delivered again{others}",
         labels=labels,
         trail=case.calls_leading_to(first),
         note=note,
@@ -302,7 +302,7 @@ def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> Non
     )
 
 
-def _near_guard_hint(case: ConsumerCheck, op: Operation) -> str:
+def _near_guard_hint(case: ConsumerCheck, op: TracedOperation) -> str:
     """Describe code that looks like a guard but does not work as one."""
     if op.locks:
         return "a lock keeps two deliveries apart, but lets both through one after the other"
@@ -312,14 +312,14 @@ def _near_guard_hint(case: ConsumerCheck, op: Operation) -> str:
     return ""
 
 
-def is_compensation(case: ConsumerCheck, op: Operation) -> bool:
+def is_compensation(case: ConsumerCheck, op: TracedOperation) -> bool:
     """Whether an effect undoes a step: in an ``except`` block, or in a function that is named after compensation."""
     if case.consumer.family == "saga" or any(map(_COMPENSATION_NAME, op.trail)):
         return effect_of(op).category in (*_UNDOING_CATEGORIES, "insert", "http", "counter")
     return bool(op.handlers) and effect_of(op).category in _UNDOING_CATEGORIES
 
 
-def _report_compensation(case: ConsumerCheck, op: Operation) -> None:
+def _report_compensation(case: ConsumerCheck, op: TracedOperation) -> None:
     effect = effect_of(op)
     mode, remedy = advice_for(effect)
     case.report(

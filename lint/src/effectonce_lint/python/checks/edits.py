@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from effectonce_lint.findings import Edit, Fix, Place
-from effectonce_lint.python.values import Operation
+from effectonce_lint.python.values import TracedOperation
 
 
-def add_argument(op: Operation, argument: str, description: str) -> Fix | None:
+def add_argument(op: TracedOperation, argument: str, description: str) -> Fix | None:
     """Make the fix that adds an argument to the call of ``op``; None if there is no argument to put it behind."""
     node, module = op.node, op.module
     if not isinstance(node, ast.Call) or module is None:

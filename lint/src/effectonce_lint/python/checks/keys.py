@@ -7,7 +7,7 @@ import re
 
 from effectonce_lint.findings import Fix, Place
 from effectonce_lint.python.libraries.message_parts import OFFSET, STREAM_SEQUENCE
-from effectonce_lint.python.values import Operation, Value
+from effectonce_lint.python.values import TracedOperation, Value
 
 from .consumer_check import TOOL_STORES, ConsumerCheck, effect_of, is_in_database
 from .dedup import EffectVerdict, is_compensation
@@ -38,7 +38,7 @@ def check_keys(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> None:
         _report_missing_key(case, verdict)
 
 
-def _collect_keys(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> list[tuple[Operation, Value, str]]:
+def _collect_keys(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> list[tuple[TracedOperation, Value, str]]:
     """Every key that deduplicates something, each once: the keys of guards, and those that providers get."""
     recorded = {(op.store, op.location) for op in case.ops if op.kind in ("mark", "claim")}
     all_guards = dict.fromkeys(guard for op in case.ops for guard in op.guards)
@@ -50,13 +50,13 @@ def _collect_keys(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> list[tu
         effect = effect_of(op)
         if effect.key is not None and effect.category not in ("publish", "enqueue", "insert", "increment"):
             uses.append((op, effect.key, "the idempotency key"))
-    by_text: dict[str, tuple[Operation, Value, str]] = {}
+    by_text: dict[str, tuple[TracedOperation, Value, str]] = {}
     for op, key, name in uses:
         by_text.setdefault(key.text, (op, key, name))
     return list(by_text.values())
 
 
-def _is_dedup_guard(guard: Operation, recorded: set[tuple[str, str]]) -> bool:
+def _is_dedup_guard(guard: TracedOperation, recorded: set[tuple[str, str]]) -> bool:
     """Whether a guard is there to detect duplicates, rather than a condition of the business."""
     if guard.kind in ("guard", "claim") or guard.dedup or guard.store in TOOL_STORES:
         return True
@@ -65,7 +65,7 @@ def _is_dedup_guard(guard: Operation, recorded: set[tuple[str, str]]) -> bool:
     return guard.kind == "read" and (guard.store, guard.location) in recorded
 
 
-def _check_key(case: ConsumerCheck, op: Operation, key: Value, name: str) -> None:
+def _check_key(case: ConsumerCheck, op: TracedOperation, key: Value, name: str) -> None:
     """Report what is wrong with ``key``. ``name``: what the message calls it."""
     unstable, attempt, fields = _tainted_by(key, "unstable"), _tainted_by(key, "attempt"), _tainted_by(key, "field")
     if unstable == [OFFSET] and op.kind == "mark" and is_in_database(op) and not op.ignored_conflict:
@@ -117,7 +117,7 @@ def _lacks_occurrence(fields: list[str]) -> bool:
     return len(fields) > 1 and all(map(_is_unspecific, fields)) and any(map(_CONTENT_FIELD.search, fields))
 
 
-def _place_of_key(op: Operation) -> Place:
+def _place_of_key(op: TracedOperation) -> Place:
     """Where the key is written, if it is an argument of the call."""
     if not isinstance(op.node, ast.Call) or op.module is None:
         return op.at
@@ -147,7 +147,7 @@ def _report_missing_key(case: ConsumerCheck, verdict: EffectVerdict) -> None:
     )
 
 
-def _fix_missing_key(op: Operation) -> Fix | None:
+def _fix_missing_key(op: TracedOperation) -> Fix | None:
     """Add `idempotency_key=` where a local of the consumer itself holds an id of the message."""
     effect = effect_of(op)
     if effect.takes_key != "idempotency_key" or len(op.trail) > 1 or not isinstance(op.node, ast.Call):

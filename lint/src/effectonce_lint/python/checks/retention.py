@@ -7,7 +7,7 @@ from math import inf
 
 from effectonce_lint.durations import format_duration
 from effectonce_lint.findings import Fix, Label, Place
-from effectonce_lint.python.values import Operation, Value
+from effectonce_lint.python.values import TracedOperation, Value
 
 from .consumer_check import ConsumerCheck
 from .dedup import EffectVerdict
@@ -44,13 +44,13 @@ def check_retention(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> None:
         _check_window(case, op, window)
 
 
-def _collect_tools(case: ConsumerCheck) -> list[Operation]:
+def _collect_tools(case: ConsumerCheck) -> list[TracedOperation]:
     """The dedup tools among the operations and guards of the consumer, one for each place."""
     tools = [guard for op in case.ops for guard in (op, *op.guards) if guard.store == "tool"]
     return list({tool.at: tool for tool in tools}.values())
 
 
-def _is_looked_up(case: ConsumerCheck, op: Operation) -> bool:
+def _is_looked_up(case: ConsumerCheck, op: TracedOperation) -> bool:
     """Whether a condition looks up the key that ``op`` sets, which makes it a dedup key."""
     return any(
         read.kind == "read" and read.store == op.store and read.location == op.location and _is_condition(case, read)
@@ -58,20 +58,20 @@ def _is_looked_up(case: ConsumerCheck, op: Operation) -> bool:
     )
 
 
-def _is_condition(case: ConsumerCheck, read: Operation) -> bool:
+def _is_condition(case: ConsumerCheck, read: TracedOperation) -> bool:
     return any(read in op.guards for op in case.ops)
 
 
-def _fix_nx(op: Operation) -> Fix | None:
+def _fix_nx(op: TracedOperation) -> Fix | None:
     return add_argument(op, "nx=True", "add nx=True") if op.text.endswith(".set") else None
 
 
-def _fix_ex(op: Operation) -> Fix | None:
+def _fix_ex(op: TracedOperation) -> Fix | None:
     description = f"add ex={FIFTEEN_DAYS_SECONDS} (15 days)"
     return add_argument(op, f"ex={FIFTEEN_DAYS_SECONDS}", description) if op.text.endswith(".set") else None
 
 
-def _check_window(case: ConsumerCheck, record: Operation, window: _RedeliveryWindow | None) -> None:
+def _check_window(case: ConsumerCheck, record: TracedOperation, window: _RedeliveryWindow | None) -> None:
     """Report a dedup record that expires while its message can still be redelivered."""
     if record.seconds is None or window is None or record.seconds >= window.seconds:
         return
@@ -123,7 +123,7 @@ def _redelivery_window(case: ConsumerCheck) -> _RedeliveryWindow | None:
 
 
 def _retry_window(case: ConsumerCheck) -> tuple[float, str] | None:
-    """For how many seconds a failed message is retried, and the reason."""
+    """Return for how many seconds a failed message is retried, and the reason."""
     settings = dict(case.consumer.settings)
     for name in ("retry_kwargs", "retry"):  # Celery's; a strategy of procrastinate, rq's Retry
         settings.update((settings[name].fields or {}) if name in settings else {})
@@ -163,7 +163,7 @@ def _queue_attributes(url: Value | None) -> dict[str, Value]:
     return {}
 
 
-def _retry_countdown(op: Operation) -> float | None:
+def _retry_countdown(op: TracedOperation) -> float | None:
     """The seconds of `self.retry(countdown=60)`."""
     arguments = (op.key.fields or {}) if op.kind == "retry" and op.key is not None else {}
     return _number_of(arguments.get("countdown"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.python.in_process_queues import TAKE_METHODS, QueueReader, last_name
 from effectonce_lint.python.modules import ClassDefinition, Module
-from effectonce_lint.python.values import Function, Operation, Value
+from effectonce_lint.python.values import Function, TracedOperation, Value
 from effectonce_lint.python.walk_state import taints_of
 from effectonce_lint.word_lists import word_set
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from effectonce_lint.python.walk_state import WalkState
 
 _COROUTINE_STARTERS = word_set("create_task ensure_future run_coroutine_threadsafe")
-"""Functions that start the coroutine that they are passed."""
-#: Methods that start the function that they are passed: the position of that argument.
+"""Functions that start a coroutine, their first argument."""
+#: Methods that start a function: the position of the argument with the function.
 _FUNCTION_STARTERS = {"submit": 0, "start_soon": 0, "spawn": 0, "add_task": 0, "apply_async": 0, "run_in_executor": 1}
 _THREAD_CLASSES = word_set("threading.Thread multiprocessing.Process")
 _PUT_METHODS = word_set("put put_nowait append appendleft")
@@ -39,7 +39,7 @@ _WORK_NAME = re.compile(
 ).search
 
 
-def is_work(op: Operation) -> bool:
+def is_work(op: TracedOperation) -> bool:
     """Whether an operation in the background is work that must not get lost.
 
     A call whose code is not in the project is work only by its name: it may as well show the message in a browser.
@@ -89,7 +89,7 @@ def is_spawn(walk: CallWalker, node: ast.expr) -> bool:
         return isinstance(node.func.value, ast.Call) and _is_thread(walk, node.func.value)
     if name not in _COROUTINE_STARTERS and name not in _FUNCTION_STARTERS:
         return False
-    with walk.quietly():
+    with walk.mute_trace():
         target = walk.value(node.func)
         if target.function is not None:
             return False  # a function of the project: the walk through it has seen what it starts
@@ -108,7 +108,7 @@ def _is_thread(walk: CallWalker, node: ast.Call) -> bool:
     """Whether a call creates a thread or a process."""
     if last_name(node.func) not in ("Thread", "Process"):
         return False
-    with walk.quietly():
+    with walk.mute_trace():
         return walk.value(node.func).ref in _THREAD_CLASSES
 
 
@@ -227,7 +227,7 @@ def _on_another_thread(walk: WalkState) -> Iterator[None]:
     Errors that are caught there are not the consumer's, so they are not recorded.
     """
     caught = len(walk.trace.handlers)
-    with walk.at(walk.position.on_another_thread()):
+    with walk.at_position(walk.position.on_another_thread()):
         yield
     del walk.trace.handlers[caught:]
 

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import NOTHING, Value
+from effectonce_lint.python.values import EMPTY_SET, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import MESSAGE, PAYLOAD
@@ -131,7 +131,7 @@ def _make_source(walk: CallWalker, call: Call) -> Value | None:
     tag = _SOURCE_METHODS.get((call.tag, call.name))
     if tag is None or (call.name in _CALLBACK_METHODS and callback_of(walk, call) is not None):
         return None
-    taint = _WHOLE_MESSAGE if tag.startswith("stream:") else NOTHING
+    taint = _WHOLE_MESSAGE if tag.startswith("stream:") else EMPTY_SET
     return Value(text=f"{call.name}()", tag=tag, taint=taint, fields=dict(call.keywords))
 
 

@@ -142,7 +142,7 @@ def _run_with_retries(walk: CallWalker, call: Call) -> Value | None:
     function = _function_argument(call, 0)
     if function is None:
         return None
-    with walk.at(replace(walk.position, retrying=True)):
+    with walk.at_position(replace(walk.position, retrying=True)):
         return walk.invoke(function, call.args[1:], call.keywords, call.node)
 
 
@@ -152,7 +152,7 @@ def _run_after_commit(walk: CallWalker, call: Call) -> Value | None:
         return None
     function = _function_argument(call, 0)
     if function is not None:
-        with walk.at(replace(walk.position, transactions=(), deferred=True)):
+        with walk.at_position(replace(walk.position, transactions=(), deferred=True)):
             walk.invoke(function, (), {}, call.node)
     return Value(literal=None)
 

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from effectonce_lint.python.values import Function, Operation, Value
+from effectonce_lint.python.values import Function, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from . import guards
@@ -32,7 +32,7 @@ class DecoratorEffect:
     """
 
     kind: Literal["", "guard", "retry", "tx", "dispatch", "wrap", "object"] = ""
-    guard: Operation | None = None
+    guard: TracedOperation | None = None
     value: Value | None = None
 
 

@@ -67,7 +67,7 @@ def _receivers_in(walk: CallWalker, module: Module, model: ClassDefinition) -> I
 
 def _is_receiver(walk: CallWalker, module: Module, decorator: ast.Call, model: ClassDefinition) -> bool:
     """Whether a decorator is `receiver(post_save, sender=Model)`."""
-    with walk.quietly(), walk.in_scope(Scope(module)):
+    with walk.mute_trace(), walk.in_scope(Scope(module)):
         if walk.value(decorator.func).ref != "django.dispatch.receiver" or not decorator.args:
             return False
         signals = walk.value(decorator.args[0])
@@ -105,6 +105,6 @@ def _model_of(walk: CallWalker, cls: ClassDefinition) -> ClassDefinition | None:
         if isinstance(meta, ast.ClassDef) and meta.name == "Meta":
             for node in meta.body:
                 if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "model":
-                    with walk.quietly(), walk.in_scope(Scope(cls.module)):
+                    with walk.mute_trace(), walk.in_scope(Scope(cls.module)):
                         return walk.value(node.value).cls
     return None

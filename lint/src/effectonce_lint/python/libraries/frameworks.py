@@ -55,13 +55,13 @@ _VIEWS = word_set(
     "APIView View GenericAPIView MethodView ViewSet HTTPEndpoint GenericViewSet Resource RequestHandler HTTPMethodView"
 )
 
-WEBHOOK = re.compile(
+WEBHOOK_NAME = re.compile(
     r"web_?hook|/hooks?(?:/|$)|/callbacks?(?:/|$)|/ipn(?:/|$)|_hook(?:$|\.|_view)|^hook_|(?:^|_)ipn(?:_|$)"
     r"|notif(?:y|ications?)/?$|(?<!auth)(?<!login)(?<!sso)_callback(?:$|_view)",
     re.IGNORECASE,
 )
 """Paths and names of the endpoints that a provider calls."""
-SIGNED = re.compile(
+SIGNATURE_CHECK = re.compile(
     rb"construct_event|svix|X-Hub-Signature|Stripe-Signature|HTTP_STRIPE_SIGNATURE|X-Shopify-Hmac|X-GitHub-Event"
     rb"|verify_webhook|webhook_signature|compare_digest|[\"']\w[\w-]*[-_]signature\b|\b(?:verif|check|valid)\w*_signature",
     re.IGNORECASE,
@@ -138,4 +138,4 @@ def is_django_webhook(name: str, parameters: list[str], segment: bytes) -> bool:
     if parameters[:1] != ["request"]:
         return False
     handles_post = b"csrf_exempt" in segment or b"POST" in segment
-    return bool(SIGNED.search(segment)) or (handles_post and bool(WEBHOOK.search(name)))
+    return bool(SIGNATURE_CHECK.search(segment)) or (handles_post and bool(WEBHOOK_NAME.search(name)))

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import Operation, Value
+from effectonce_lint.python.values import TracedOperation, Value
 from effectonce_lint.word_lists import tagged_pairs, word_set
 
 from .message_parts import OFFSET
@@ -56,7 +56,7 @@ def is_tool(target: Value) -> bool:
     return target.base is not None and (target.base.tag, target.attr) in _TOOL_METHODS
 
 
-def guard_of_decorator(walk: CallWalker, node: ast.expr, target: Value) -> Operation | None:
+def guard_of_decorator(walk: CallWalker, node: ast.expr, target: Value) -> TracedOperation | None:
     """The guard that a decorator adds to its function, if it does."""
     name = target.attr or target.ref.rpartition(".")[2] or target.text.rpartition(".")[2]
     if is_tool(target):
@@ -68,12 +68,14 @@ def guard_of_decorator(walk: CallWalker, node: ast.expr, target: Value) -> Opera
     is_in_project = target.function is not None or target.cls is not None
     if is_in_project or target.ref.partition(".")[0] in _OTHER_LIBRARIES or not is_guard_name(name):
         return None
-    return Operation("guard", walk.place(node), text=name, store="opaque", atomic=True, node=node, module=walk.module)
+    return TracedOperation(
+        "guard", walk.place(node), text=name, store="opaque", atomic=True, node=node, module=walk.module
+    )
 
 
 def guard_of_framework(
     walk: CallWalker, target: Value, call: ast.Call | None, settings: dict[str, Value]
-) -> Operation | None:
+) -> TracedOperation | None:
     """The guard that a framework puts around a consumer, by its settings: `actor(once=…)`, a broker's middleware."""
     if call is None:
         return None
@@ -91,7 +93,7 @@ def guard_of_framework(
     return None
 
 
-def _make_guard(walk: CallWalker, node: ast.AST, text: str, base: Value | None = None) -> Operation:
+def _make_guard(walk: CallWalker, node: ast.AST, text: str, base: Value | None = None) -> TracedOperation:
     call = node if isinstance(node, ast.Call) else None
     retention = _retention_of(walk, call, base)
     return walk.emit("guard", node, text=text, store="tool", atomic=True, key=_key_of(walk, call), seconds=retention)
@@ -135,7 +137,7 @@ def _key_of_jmespath(path: Value) -> Value:
 def _resolve_key(walk: CallWalker, key: Value) -> Value:
     """The key that ``key`` leads to, if it is a path or a function."""
     if key.function is not None:
-        with walk.quietly():
+        with walk.mute_trace():
             return walk.invoke(key.function, (), {}, key.function.node)
     if key.string is not None and (unstable_part := _UNSTABLE_FIELDS.get(key.string.rpartition(".")[2])):
         return replace(key, taint=frozenset({f"unstable:{unstable_part}"}))
@@ -163,7 +165,7 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     return Value(text=f"{call.name}()", tag="guard", origin=(op,))
 
 
-def _wrap_function(call: Call, op: Operation | None) -> Value:
+def _wrap_function(call: Call, op: TracedOperation | None) -> Value:
     """The function that ``call`` is passed, with the guard."""
     for argument in call.all_arguments():
         if argument.function is not None:
@@ -186,7 +188,7 @@ def guard_by_name(walk: CallWalker, call: Call) -> Value | None:
     return Value(text=f"{call.source_text}()", origin=(op,), tag="opaque")
 
 
-def guard_of_context(walk: CallWalker, item: ast.withitem, value: Value) -> Operation | None:
+def guard_of_context(walk: CallWalker, item: ast.withitem, value: Value) -> TracedOperation | None:
     """The guard that a ``with`` enters, if it does."""
     if value.tag in ("guard", "opaque") and value.origin:
         op = value.origin[0]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from effectonce_lint.python.values import Value
 from effectonce_lint.word_lists import word_set
 
-# taints of values; those of `_UNSTABLE` become "unstable:…", those of `_ATTEMPTS` "attempt:…"
+# taints of values; those of `_UNSTABLE_PARTS` become "unstable:…", those of `_ATTEMPT_COUNTS` "attempt:…"
 MESSAGE = "message"
 PAYLOAD = "payload"
 OFFSET = "the offset"
 STREAM_SEQUENCE = "the stream sequence"
 
 #: Parts that are the whole body, and methods that convert it.
-_WHOLE = word_set(
+_WHOLE_BODY_NAMES = word_set(
     "body data payload value json content text detail Body Message decode strip model_dump dict read get_data"
     " get_json to_dict as_dict form get_body body_as_str copy raw Sns Data kinesis json_body"
 )
 
 #: Parts, by the tag of their message, that change with a redelivery or a resend, so that they cannot be a key.
-_UNSTABLE = {
+_UNSTABLE_PARTS = {
     ("pika.method", "delivery_tag"): "the delivery tag",
     ("aiopika.message", "delivery_tag"): "the delivery tag",
     ("aiopika.message", "consumer_tag"): "the consumer tag",
@@ -49,7 +49,7 @@ _UNSTABLE_NAMES = {
     "receipt_handle": "the receipt handle",
 }
 #: Parts that count the attempts, so that each attempt would have a key of its own.
-_ATTEMPTS = {
+_ATTEMPT_COUNTS = {
     ("sqs.attributes", "ApproximateReceiveCount"): "the receive count",
     ("celery.request", "retries"): "the retry count",
     ("asb.message", "delivery_count"): "the delivery count",
@@ -58,7 +58,7 @@ _ATTEMPTS = {
     ("nats.metadata", "num_delivered"): "the delivery count",
 }
 #: Parts that are objects with a tag of their own.
-_TAGS = {
+_PART_TAGS = {
     ("sqs.response", "Messages"): "stream:sqs.message",
     ("lambda.event", "Records"): "stream:sqs.record",
     ("lambda.event", "records"): "stream:sqs.record",
@@ -72,7 +72,7 @@ _TAGS = {
 def mark_message_part(value: Value, base: Value, part: str) -> None:
     """Set taint and tag of ``value``, which is ``base.part`` or ``base["part"]`` of a message."""
     tag = base.tag
-    if part_tag := _TAGS.get((tag, part)):
+    if part_tag := _PART_TAGS.get((tag, part)):
         value.tag = part_tag
         value.taint = base.taint
         return
@@ -81,11 +81,11 @@ def mark_message_part(value: Value, base: Value, part: str) -> None:
     inherited = frozenset(
         taint for taint in base.taint if taint.startswith(("unstable:", "attempt:")) or taint in (MESSAGE, "digest")
     )
-    if name := _UNSTABLE.get((tag, part)) or _UNSTABLE_NAMES.get(part):
+    if name := _UNSTABLE_PARTS.get((tag, part)) or _UNSTABLE_NAMES.get(part):
         value.taint = inherited | {f"unstable:{name}"}
-    elif name := _ATTEMPTS.get((tag, part)):
+    elif name := _ATTEMPT_COUNTS.get((tag, part)):
         value.taint = inherited | {f"attempt:{name}"}
-    elif part in _WHOLE or not part:
+    elif part in _WHOLE_BODY_NAMES or not part:
         is_field = any(taint.startswith("field:") for taint in base.taint)
         value.taint = base.taint if is_field else base.taint | {PAYLOAD}
     else:
@@ -102,13 +102,13 @@ def is_unstable(value: Value) -> bool:
     return any(taint.startswith("unstable:") for taint in value.taint)
 
 
-def message_parameter(name: str, tag: str = "", *, whole: bool = False) -> Value:
-    """A parameter that is a field of the message, or the ``whole`` of it."""
-    part = PAYLOAD if whole else f"field:{name}"
+def message_parameter(name: str, tag: str = "", *, is_whole_body: bool = False) -> Value:
+    """A parameter that is a field of the message, or, with ``is_whole_body``, all of it."""
+    part = PAYLOAD if is_whole_body else f"field:{name}"
     return Value(text=name, tag=tag, taint=frozenset({MESSAGE, part}))
 
 
-BODIES = word_set(
+BODY_PARAMETERS = word_set(
     "body data payload message msg event record value content job order envelope item request req ctx context"
     " notification command raw_message raw"
 )

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from effectonce_lint.python.values import Effect, Operation, Value
+from effectonce_lint.python.values import Effect, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import is_stable, is_unstable
@@ -53,7 +53,7 @@ def _interpret_cache(walk: CallWalker, call: Call, name: str) -> Value | None:
     description: dict[str, Any] = {"text": call.source_text, "store": "cache", "location": key.text, "key": key}
     description["dedup"] = is_dedup_name(name_of_key)
     expiry = {"expires": True, "seconds": seconds_of(call.argument(2, *_EXPIRY_ARGUMENTS))}
-    op: Operation | None = None
+    op: TracedOperation | None = None
     match name.removeprefix("a") if name not in ("add", "aadd") else "add":
         case "get" | "has_key":
             op = walk.emit("read", call.node, **description)

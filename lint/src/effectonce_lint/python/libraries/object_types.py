@@ -279,7 +279,7 @@ ATTRIBUTES: dict[tuple[str, str], str] = {
 }
 
 #: Methods that return an object of the same kind: `broker.with_result_backend(…)`, `await x.connect()`.
-FLUENT = re.compile(r"with_\w+|__aenter__|__enter__|include_router")
+FLUENT_METHOD = re.compile(r"with_\w+|__aenter__|__enter__|include_router")
 
 _DEDUP_NAME = re.compile(
     r"(?:^|[^a-z])(?:"

@@ -6,12 +6,12 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import Effect, Operation, Value
+from effectonce_lint.python.values import Effect, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from . import django, orm_rows, sqlalchemy
 from .object_types import is_dedup_name
-from .orm_rows import LOCK
+from .orm_rows import ROW_LOCK_KEY
 from .sql_drivers import column_grows
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _interpret_query(walk: CallWalker, call: Call, query: Value) -> Value | None
     """Interpret a method of a query: it refines the query, or reads or changes its rows."""
     name = call.name[1:] if call.name[:1] == "a" and call.name[1:] in _NAMES_WITH_ASYNC_TWIN else call.name
     if name in _QUERY_BUILDERS or name in _LOCKING_BUILDERS:
-        lock = {LOCK: Value()} if name in _LOCKING_BUILDERS else {}
+        lock = {ROW_LOCK_KEY: Value()} if name in _LOCKING_BUILDERS else {}
         fields = {**(query.fields or {}), **call.keywords, **lock}
         return replace(query, fields=fields, items=(*query.items, *call.args))
     description = orm_rows.describe(call, query)
@@ -144,17 +144,17 @@ def _interpret_update(walk: CallWalker, call: Call, query: Value, description: d
 
 def row_of_query(walk: CallWalker, query: Value, node: ast.AST) -> Value:
     """Emit the read of a loop over a query, and give one of its rows."""
-    locked = LOCK in (query.fields or {})
+    locked = ROW_LOCK_KEY in (query.fields or {})
     op = walk.emit("read", node, text=query.text, store="orm", location=query.text, locked=locked)
     return Value(text=f"{query.text}<row>", tag="orm.entity", origin=(op,), base=query)
 
 
-def conditions_of_filter(query: Value, row: Value) -> tuple[Operation, ...]:
+def conditions_of_filter(query: Value, row: Value) -> tuple[TracedOperation, ...]:
     """The checks that a loop over `filter(sent=False)` makes: it skips the rows for which the work was done."""
     if query.tag != "orm.query" or not row.origin:
         return ()
     read = row.origin[0]
-    names = {name.partition("__")[0] for name in (query.fields or {})} - {LOCK}
+    names = {name.partition("__")[0] for name in (query.fields or {})} - {ROW_LOCK_KEY}
     return tuple(replace(read, store="entity", location=f"{read.location}.{name}") for name in sorted(names))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import Effect, Function, Operation, Scope, Value
+from effectonce_lint.python.values import Effect, Function, Scope, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import is_stable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from effectonce_lint.python.name_resolution import NameResolver
 
 MANAGERS = ("objects", "query")
-LOCK = "<lock>"
+ROW_LOCK_KEY = "<lock>"
 """The key in the ``fields`` of a query that locks its rows; a column cannot have this name."""
 _UNIQUE_CONSTRAINTS = word_set("UniqueConstraint PrimaryKeyConstraint CompositeKey")
 _KEY_FIELDS = word_set("id pk uuid")
@@ -41,7 +41,7 @@ def model_name(model: Value) -> str:
 
 def read_row(walk: CallWalker, call: Call, rows: Value) -> Value:
     """Emit a read of one of ``rows``. Testing an attribute of the row later is a check on its state."""
-    read = walk.emit("read", call.node, locked=LOCK in (rows.fields or {}), **describe(call, rows))
+    read = walk.emit("read", call.node, locked=ROW_LOCK_KEY in (rows.fields or {}), **describe(call, rows))
     return Value(text=f"{rows.text}<row>", tag="orm.entity", origin=(read,), base=rows)
 
 
@@ -66,7 +66,7 @@ def add_row(
     cls: ClassDefinition | None,
     verb: str,
     **description: object,
-) -> Operation:
+) -> TracedOperation:
     """Emit the insert of a row: a claim if its table refuses a second row like it, else an effect.
 
     ``verb`` is for the message ("creates a"), ``description`` has further fields of the operation.
@@ -96,7 +96,7 @@ def add_row(
     return walk.emit("effect", call.node, effect=Effect("insert", f"{verb} {model} row"), **description)
 
 
-def emit_increment(walk: CallWalker, node: ast.AST, row: Operation, attribute: str) -> None:
+def emit_increment(walk: CallWalker, node: ast.AST, row: TracedOperation, attribute: str) -> None:
     """Emit the increment of a row's attribute."""
     walk.emit(
         "effect",
@@ -198,7 +198,7 @@ def manager_method(walk: NameResolver, rows: Value, attr: str) -> Value | None:
         return None
     if attr == "model" and rows.tag == "orm.query":
         return rows.base
-    with walk.quietly(), walk.in_scope(Scope(model.module, owner=model)):
+    with walk.mute_trace(), walk.in_scope(Scope(model.module, owner=model)):
         classes = [walk.value(node).cls for node in ast.walk(manager) if isinstance(node, ast.Name)]
     for cls in classes:
         if cls is not None and attr in cls.methods:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import NOTHING, UNKNOWN, Effect, Value
+from effectonce_lint.python.values import EMPTY_SET, UNKNOWN_LITERAL, Effect, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import MESSAGE, PAYLOAD
@@ -142,7 +142,7 @@ def _interpret_stripe(walk: CallWalker, call: Call) -> Value | None:
     if not name.islower():
         return None
     is_webhook_event = name.startswith("construct")  # a verified webhook event is the message
-    return Value(text=f"{call.ref}()", taint=frozenset({MESSAGE, PAYLOAD}) if is_webhook_event else NOTHING)
+    return Value(text=f"{call.ref}()", taint=frozenset({MESSAGE, PAYLOAD}) if is_webhook_event else EMPTY_SET)
 
 
 def _describe_stripe(name: str) -> str:
@@ -203,7 +203,7 @@ def _message_effect(call: Call) -> Effect | None:
     if call.ref in _PUSH_FUNCTIONS:
         return Effect("message", "sends a push message")
     client = root_of(call.receiver)
-    category, methods = _MESSAGE_CLIENTS.get(client.tag, ("", NOTHING))
+    category, methods = _MESSAGE_CLIENTS.get(client.tag, ("", EMPTY_SET))
     if call.name in methods or (category and call.name.startswith("send_")):
         return Effect(category, _ACTIONS[category])
     keywords = call.keywords.keys()
@@ -239,7 +239,7 @@ def _key_of(call: Call) -> tuple[Value | None, bool]:
         if key is not None:
             return key, True
     headers = call.keywords.get("headers")
-    is_computed = headers is not None and headers.literal is UNKNOWN and headers.fields is None
+    is_computed = headers is not None and headers.literal is UNKNOWN_LITERAL and headers.fields is None
     return None, is_computed and headers is not None and "idempot" in headers.text.lower()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import UNKNOWN, Effect, Value
+from effectonce_lint.python.values import UNKNOWN_LITERAL, Effect, Value
 from effectonce_lint.word_lists import tagged_pairs, word_set
 
 from .message_parts import MESSAGE
@@ -69,7 +69,7 @@ def _message_id_of(call: Call) -> tuple[Value | None, bool]:
     """The id that a message carries for its consumers to dedup by, and whether it has one. Computed headers count."""
     for name in _HEADERS:
         value = call.keywords.get(name)
-        if value is not None and value.fields is None and value.literal is UNKNOWN and not value.items:
+        if value is not None and value.fields is None and value.literal is UNKNOWN_LITERAL and not value.items:
             return (value if MESSAGE in value.taint else None), True
     for name in _ID_FIELDS & call.keywords.keys():
         return call.keywords[name], True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.python import sql
 from effectonce_lint.python.handler_tables import imported_modules
-from effectonce_lint.python.values import UNKNOWN, Effect, Operation, Value
+from effectonce_lint.python.values import UNKNOWN_LITERAL, Effect, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import is_stable, is_unstable
@@ -127,7 +127,7 @@ def execute(walk: CallWalker, call: Call, statements: tuple[sql.SqlStatement, ..
     return Value(text=f"{call.source_text}()", tag="sql.result", origin=(last,), base=call.receiver)
 
 
-def _emit_statement(walk: CallWalker, call: Call, statement: sql.SqlStatement) -> Operation:
+def _emit_statement(walk: CallWalker, call: Call, statement: sql.SqlStatement) -> TracedOperation:
     node = call.node
     description = {
         "text": call.source_text,
@@ -161,7 +161,7 @@ def _is_dedup_row(statement: sql.SqlStatement) -> bool:
 
 def _emit_insert(
     walk: CallWalker, call: Call, statement: sql.SqlStatement, description: dict[str, object]
-) -> Operation:
+) -> TracedOperation:
     """Emit the insert of a row: a claim if the database refuses a duplicate of it, else an effect."""
     node = call.node
     is_dedup = bool(description["dedup"])
@@ -177,7 +177,7 @@ def _emit_insert(
     return walk.emit("effect", node, effect=effect, **description)
 
 
-def hold_claim(walk: CallWalker, op: Operation) -> Operation:
+def hold_claim(walk: CallWalker, op: TracedOperation) -> TracedOperation:
     """Hold a claim that raises for a duplicate: the code after it runs for the first delivery only."""
     walk.hold((op,), "raise")
     return op
@@ -272,7 +272,7 @@ def _first_value(call: Call) -> Value | None:
             return argument.items[0]
         if argument.fields:
             return next(iter(argument.fields.values()))
-        if argument.literal is UNKNOWN or argument.taint:
+        if argument.literal is UNKNOWN_LITERAL or argument.taint:
             return argument
     return None
 

@@ -168,7 +168,7 @@ def _interpret_session(walk: CallWalker, call: Call) -> Value | None:
         return orm_rows.make_query(first)
     if name == "get":
         query = orm_rows.make_query(first)
-        query.fields = {orm_rows.LOCK: Value()} if "with_for_update" in call.keywords else None
+        query.fields = {orm_rows.ROW_LOCK_KEY: Value()} if "with_for_update" in call.keywords else None
         return orm_rows.read_row(walk, call, query)
     if name in _EXECUTE_METHODS and isinstance(first.literal, sql.SqlStatement):
         return _execute_statement(walk, call, first.literal)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import UNKNOWN, Effect, Value
+from effectonce_lint.python.values import UNKNOWN_LITERAL, Effect, Value
 from effectonce_lint.python.walk_state import BUILTINS, origins_of, taints_of
 from effectonce_lint.word_lists import word_set
 
@@ -186,11 +186,11 @@ def _make_named_tuple(call: Call, text: str) -> Value:
 
 
 def _timedelta_seconds(call: Call) -> object:
-    """The seconds of a timedelta; UNKNOWN if not all of its arguments are literals."""
+    """The seconds of a timedelta; UNKNOWN_LITERAL if not all of its arguments are literals."""
     total = 0.0
     for name, value in (*zip(_SECONDS_PER_UNIT, call.args, strict=False), *call.keywords.items()):
         if not isinstance(value.literal, int | float) or name not in _SECONDS_PER_UNIT:
-            return UNKNOWN
+            return UNKNOWN_LITERAL
         total += value.literal * _SECONDS_PER_UNIT[name]
     return total
 

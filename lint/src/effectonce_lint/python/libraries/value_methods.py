@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import UNKNOWN, Value
+from effectonce_lint.python.values import UNKNOWN_LITERAL, Value
 from effectonce_lint.python.walk_state import taints_of
 from effectonce_lint.word_lists import word_set
 
@@ -62,7 +62,7 @@ def _interpret_get(walk: CallWalker, call: Call, text: str) -> Value | None:
     if not call.args or is_library or receiver.tag in _STORE_TAGS:
         return None
     key = call.args[0]
-    if key.literal is UNKNOWN and receiver.fields is None and receiver.tag != "dict" and not receiver.taint:
+    if key.literal is UNKNOWN_LITERAL and receiver.fields is None and receiver.tag != "dict" and not receiver.taint:
         return None
     value = walk.item(receiver, key)
     is_empty = receiver.tag == "dict" and not receiver.fields and not value.taint and not value.is_known()

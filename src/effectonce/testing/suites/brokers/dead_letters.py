@@ -41,7 +41,7 @@ async def a_dead_letter_keeps_its_bytes_and_the_reason(h: BrokerHarness) -> None
 
 
 async def a_dead_letter_is_not_delivered_again(h: BrokerHarness) -> None:
-    consumer, (bad, good) = await h.given_deliveries(b"bad", b"good")
+    consumer, (bad, good) = await h.make_deliveries(b"bad", b"good")
     require(await consumer.dead_letter(bad, REASON), "a dead-lettering was refused")
     await consumer.ack([good])
     await consumer.close()
@@ -65,8 +65,8 @@ async def removing_removes_only_the_named_ones(h: BrokerHarness) -> None:
     expect(await dead_letters.remove([ids[1], ids[3]]), 2, "how many were removed")
     expect(await dead_letters.remove([ids[1]]), 0, "how many of the removed were removed")
     expect(await dead_letters.remove([]), 0, "how many of none were removed")
-    left = await h.all_dead_letters(h.dead_letters())
-    expect(bodies_of(left), [b"0", b"2", b"4"], "the bodies that are left")
+    remaining = await h.all_dead_letters(h.dead_letters())
+    expect(bodies_of(remaining), [b"0", b"2", b"4"], "the bodies that are left")
     expect(await dead_letters.count(), 3, "how many are left")
 
 

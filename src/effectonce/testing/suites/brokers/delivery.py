@@ -7,7 +7,7 @@ import os
 import time
 
 from effectonce.contracts import Consumer, Delivery, Packet
-from effectonce.testing.suites.expectations import expect, need, require
+from effectonce.testing.suites.expectations import expect, require, skip_unless
 
 from .harness import BrokerHarness, bodies_of, make_packet, numbered_bodies
 
@@ -28,7 +28,7 @@ HEADERS = {
 
 async def what_is_confirmed_is_delivered(h: BrokerHarness) -> None:
     """F45: `None` means that the broker has it."""
-    consumer, deliveries = await h.given_deliveries(b"body 0", b"body 1", b"body 2")
+    consumer, deliveries = await h.make_deliveries(b"body 0", b"body 1", b"body 2")
     expect({delivery.queue for delivery in deliveries}, {h.queue}, "the queue of the deliveries")
     await h.expect_nothing(consumer, "all was delivered")
 
@@ -39,14 +39,14 @@ async def publishing_nothing_is_fine(h: BrokerHarness) -> None:
 
 async def a_full_batch_is_confirmed_and_delivered_once(h: BrokerHarness) -> None:
     bodies = numbered_bodies(h.capabilities.batch)
-    consumer, _ = await h.given_deliveries(*bodies, prefetch=len(bodies) + 10)
+    consumer, _ = await h.make_deliveries(*bodies, prefetch=len(bodies) + 10)
     await h.expect_nothing(consumer, "all was delivered")
 
 
 async def bodies_are_delivered_byte_for_byte(h: BrokerHarness) -> None:
     """No broker reads a body: empty, binary, long, any Unicode."""
     large = min(h.capabilities.max_body or 200_000, 200_000)
-    await h.given_deliveries(
+    await h.make_deliveries(
         *(b"", b"\0", bytes(range(256)), "☕ naïve \u2028 \U0001f600".encode(), b"\xff\xfe", os.urandom(large // 2))
     )
 
@@ -182,7 +182,7 @@ async def a_cancelled_receive_loses_nothing(h: BrokerHarness) -> None:
 
 
 async def another_group_gets_every_message_too(h: BrokerHarness) -> None:
-    need(h.capabilities.groups, "groups")
+    skip_unless(h.capabilities.groups, "groups")
     consumers = [await h.consumer(group="first"), await h.consumer(group="second")]
     await h.publish(*numbered_bodies(5))
     for consumer in consumers:
@@ -192,7 +192,7 @@ async def another_group_gets_every_message_too(h: BrokerHarness) -> None:
 
 
 async def a_nack_of_one_group_does_not_deliver_to_another(h: BrokerHarness) -> None:
-    need(h.capabilities.groups, "groups")
+    skip_unless(h.capabilities.groups, "groups")
     first, second = await h.consumer(group="first"), await h.consumer(group="second")
     await h.publish(b"once")
     delivery = await h.receive_one(first)

@@ -21,7 +21,7 @@ from effectonce.contracts import (
     Publisher,
 )
 from effectonce.testing.clock import ManualClock
-from effectonce.testing.suites.expectations import expect, need, require
+from effectonce.testing.suites.expectations import expect, require, skip_unless
 
 MAX_ACK_WINDOW_S = 6.0  # cases that would have to wait for a longer ack window are skipped
 
@@ -101,16 +101,16 @@ class BrokerHarness:
         outcomes = await publisher.publish(queue or self.queue, sent)
         expect(list(outcomes), [None] * len(sent), "the answer of publish")
 
-    async def given_deliveries(self, *bodies: bytes, prefetch: int = 100) -> tuple[Consumer, list[Delivery]]:
+    async def make_deliveries(self, *bodies: bytes, prefetch: int = 100) -> tuple[Consumer, list[Delivery]]:
         """Publish ``bodies``, and deliver them to a new consumer. Returns it, and its deliveries in this order."""
         await self.publish(*bodies)
         consumer = await self.consumer(prefetch=prefetch)
         deliveries = await self.expect_deliveries(consumer, *bodies)
         return consumer, sorted(deliveries, key=lambda delivery: bodies.index(delivery.packet.body))
 
-    async def given_delivery(self, body: bytes = b"once", prefetch: int = 100) -> tuple[Consumer, Delivery]:
+    async def make_delivery(self, body: bytes = b"once", prefetch: int = 100) -> tuple[Consumer, Delivery]:
         """Publish one message, and deliver it to a new consumer."""
-        consumer, (delivery,) = await self.given_deliveries(body, prefetch=prefetch)
+        consumer, (delivery,) = await self.make_deliveries(body, prefetch=prefetch)
         return consumer, delivery
 
     # -- receiving
@@ -120,11 +120,11 @@ class BrokerHarness:
         deadline = time.monotonic() + (timeout or self.timeout)
         deliveries: list[Delivery] = []
         while len(deliveries) < count:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 received = sorted(body[:40] for body in bodies_of(deliveries))
                 raise AssertionError(f"{count} deliveries were due, {len(deliveries)} were made: {received}")
-            deliveries += await consumer.receive(count - len(deliveries), min(left, 1.0))
+            deliveries += await consumer.receive(count - len(deliveries), min(seconds_left, 1.0))
         expect(len(deliveries), count, "the number of deliveries")
         return deliveries
 
@@ -176,7 +176,7 @@ class BrokerHarness:
         """The ack window in seconds. Skips the case if there is none, or it is too long to wait for."""
         window = self.capabilities.ack_window
         short_enough = window is not None and (window <= MAX_ACK_WINDOW_S or self.clock is not None)
-        return need(window if short_enough else None, f"an ack window of at most {MAX_ACK_WINDOW_S:g} s")
+        return skip_unless(window if short_enough else None, f"an ack window of at most {MAX_ACK_WINDOW_S:g} s")
 
     @property
     def redelivery_timeout(self) -> float:

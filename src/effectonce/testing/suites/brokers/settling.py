@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from effectonce.contracts import Consumer, Delivery
-from effectonce.testing.suites.expectations import expect, need, require
+from effectonce.testing.suites.expectations import expect, require, skip_unless
 
 from .harness import BrokerHarness, numbered_bodies
 
@@ -13,7 +13,7 @@ from .harness import BrokerHarness, numbered_bodies
 
 
 async def an_acked_delivery_is_not_redelivered(h: BrokerHarness) -> None:
-    consumer, deliveries = await h.given_deliveries(b"first", b"second")
+    consumer, deliveries = await h.make_deliveries(b"first", b"second")
     expect(list(await consumer.ack(deliveries)), [True, True], "the answer of ack")
     await consumer.flush()
     await h.end_window_if_any()
@@ -23,7 +23,7 @@ async def an_acked_delivery_is_not_redelivered(h: BrokerHarness) -> None:
 
 
 async def closing_sends_the_acks_that_wait(h: BrokerHarness) -> None:
-    consumer, delivery = await h.given_delivery()
+    consumer, delivery = await h.make_delivery()
     await consumer.ack([delivery])
     await consumer.close()
     await h.end_window_if_any()
@@ -31,15 +31,15 @@ async def closing_sends_the_acks_that_wait(h: BrokerHarness) -> None:
 
 
 async def each_delivery_is_settled_alone(h: BrokerHarness) -> None:
-    """F56: an ack of the second is no ack of the first."""
-    consumer, deliveries = await h.given_deliveries(*numbered_bodies(4))
+    """F56: an ack of the second is not an ack of the first."""
+    consumer, deliveries = await h.make_deliveries(*numbered_bodies(4))
     await consumer.ack([deliveries[1], deliveries[3]])
     await consumer.close()
     await h.expect_deliveries(await h.consumer(), b"0", b"2", timeout=h.redelivery_timeout)
 
 
 async def settling_twice_changes_nothing(h: BrokerHarness) -> None:
-    consumer, delivery = await h.given_delivery()
+    consumer, delivery = await h.make_delivery()
     for _ in range(2):
         await consumer.ack([delivery])
         await consumer.flush()
@@ -62,14 +62,14 @@ async def settling_nothing_is_fine(h: BrokerHarness) -> None:
 
 
 async def a_nacked_delivery_is_redelivered_unchanged(h: BrokerHarness) -> None:
-    consumer, delivery = await h.given_delivery()
+    consumer, delivery = await h.make_delivery()
     expect(list(await consumer.nack([delivery])), [True], "the answer of nack")
     again = await h.receive_one(await h.consumer() if h.capabilities.ordering == "none" else consumer)
     expect(again.packet, delivery.packet, "the packet that was delivered again")
 
 
 async def a_delay_keeps_a_delivery_back_that_long(h: BrokerHarness) -> None:
-    consumer, delivery = await h.given_delivery(b"later")
+    consumer, delivery = await h.make_delivery(b"later")
     began = h.now()
     await consumer.nack([delivery], h.delay)
     if h.clock is not None:
@@ -83,7 +83,7 @@ async def a_delay_keeps_a_delivery_back_that_long(h: BrokerHarness) -> None:
 
 
 async def a_delay_does_not_hold_up_the_others(h: BrokerHarness) -> None:
-    consumer, delivery = await h.given_delivery(b"slow")
+    consumer, delivery = await h.make_delivery(b"slow")
     await consumer.nack([delivery], 60)
     await h.publish(b"fast")
     await h.expect_deliveries(consumer, b"fast")
@@ -91,7 +91,7 @@ async def a_delay_does_not_hold_up_the_others(h: BrokerHarness) -> None:
 
 async def a_delayed_delivery_outlives_its_consumer(h: BrokerHarness) -> None:
     """It is not lost with the process that nacked it."""
-    consumer, delivery = await h.given_delivery(b"later")
+    consumer, delivery = await h.make_delivery(b"later")
     await consumer.nack([delivery], h.delay)
     await consumer.close()
     h.end_delay()
@@ -99,8 +99,8 @@ async def a_delayed_delivery_outlives_its_consumer(h: BrokerHarness) -> None:
 
 
 async def attempts_are_counted(h: BrokerHarness) -> None:
-    need(h.capabilities.counts_attempts, "a broker that counts attempts")
-    consumer, delivery = await h.given_delivery()
+    skip_unless(h.capabilities.counts_attempts, "a broker that counts attempts")
+    consumer, delivery = await h.make_delivery()
     for attempt, delay in ((1, 0.0), (2, h.delay), (3, h.delay)):
         expect(delivery.attempt, attempt, "the attempt")
         await consumer.nack([delivery], delay)
@@ -112,8 +112,8 @@ async def attempts_are_counted(h: BrokerHarness) -> None:
 
 async def an_attempt_that_was_never_settled_counts(h: BrokerHarness) -> None:
     """F20: a message that takes its consumer down is recognised by its attempts."""
-    need(h.capabilities.counts_attempts, "a broker that counts attempts")
-    consumer, _ = await h.given_delivery(b"poison")
+    skip_unless(h.capabilities.counts_attempts, "a broker that counts attempts")
+    consumer, _ = await h.make_delivery(b"poison")
     await h.end_window()
     delivery = await h.receive_one(consumer)
     expect(delivery.attempt, 2, "the attempt after one that lapsed")
@@ -125,7 +125,7 @@ async def an_attempt_that_was_never_settled_counts(h: BrokerHarness) -> None:
 
 
 async def a_dead_consumers_deliveries_are_redelivered_to_another(h: BrokerHarness) -> None:
-    await h.given_deliveries(b"0", b"1")
+    await h.make_deliveries(b"0", b"1")
     heir = await h.consumer()
     await h.expect_nothing(heir, "it was another's")
     await h.end_window()
@@ -135,8 +135,8 @@ async def a_dead_consumers_deliveries_are_redelivered_to_another(h: BrokerHarnes
 
 async def extend_keeps_a_delivery_past_the_window(h: BrokerHarness) -> None:
     """F54: a handler that takes longer than the window keeps its message."""
-    need(h.capabilities.extends, "a window that can be extended")
-    consumer, delivery = await h.given_delivery(b"long")
+    skip_unless(h.capabilities.extends, "a window that can be extended")
+    consumer, delivery = await h.make_delivery(b"long")
     other = await h.consumer()
     for _ in range(4):
         await h.sleep(h.window * 0.4)
@@ -185,7 +185,7 @@ async def a_stale_dead_letter_is_refused(h: BrokerHarness) -> None:
 
 
 async def a_stale_extension_is_refused(h: BrokerHarness) -> None:
-    need(h.capabilities.extends, "a window that can be extended")
+    skip_unless(h.capabilities.extends, "a window that can be extended")
     consumer, heir, stale, current = await _make_takeover(h)
     expect(list(await consumer.extend([stale], h.window)), [False], "the late extension")
     expect(list(await heir.ack([current])), [True], "the heir's ack")
@@ -196,7 +196,7 @@ async def a_stale_extension_is_refused(h: BrokerHarness) -> None:
 
 async def settling_does_not_wait_for_a_receive(h: BrokerHarness) -> None:
     """A worker settles one message while it waits for the next."""
-    consumer, deliveries = await h.given_deliveries(*numbered_bodies(3))
+    consumer, deliveries = await h.make_deliveries(*numbered_bodies(3))
     waiting = asyncio.ensure_future(consumer.receive(1, h.timeout * 2))
     try:
         await asyncio.sleep(0.1)
@@ -212,7 +212,7 @@ async def settling_does_not_wait_for_a_receive(h: BrokerHarness) -> None:
 
 async def closing_returns_unsettled_deliveries(h: BrokerHarness) -> None:
     """F58."""
-    consumer, deliveries = await h.given_deliveries(*numbered_bodies(3))
+    consumer, deliveries = await h.make_deliveries(*numbered_bodies(3))
     await consumer.ack([deliveries[0]])
     await consumer.close()
     heir = await h.consumer()

@@ -45,7 +45,7 @@ def broker_suite(
     which works on a queue of its own. On a real clock cases wait for the ack window: configure a second.
 
     ``waits``, in seconds: ``delay`` (0.3) is the shortest `nack` delay that the broker does not round to none,
-    ``quiet`` (0.25) how long a case waits to see that nothing is delivered, ``timeout`` (15) how long for what must be.
+    ``quiet`` (0.25) how long a case waits to see that nothing is delivered, ``timeout`` (15) how long for a delivery.
     ``skip`` names cases that this broker is known to fail.
     """
 

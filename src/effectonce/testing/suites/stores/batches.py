@@ -5,7 +5,7 @@ from __future__ import annotations
 from effectonce.contracts import Contention
 from effectonce.errors import EffectOnceError
 from effectonce.record import Answer, Look, Remember, Reply
-from effectonce.testing.suites.expectations import expect, expect_fields, need, require
+from effectonce.testing.suites.expectations import expect, expect_fields, require, skip_unless
 
 from .harness import RETENTION_US, StoreHarness, fingerprint
 
@@ -45,17 +45,17 @@ async def a_full_batch_repeated_answers_the_same(h: StoreHarness) -> None:
 
 
 async def each_claim_of_a_batch_is_answered_in_its_place(h: StoreHarness) -> None:
-    await h.given("done", "done", fingerprints=fingerprint("p"), result=b"r")
-    await h.given("failed", "failed", error=b"e")
-    await h.given("in_doubt", "in_doubt")
-    await h.given("claimed", "in_progress")
-    await h.given("free", "exhausted")
-    await h.given("free", "free")
-    await h.given("done", "mismatch", fingerprints=fingerprint("p"), result=b"secret")
+    await h.make_record("done", "done", fingerprints=fingerprint("p"), result=b"r")
+    await h.make_record("failed", "failed", error=b"e")
+    await h.make_record("in_doubt", "in_doubt")
+    await h.make_record("claimed", "in_progress")
+    await h.make_record("free", "exhausted")
+    await h.make_record("free", "free")
+    await h.make_record("done", "mismatch", fingerprints=fingerprint("p"), result=b"secret")
     own = await h.claim("own")
-    await h.given("lapsed", "lapsed")
+    await h.make_record("lapsed", "lapsed")
     shortest = h.brief_us if h.capabilities.estimated_clock else 1
-    await h.given("lapsed", "lapsed_doubt", lease=shortest, doubt_on_lapse=True)
+    await h.make_record("lapsed", "lapsed_doubt", lease=shortest, doubt_on_lapse=True)
     batch = [
         ("claimed", h.make_claim("absent")),
         ("done", h.make_claim("done", fingerprints=fingerprint("p"))),
@@ -84,9 +84,9 @@ async def each_claim_of_a_batch_is_answered_in_its_place(h: StoreHarness) -> Non
 
 
 async def each_look_of_a_batch_is_answered_in_its_place(h: StoreHarness) -> None:
-    await h.given("done", "a", fingerprints=fingerprint("p"), result=b"a")
+    await h.make_record("done", "a", fingerprints=fingerprint("p"), result=b"a")
     await h.claim("b")
-    await h.given("in_doubt", "c")
+    await h.make_record("in_doubt", "c")
     replies = await h.run(*(Look(h.scope, key, fingerprint("p")) for key in ("c", "a", "d", "b")))
     expect(_kinds(replies), ["in_doubt", "done", "absent", "in_progress"], "the kinds, in order")
 
@@ -94,7 +94,7 @@ async def each_look_of_a_batch_is_answered_in_its_place(h: StoreHarness) -> None
 async def each_settlement_of_a_batch_stands_alone(h: StoreHarness) -> None:
     """F70: one that is refused harms itself only."""
     good = [await h.claim(f"good{n}") for n in range(4)]
-    zombie, successor = await h.given_takeover("stale")
+    zombie, successor = await h.make_takeover("stale")
     await h.settle(good[3], "done", result=b"before")
     batch = [
         good[1].settlement("failed", error=b"e"),
@@ -113,14 +113,14 @@ async def each_settlement_of_a_batch_stands_alone(h: StoreHarness) -> None:
 
 
 async def each_renewal_of_a_batch_stands_alone(h: StoreHarness) -> None:
-    a, b, c = await h.claim("a"), await h.given("done", "b"), await h.claim("c")
+    a, b, c = await h.claim("a"), await h.make_record("done", "b"), await h.claim("c")
     replies = await h.run(a.renewal(), b.renewal(), c.with_token(1).renewal())
     expect(replies, [True, False, False], "the replies, in order")
 
 
 async def each_remember_of_a_batch_stands_alone(h: StoreHarness) -> None:
     await h.claim("a")
-    await h.given("done", "b", result=b"first")
+    await h.make_record("done", "b", result=b"first")
     batch = [Remember(h.scope, key, RETENTION_US, b"", key.encode()) for key in ("c", "a", "d", "b")]
     expect(await h.run(*batch), [True, False, True, True], "the replies, in order")
     results = [(await h.look(key)).result for key in ("a", "b", "c", "d")]
@@ -128,11 +128,11 @@ async def each_remember_of_a_batch_stands_alone(h: StoreHarness) -> None:
 
 
 async def a_batch_may_mix_kinds_where_the_store_takes_them_so(h: StoreHarness) -> None:
-    need(
+    skip_unless(
         h.capabilities.connections != "by_kind" or h.capabilities.mixed_batches, "a store that takes all kinds at once"
     )
     a, b, c = await h.claim("a"), await h.claim("b"), await h.claim("c")
-    await h.given("done", "z", result=b"z")
+    await h.make_record("done", "z", result=b"z")
     replies = await h.run(
         Look(h.scope, "z"),
         b.settlement("done", result=b"b"),
@@ -166,7 +166,7 @@ async def a_batch_of_large_results_is_stored_whole(h: StoreHarness) -> None:
 
 
 async def an_operation_the_store_cannot_keep_harms_itself_only(h: StoreHarness) -> None:
-    """F70: NUL is no text for some stores. It fails alone, or with its batch, which is then redone singly."""
+    """F70: some stores refuse NUL in a text. The claim fails alone, or with its batch, which is then redone singly."""
     claims = [h.make_claim(f"good{n}") for n in range(3)]
     bad = h.make_claim("good1\x00bad")
     errors: list[Exception] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effectonce.record import EXHAUSTED
+from effectonce.record import EXHAUSTED_ERROR
 from effectonce.testing.suites.expectations import expect, expect_between, expect_fields, require
 
 from .harness import FINISHED, LEASE_US, RETENTION_US, StoreHarness, expect_newer_token, fingerprint
@@ -33,7 +33,7 @@ async def a_token_comes_from_the_stores_time(h: StoreHarness) -> None:
 
 
 async def a_free_record_is_taken_again_and_its_attempts_grow(h: StoreHarness) -> None:
-    first = await h.given("free")
+    first = await h.make_record("free")
     second = await h.try_claim()
     expect_fields(second, kind="claimed", attempts=2, generation=0, lapsed=False)
     expect_newer_token(second, first)
@@ -41,14 +41,14 @@ async def a_free_record_is_taken_again_and_its_attempts_grow(h: StoreHarness) ->
 
 async def a_lapsed_lease_with_rerun_is_taken_over(h: StoreHarness) -> None:
     """F02: the owner died. The next one runs it, and learns that the last attempt ended without a release."""
-    first, second = await h.given_takeover()
+    first, second = await h.make_takeover()
     expect_fields(second.answer, attempts=2, generation=0, lapsed=True)
     expect_newer_token(second, first)
     expect_fields(await h.record(), owner=second.claim.owner, token=second.token)
 
 
 async def a_takeover_is_held_for_the_new_lease(h: StoreHarness) -> None:
-    await h.given("lapsed")
+    await h.make_record("lapsed")
     await h.claim(lease=LEASE_US)
     expect_fields(await h.try_claim(), "the answer to a third claim", kind="in_progress")
 
@@ -71,14 +71,14 @@ async def a_claim_repeated_from_another_connection_answers_the_same(h: StoreHarn
 
 
 async def a_takeover_repeated_by_its_owner_answers_the_same(h: StoreHarness) -> None:
-    _, grant = await h.given_takeover()
+    _, grant = await h.make_takeover()
     expect_fields(await h.send(grant.claim), kind="claimed", token=grant.token, attempts=2, lapsed=True)
 
 
 async def a_claim_repeated_by_its_owner_is_its_own_even_lapsed(h: StoreHarness) -> None:
     """Step 3 comes before 6, 7 and 8: the end of the lease alone invalidates nothing."""
     for doubt_on_lapse in (False, True):
-        grant = await h.given("lapsed", f"doubt {doubt_on_lapse}", doubt_on_lapse=doubt_on_lapse)
+        grant = await h.make_record("lapsed", f"doubt {doubt_on_lapse}", doubt_on_lapse=doubt_on_lapse)
         expect_fields(await h.send(grant.claim), grant.key, kind="claimed", token=grant.token, attempts=1)
 
 
@@ -86,13 +86,13 @@ async def a_claim_repeated_by_its_owner_is_its_own_even_lapsed(h: StoreHarness) 
 
 
 async def a_done_record_answers_its_result(h: StoreHarness) -> None:
-    await h.given("done", result=b'1{"paid":true}')
+    await h.make_record("done", result=b'1{"paid":true}')
     for answer in (await h.try_claim(), await h.look()):
         expect_fields(answer, kind="done", result=b'1{"paid":true}')
 
 
 async def a_failed_record_answers_its_error(h: StoreHarness) -> None:
-    await h.given("failed", error=b'1{"type":"CardDeclined"}')
+    await h.make_record("failed", error=b'1{"type":"CardDeclined"}')
     for answer in (await h.try_claim(), await h.look()):
         expect_fields(answer, kind="failed", error=b'1{"type":"CardDeclined"}', result=None)
 
@@ -102,13 +102,13 @@ async def an_answer_carries_the_generation_of_what_is_stored(h: StoreHarness) ->
     for state in FINISHED:
         await h.claim(state)
         await h.forget(state)
-        grant = await h.given(state, state)
+        grant = await h.make_record(state, state)
         for answer in (grant.answer, await h.try_claim(state), await h.look(state)):
             expect_fields(answer, f"an answer about a record that is {state}", generation=1)
 
 
 async def duplicates_do_not_change_a_finished_record(h: StoreHarness) -> None:
-    await h.given("done", result=b"r")
+    await h.make_record("done", result=b"r")
     before = await h.get()
     for _ in range(3):
         await h.try_claim(retention=1, lease=1, doubt_on_lapse=True, max_attempts=1, waiting=True)
@@ -116,7 +116,7 @@ async def duplicates_do_not_change_a_finished_record(h: StoreHarness) -> None:
 
 
 async def a_record_in_doubt_answers_in_doubt(h: StoreHarness) -> None:
-    await h.given("in_doubt")
+    await h.make_record("in_doubt")
     for answer in (await h.try_claim(), await h.look(), await h.try_claim(max_attempts=1)):
         expect_fields(answer, kind="in_doubt")
 
@@ -158,14 +158,14 @@ async def a_waiting_claim_changes_nothing_that_is_seen(h: StoreHarness) -> None:
 
 async def a_lapsed_lease_with_doubt_is_moved_to_in_doubt_by_the_next_claim(h: StoreHarness) -> None:
     """A dead owner cannot say that it is in doubt; its claim said what a lapse means."""
-    grant = await h.given("lapsed", doubt_on_lapse=True)
+    grant = await h.make_record("lapsed", doubt_on_lapse=True)
     expect_fields(await h.try_claim(), "the answer to the next claim", kind="in_doubt")
     expect_fields(await h.record(), state="in_doubt", owner=grant.claim.owner, token=grant.token, expires_at=None)
     expect_fields(await h.try_claim(), "the answer to the claim after that", kind="in_doubt")
 
 
 async def a_look_at_a_lapse_into_doubt_answers_in_doubt_without_moving_it(h: StoreHarness) -> None:
-    await h.given("lapsed", doubt_on_lapse=True)
+    await h.make_record("lapsed", doubt_on_lapse=True)
     expect_fields(await h.look(), kind="in_doubt")
     expect(await h.state(), "claimed", "the stored state")
 
@@ -179,8 +179,8 @@ async def a_claim_with_doubt_on_lapse_never_expires(h: StoreHarness) -> None:
 
 
 async def the_last_claim_decides_the_meaning_of_its_lapse(h: StoreHarness) -> None:
-    await h.given("free", "to-rerun", doubt_on_lapse=True)
-    await h.given("free", "to-doubt", doubt_on_lapse=False)
+    await h.make_record("free", "to-rerun", doubt_on_lapse=True)
+    await h.make_record("free", "to-doubt", doubt_on_lapse=False)
     await h.claim("to-rerun", lease=h.brief_us, doubt_on_lapse=False)
     await h.claim("to-doubt", lease=h.brief_us, doubt_on_lapse=True)
     await h.wait_out(h.brief_us)
@@ -193,20 +193,20 @@ async def the_last_claim_decides_the_meaning_of_its_lapse(h: StoreHarness) -> No
 
 async def claims_up_to_the_limit_are_granted(h: StoreHarness) -> None:
     for attempt in (1, 2, 3):
-        grant = await h.given("free", max_attempts=3)
+        grant = await h.make_record("free", max_attempts=3)
         expect_fields(grant.answer, attempts=attempt)
     expect_fields(await h.try_claim(max_attempts=3), "the answer to the fourth claim of three", kind="exhausted")
 
 
 async def a_claim_past_the_limit_fails_the_record(h: StoreHarness) -> None:
-    await h.given("exhausted")
-    expect_fields(await h.record(), state="failed", error=EXHAUSTED, attempts=1, result=None)
+    await h.make_record("exhausted")
+    expect_fields(await h.record(), state="failed", error=EXHAUSTED_ERROR, attempts=1, result=None)
     for answer in (await h.look(), await h.try_claim(max_attempts=1), await h.try_claim(max_attempts=0)):
         expect_fields(answer, kind="exhausted")
 
 
 async def an_exhausted_record_expires_one_retention_later(h: StoreHarness) -> None:
-    await h.given("exhausted", retention=h.brief_us)
+    await h.make_record("exhausted", retention=h.brief_us)
     await h.wait_out(h.brief_us)
     expect(await h.get(), None, "get after the retention")
     expect_fields((await h.claim(max_attempts=1)).answer, attempts=1)
@@ -214,14 +214,14 @@ async def an_exhausted_record_expires_one_retention_later(h: StoreHarness) -> No
 
 async def an_attempt_that_took_the_process_down_counts(h: StoreHarness) -> None:
     """F20: attempts are counted before the run, so that a poison message ends."""
-    grant = await h.given("lapsed", max_attempts=1)
+    grant = await h.make_record("lapsed", max_attempts=1)
     expect_fields(await h.try_claim(max_attempts=1), "the answer after the only attempt lapsed", kind="exhausted")
     expect(await h.try_settle(grant, "done"), False, "a completion after the record was exhausted")
-    expect_fields(await h.record(), error=EXHAUSTED)
+    expect_fields(await h.record(), error=EXHAUSTED_ERROR)
 
 
 async def exhausted_is_recognised_by_its_stored_error(h: StoreHarness) -> None:
-    await h.given("failed", error=EXHAUSTED)
+    await h.make_record("failed", error=EXHAUSTED_ERROR)
     for answer in (await h.try_claim(), await h.look()):
         expect_fields(answer, kind="exhausted")
 
@@ -229,7 +229,7 @@ async def exhausted_is_recognised_by_its_stored_error(h: StoreHarness) -> None:
 async def a_look_counts_no_attempt(h: StoreHarness) -> None:
     expect_fields(await h.look(), "a look at nothing", kind="absent")
     expect(await h.get(), None, "the record after a look")
-    await h.given("free")
+    await h.make_record("free")
     before = await h.get()
     expect_fields(await h.look(), "a look at a free record", kind="absent")
     expect(await h.get(), before, "the free record after a look")
@@ -237,7 +237,7 @@ async def a_look_counts_no_attempt(h: StoreHarness) -> None:
 
 
 async def a_look_at_a_lapsed_lease_answers_absent_and_takes_nothing(h: StoreHarness) -> None:
-    grant = await h.given("lapsed")
+    grant = await h.make_record("lapsed")
     before = await h.get()
     expect_fields(await h.look(), kind="absent")
     expect(await h.get(), before, "the record after a look")
@@ -248,6 +248,6 @@ async def tokens_grow_with_every_claim(h: StoreHarness) -> None:
     """F69: also where the store's clock stands still between two claims."""
     last = 0
     for _ in range(20):
-        grant = await h.given("free")
+        grant = await h.make_record("free")
         require(grant.token > last, f"the token did not grow: {last}, then {grant.token}")
         last = grant.token

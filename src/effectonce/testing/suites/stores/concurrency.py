@@ -39,7 +39,7 @@ async def one_of_many_concurrent_takeovers_is_granted(h: StoreHarness) -> None:
 
 async def one_of_many_concurrent_claims_takes_a_free_record(h: StoreHarness) -> None:
     for key in round_keys(8):
-        await h.given("free", key)
+        await h.make_record("free", key)
     for answers in await h.race(5, round_keys(8), partial(h.try_claim, max_attempts=2)):
         _expect_one_grant(answers)
 
@@ -77,7 +77,7 @@ async def a_claim_sent_twice_at_once_is_granted_as_one(h: StoreHarness) -> None:
 async def a_refund_sent_twice_at_once_is_given_once(h: StoreHarness) -> None:
     grants: dict[str, Grant] = {}
     for key in round_keys(8):
-        await h.given("free", key)
+        await h.make_record("free", key)
         grants[key] = await h.claim(key)
 
     async def release(key: str, port: Port) -> None:
@@ -91,7 +91,7 @@ async def a_refund_sent_twice_at_once_is_given_once(h: StoreHarness) -> None:
 async def one_of_many_concurrent_resolutions_is_applied(h: StoreHarness) -> None:
     keys = round_keys(8)
     for key in keys:
-        await h.given("in_doubt", key)
+        await h.make_record("in_doubt", key)
 
     async def resolve(key: str, port: Port) -> bool:
         return await port.resolve(h.scope, key, Resolution(state="free", retention=RETENTION_US))
@@ -129,7 +129,7 @@ async def overlapping_batches_grant_each_identity_once_and_do_not_deadlock(h: St
 async def concurrent_sweeps_share_the_work(h: StoreHarness) -> None:
     """Every process has a sweeper: they meet, and none fails or waits for another."""
     await h.sweep()
-    await h.given_backlog(10)
+    await h.make_backlog(10)
 
     async def sweep(port: Port, _: int) -> int:
         return sum([(await port.sweep(4)).lapsed for _ in range(3)])

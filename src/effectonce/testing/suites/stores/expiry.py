@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from effectonce.testing.suites.expectations import expect, expect_between, expect_fields, need
+from effectonce.testing.suites.expectations import expect, expect_between, expect_fields, skip_unless
 
 from .harness import RESOLUTIONS, StoreHarness, expect_newer_token, fingerprint
 from .port_harness import SECOND_US
 
-ONE, OTHER = fingerprint("one payload"), fingerprint("another payload")
+ONE_FINGERPRINT, OTHER_FINGERPRINT = fingerprint("one payload"), fingerprint("another payload")
 
 
 async def an_expired_record_counts_as_absent(h: StoreHarness) -> None:
-    options = {"fingerprints": ONE, "result": b"old", "error": b"old", "retention": h.brief_us}
-    expired = {state: await h.given(state, state, **options) for state in RESOLUTIONS}
+    options = {"fingerprints": ONE_FINGERPRINT, "result": b"old", "error": b"old", "retention": h.brief_us}
+    expired = {state: await h.make_record(state, state, **options) for state in RESOLUTIONS}
     await h.wait_out(h.brief_us)
     for state, first in expired.items():
         expect(await h.get(state), None, f"get of an expired record that was {state}")
@@ -33,15 +33,15 @@ async def a_lapsed_claim_expires_one_retention_after_its_lease(h: StoreHarness) 
 
 
 async def an_expired_record_is_no_mismatch(h: StoreHarness) -> None:
-    await h.given("done", fingerprints=ONE, retention=h.brief_us)
+    await h.make_record("done", fingerprints=ONE_FINGERPRINT, retention=h.brief_us)
     await h.wait_out(h.brief_us)
-    expect_fields(await h.look(fingerprints=OTHER), "a look with another payload", kind="absent")
-    await h.claim(fingerprints=OTHER)
-    expect_fields(await h.record(), fingerprint=OTHER)
+    expect_fields(await h.look(fingerprints=OTHER_FINGERPRINT), "a look with another payload", kind="absent")
+    await h.claim(fingerprints=OTHER_FINGERPRINT)
+    expect_fields(await h.record(), fingerprint=OTHER_FINGERPRINT)
 
 
 async def an_expired_records_fingerprint_is_not_inherited(h: StoreHarness) -> None:
-    await h.given("done", fingerprints=ONE, retention=h.brief_us)
+    await h.make_record("done", fingerprints=ONE_FINGERPRINT, retention=h.brief_us)
     await h.wait_out(h.brief_us)
     await h.claim()
     expect_fields(await h.record(), "a record whose claim sent none", fingerprint=None)
@@ -55,8 +55,8 @@ async def an_expired_record_does_not_count_against_the_limit(h: StoreHarness) ->
 
 async def records_end_exactly_at_their_expiry(h: StoreHarness) -> None:
     """F13: ``expires_at <= now`` is expired, one microsecond earlier is not."""
-    clock = need(h.clock, "a manual clock")
-    await h.given("done", retention=SECOND_US)
+    clock = skip_unless(h.clock, "a manual clock")
+    await h.make_record("done", retention=SECOND_US)
     clock.advance_micros(SECOND_US - 1)
     expect_fields(await h.look(), "a look one microsecond before expiry", kind="done")
     clock.advance_micros(1)
@@ -66,7 +66,7 @@ async def records_end_exactly_at_their_expiry(h: StoreHarness) -> None:
 
 async def a_lease_ends_exactly_when_no_time_is_left(h: StoreHarness) -> None:
     """F13: a remaining time of 0 is the end of the lease, not "no lease"."""
-    clock = need(h.clock, "a manual clock")
+    clock = skip_unless(h.clock, "a manual clock")
     await h.claim(lease=SECOND_US)
     clock.advance_micros(SECOND_US - 1)
     answer = await h.try_claim()
@@ -78,7 +78,7 @@ async def a_lease_ends_exactly_when_no_time_is_left(h: StoreHarness) -> None:
 
 async def the_shortest_lease_ends(h: StoreHarness) -> None:
     """F13: a lease that rounds to 0 in the store's unit must not become one that never ends."""
-    need(not h.capabilities.estimated_clock, "a clock that tells microseconds")
+    skip_unless(not h.capabilities.estimated_clock, "a clock that tells microseconds")
     await h.claim(lease=1)
     await h.wait_out(1)
     expect_fields((await h.claim()).answer, "the claim after a lease of one microsecond", lapsed=True)

@@ -35,7 +35,7 @@ from effectonce.testing.suites.expectations import expect, expect_between, requi
 
 from .port_harness import SECOND_US, PortHarness, PortKind
 
-GivenState = State | Literal["lapsed", "exhausted"]
+RecordState = State | Literal["lapsed", "exhausted"]
 Resolved = Literal["done", "failed", "free"]
 
 LEASE_US = 60 * SECOND_US  # longer than any case takes
@@ -237,7 +237,7 @@ class StoreHarness(PortHarness):
 
     # -- records in a state
 
-    async def given(self, state: GivenState, key: str = "k", **options: Any) -> Grant:
+    async def make_record(self, state: RecordState, key: str = "k", **options: Any) -> Grant:
         """Make a record in ``state``, and return the grant of its last owner.
 
         ``lapsed``: claimed, and its lease has ended. ``exhausted``: failed, since a claim found no attempt left.
@@ -251,7 +251,7 @@ class StoreHarness(PortHarness):
             await self.wait_out(grant.claim.lease)
             return grant
         if state == "exhausted":
-            grant = await self.given("free", key, **options)
+            grant = await self.make_record("free", key, **options)
             answer = await self.try_claim(key, **{**options, "max_attempts": 1})
             expect(answer.kind, "exhausted", "the answer to a claim past the limit")
             return grant
@@ -260,23 +260,23 @@ class StoreHarness(PortHarness):
         await self.settle(grant, state, retention=retention, **outcome)
         return grant
 
-    async def given_each_state(self) -> list[str]:
+    async def make_record_in_each_state(self) -> list[str]:
         """Make a record in every state, and a claim that lapsed into doubt unnoticed. Returns their keys."""
         for state in STATES:
-            await self.given(state, state, **outcome_of(state))
-        await self.given("lapsed", "lapsed", doubt_on_lapse=True)
+            await self.make_record(state, state, **outcome_of(state))
+        await self.make_record("lapsed", "lapsed", doubt_on_lapse=True)
         return [*STATES, "lapsed"]
 
-    async def given_backlog(self, count: int) -> None:
+    async def make_backlog(self, count: int) -> None:
         """Make ``count`` records that have expired, and as many claims that have lapsed into doubt."""
         for n in range(count):
-            await self.given("done", f"expired{n}", retention=self.brief_us)
+            await self.make_record("done", f"expired{n}", retention=self.brief_us)
             await self.claim(f"doubt{n}", lease=self.brief_us, doubt_on_lapse=True)
         await self.wait_out(self.brief_us)
 
-    async def given_takeover(self, key: str = "k") -> tuple[Grant, Grant]:
+    async def make_takeover(self, key: str = "k") -> tuple[Grant, Grant]:
         """Make a claim that lapsed and was taken over; return the grants of its first owner, a zombie, and the next."""
-        zombie = await self.given("lapsed", key)
+        zombie = await self.make_record("lapsed", key)
         return zombie, await self.claim(key)
 
     # -- expectations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from effectonce.testing.suites.expectations import expect, expect_between, need, require
+from effectonce.testing.suites.expectations import expect, expect_between, require, skip_unless
 
 from .harness import STATES, StoreHarness
 
@@ -17,7 +17,7 @@ async def list_filters_by_scope(h: StoreHarness) -> None:
 
 
 async def list_filters_by_state(h: StoreHarness) -> None:
-    await h.given_each_state()
+    await h.make_record_in_each_state()
     for state in STATES:
         keys = ["claimed", "lapsed"] if state == "claimed" else [state]
         expect(sorted(await h.list_keys(state=state)), keys, f"the keys that are {state}")
@@ -28,7 +28,7 @@ async def list_filters_by_state(h: StoreHarness) -> None:
 
 
 async def list_shows_records_as_get_does(h: StoreHarness) -> None:
-    keys = await h.given_each_state()
+    keys = await h.make_record_in_each_state()
     records = await h.list_records(scope=h.scope)
     expect(sorted(record.key for record in records), sorted(keys), "the listed keys")
     for record in records:
@@ -46,11 +46,11 @@ async def list_pages_reach_all_and_none_twice(h: StoreHarness) -> None:
 
 
 async def a_list_may_begin_after_any_place(h: StoreHarness) -> None:
-    need(h.capabilities.ordered, "a store that keeps its records in order")
+    skip_unless(h.capabilities.ordered, "a store that keeps its records in order")
     keys = [f"k{n:02}" for n in range(9)]
     for key in keys:
         await h.claim(key)
-    await h.given("free", "k04z")
+    await h.make_record("free", "k04z")
     fifth = (h.scope, "k04")
     expect(await h.list_keys(after=fifth, limit=3), ["k04z", *keys[5:]], "the keys after the fifth, in their order")
     expect(await h.list_keys(after=fifth, state="free", limit=3), ["k04z"], "the free ones among them")
@@ -59,8 +59,8 @@ async def a_list_may_begin_after_any_place(h: StoreHarness) -> None:
 
 
 async def list_leaves_out_what_has_expired(h: StoreHarness) -> None:
-    await h.given("done", "gone", retention=h.brief_us)
-    await h.given("done", "kept")
+    await h.make_record("done", "gone", retention=h.brief_us)
+    await h.make_record("done", "kept")
     await h.wait_out(h.brief_us)
     expect(await h.list_keys(), ["kept"], "the listed keys")
     expect(await h.list_keys(state="done"), ["kept"], "the listed keys that are done")
@@ -68,7 +68,7 @@ async def list_leaves_out_what_has_expired(h: StoreHarness) -> None:
 
 async def stats_count_every_state(h: StoreHarness) -> None:
     before = await h.main_port.stats()
-    keys = await h.given_each_state()
+    keys = await h.make_record_in_each_state()
     now = await h.now()
     after = await h.main_port.stats()
     require(after.cap > 0, f"a cap of {after.cap}")
@@ -84,7 +84,7 @@ async def stats_count_every_state(h: StoreHarness) -> None:
 async def stats_do_not_count_what_has_expired(h: StoreHarness) -> None:
     before = (await h.main_port.stats()).counts.get("failed", 0)
     for n in range(3):
-        await h.given("failed", f"k{n}", retention=h.brief_us)
+        await h.make_record("failed", f"k{n}", retention=h.brief_us)
     await h.wait_out(h.brief_us)
     await h.sweep()
     after = (await h.main_port.stats()).counts.get("failed", 0)

@@ -25,7 +25,7 @@ async def a_claim_repeated_answers_the_note_as_well(h: StoreHarness) -> None:
 
 async def the_first_note_stays_whichever_claim_is_next(h: StoreHarness) -> None:
     """What was frozen once is what every attempt resumes."""
-    await h.given("free", note=b"first")
+    await h.make_record("free", note=b"first")
     second = await h.claim(note=b"second", lease=h.brief_us)
     expect_fields(second.answer, "a claim after a release", note=b"first")
     await h.wait_out(h.brief_us)
@@ -34,7 +34,7 @@ async def the_first_note_stays_whichever_claim_is_next(h: StoreHarness) -> None:
 
 
 async def a_note_brought_later_is_stored_where_there_was_none(h: StoreHarness) -> None:
-    await h.given("free")
+    await h.make_record("free")
     expect_fields(await h.try_claim(note=b"late"), kind="claimed", note=b"late")
 
 
@@ -54,7 +54,7 @@ async def a_note_repeated_answers_true(h: StoreHarness) -> None:
 
 async def a_note_of_a_zombie_is_refused(h: StoreHarness) -> None:
     """F08: it paused, its lease ended, and another resumed its work."""
-    zombie = await h.given("lapsed", note=b"0")
+    zombie = await h.make_record("lapsed", note=b"0")
     successor = await h.claim()
     await h.note(successor, b"ours")
     expect(await h.try_note(zombie, b"theirs"), False, "the zombie's note")
@@ -65,21 +65,21 @@ async def a_note_of_a_zombie_is_refused(h: StoreHarness) -> None:
 
 async def a_note_on_what_is_not_claimed_is_refused(h: StoreHarness) -> None:
     for state in SETTLEMENTS:
-        grant = await h.given(state, state, note=b"0")
+        grant = await h.make_record(state, state, note=b"0")
         expect(await h.try_note(grant, b"1"), False, f"a note on a record that is {state}")
         expect_fields(await h.record(state), f"a record that is {state}", note=b"0")
 
 
 async def a_settlement_keeps_the_note_unless_it_brings_one(h: StoreHarness) -> None:
     for state in SETTLEMENTS:
-        await h.given(state, f"{state} kept", note=b"0")
+        await h.make_record(state, f"{state} kept", note=b"0")
         expect_fields(await h.record(f"{state} kept"), f"the record after {state}", note=b"0")
         await h.settle(await h.claim(f"{state} new", note=b"0"), state, note=b"1")
         expect_fields(await h.record(f"{state} new"), f"the record after {state} with a note", note=b"1")
 
 
 async def a_retry_keeps_the_note_and_a_forget_drops_it(h: StoreHarness) -> None:
-    await h.given("in_doubt", note=b"0")
+    await h.make_record("in_doubt", note=b"0")
     await h.resolve("free")
     expect_fields(await h.try_claim(note=b"1"), "a claim after a retry", kind="claimed", note=b"0", generation=1)
     await h.forget()
@@ -87,7 +87,7 @@ async def a_retry_keeps_the_note_and_a_forget_drops_it(h: StoreHarness) -> None:
 
 
 async def an_expired_note_is_gone(h: StoreHarness) -> None:
-    await h.given("done", note=b"old", retention=h.brief_us)
+    await h.make_record("done", note=b"old", retention=h.brief_us)
     await h.wait_out(h.brief_us)
     expect_fields(await h.try_claim(note=b"new"), kind="claimed", note=b"new")
 
@@ -103,12 +103,12 @@ async def a_note_is_any_bytes(h: StoreHarness) -> None:
 async def unfinished_records_are_listed(h: StoreHarness) -> None:
     """Claimed or free, and with a note: what recovery has to look at."""
     for number in range(3):
-        await h.given("claimed", f"claimed {number}", note=b"n")
-        await h.given("free", f"free {number}", note=b"n")
-    await h.given("claimed", "claimed without")
-    await h.given("free", "free without")
+        await h.make_record("claimed", f"claimed {number}", note=b"n")
+        await h.make_record("free", f"free {number}", note=b"n")
+    await h.make_record("claimed", "claimed without")
+    await h.make_record("free", "free without")
     for state in ("done", "failed", "in_doubt"):
-        await h.given(state, state, note=b"n")
+        await h.make_record(state, state, note=b"n")
     records = await h.list_records(scope=h.scope, unfinished=True, limit=2)
     unfinished = [f"{state} {number}" for state in ("claimed", "free") for number in range(3)]
     expect(sorted(record.key for record in records), unfinished, "the unfinished keys")
@@ -125,10 +125,10 @@ async def notes_of_a_batch_go_to_their_records(h: StoreHarness) -> None:
 
 
 async def notes_and_settlements_of_one_batch_do_each_their_own(h: StoreHarness) -> None:
-    """F08, F68: as if each were alone, also for the zombie among them, and when the batch is sent again."""
+    """F08, F68: each has its own outcome, also the zombie among them, and when the batch is sent again."""
     noted, ended, doubted = [await h.claim(key, note=b"0") for key in ("noted", "ended", "doubted")]
-    over = await h.given("done", "over", note=b"0")
-    zombie = await h.given("lapsed", "zombie", note=b"0")
+    over = await h.make_record("done", "over", note=b"0")
+    zombie = await h.make_record("lapsed", "zombie", note=b"0")
     await h.claim("zombie")
     before = await h.record("noted")
     batch = (

@@ -14,8 +14,8 @@ async def get_of_an_unknown_key_is_none(h: StoreHarness) -> None:
 
 
 async def get_shows_a_lapse_as_it_is_stored(h: StoreHarness) -> None:
-    await h.given("lapsed", "rerun")
-    await h.given("lapsed", "doubt", doubt_on_lapse=True)
+    await h.make_record("lapsed", "rerun")
+    await h.make_record("lapsed", "doubt", doubt_on_lapse=True)
     expect(await h.states("rerun", "doubt"), ["claimed", "claimed"], "the stored states")
 
 
@@ -34,7 +34,7 @@ async def created_at_stays_and_changed_at_moves(h: StoreHarness) -> None:
 
 async def forget_makes_the_next_claim_run(h: StoreHarness) -> None:
     for state in SETTLEMENTS:
-        grant = await h.given(state, state, fingerprints=fingerprint("p"), result=b"r", error=b"e")
+        grant = await h.make_record(state, state, fingerprints=fingerprint("p"), result=b"r", error=b"e")
         await h.forget(state)
         record = await h.record(state)
         what = f"what a forget of {state} stores"
@@ -46,7 +46,7 @@ async def forget_makes_the_next_claim_run(h: StoreHarness) -> None:
 
 
 async def forget_of_an_exhausted_record_lets_it_run_again(h: StoreHarness) -> None:
-    await h.given("exhausted")
+    await h.make_record("exhausted")
     await h.forget()
     expect_fields((await h.claim(max_attempts=1)).answer, attempts=1)
 
@@ -65,13 +65,13 @@ async def forget_fences_the_owner_out(h: StoreHarness) -> None:
 async def forget_of_nothing_is_false(h: StoreHarness) -> None:
     expect(await h.try_forget("never"), False, "a forget of nothing")
     expect(await h.get("never"), None, "what it left")
-    await h.given("done", "expired", retention=h.brief_us)
+    await h.make_record("done", "expired", retention=h.brief_us)
     await h.wait_out(h.brief_us)
     expect(await h.try_forget("expired"), False, "a forget of an expired record")
 
 
 async def a_forgotten_record_expires(h: StoreHarness) -> None:
-    grant = await h.given("in_doubt")
+    grant = await h.make_record("in_doubt")
     await h.forget(retention=h.brief_us)
     await h.wait_out(h.brief_us)
     expect(await h.get(), None, "get after the retention")
@@ -82,8 +82,8 @@ async def a_forgotten_record_expires(h: StoreHarness) -> None:
 
 async def forget_touches_its_own_identity_only(h: StoreHarness) -> None:
     other = h.scope + "-other"
-    await h.given("done", "k", scope=other)
-    await h.given("done", "k2")
+    await h.make_record("done", "k", scope=other)
+    await h.make_record("done", "k2")
     await h.claim("k")
     await h.forget("k")
     expect_fields(await h.look("k", scope=other), "the same key in another scope", kind="done")
@@ -94,7 +94,7 @@ async def forget_touches_its_own_identity_only(h: StoreHarness) -> None:
 
 
 async def resolve_done_stores_the_result(h: StoreHarness) -> None:
-    grant = await h.given("in_doubt")
+    grant = await h.make_record("in_doubt")
     await h.resolve("done", result=b"r")
     expect_fields(await h.try_claim(), kind="done", result=b"r")
     record = await h.record()
@@ -105,14 +105,14 @@ async def resolve_done_stores_the_result(h: StoreHarness) -> None:
 
 
 async def resolve_failed_stores_the_error(h: StoreHarness) -> None:
-    grant = await h.given("in_doubt")
+    grant = await h.make_record("in_doubt")
     await h.resolve("failed", error=b"e")
     expect_fields(await h.try_claim(), kind="failed", error=b"e", result=None)
     await h.expect_fenced(grant)
 
 
 async def resolve_free_starts_a_new_generation(h: StoreHarness) -> None:
-    grant = await h.given("in_doubt")
+    grant = await h.make_record("in_doubt")
     await h.resolve("free")
     expect_fields(await h.record(), state="free", attempts=0, generation=1)
     await h.expect_fenced(grant)
@@ -124,7 +124,7 @@ async def resolve_free_starts_a_new_generation(h: StoreHarness) -> None:
 
 async def resolve_keeps_the_operators_retention(h: StoreHarness) -> None:
     for state in RESOLUTIONS:
-        await h.given("in_doubt", state)
+        await h.make_record("in_doubt", state)
         await h.resolve(state, state, retention=h.brief_us)
     await h.wait_out(h.brief_us)
     expect(await h.states(*RESOLUTIONS), ["absent"] * 3, "the states after the retention")
@@ -133,7 +133,7 @@ async def resolve_keeps_the_operators_retention(h: StoreHarness) -> None:
 async def resolve_takes_a_claim_that_lapsed_into_doubt(h: StoreHarness) -> None:
     """F07: the owner is dead, no claim came since, no sweeper came by: the operator still reaches it."""
     for state in RESOLUTIONS:
-        grant = await h.given("lapsed", state, doubt_on_lapse=True)
+        grant = await h.make_record("lapsed", state, doubt_on_lapse=True)
         await h.resolve(state, state, **outcome_of(state))
         expect(await h.state(state), state, "the state")
         await h.expect_fenced(grant)
@@ -145,9 +145,9 @@ async def resolve_of_what_is_not_in_doubt_is_refused(h: StoreHarness) -> None:
     expect(await h.get("never"), None, "what it left")
     await h.claim("live")
     await h.claim("live-doubt", doubt_on_lapse=True)
-    await h.given("lapsed", "lapsed-rerun")
+    await h.make_record("lapsed", "lapsed-rerun")
     for state in RESOLUTIONS:
-        await h.given(state, state, **outcome_of(state))
+        await h.make_record(state, state, **outcome_of(state))
     for key in ("live", "live-doubt", "lapsed-rerun", *RESOLUTIONS):
         before = await h.get(key)
         for resolution in RESOLUTIONS:
@@ -157,7 +157,7 @@ async def resolve_of_what_is_not_in_doubt_is_refused(h: StoreHarness) -> None:
 
 
 async def a_second_resolution_is_refused(h: StoreHarness) -> None:
-    await h.given("in_doubt")
+    await h.make_record("in_doubt")
     await h.resolve("done", result=b"first")
     expect(await h.try_resolve("free"), False, "the second resolution")
     expect_fields(await h.try_claim(), result=b"first")

@@ -6,11 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import wait
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from effectonce.contracts import Backend, Capabilities, Contention, Port
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import run_in_thread, run_sync
 from effectonce.record import Batchable, Reply
 from effectonce.testing.clock import ManualClock
 from effectonce.testing.suites.expectations import expect
@@ -125,8 +126,8 @@ class PortHarness:
             self.clock.advance_micros(span + 1)
             return
         until = await self.now() + span + self.slack_us
-        while (left := until - await self.now()) > 0:
-            await self.sleep(left / SECOND_US)
+        while (time_left_us := until - await self.now()) > 0:
+            await self.sleep(time_left_us / SECOND_US)
 
     # -- races
 
@@ -137,7 +138,7 @@ class PortHarness:
             await port.now()
         if self.port_kind == "async":
             return list(await asyncio.gather(*(work(port, n) for n, port in enumerate(ports))))
-        return run_in_threads([partial(_run_work, work, port, n) for n, port in enumerate(ports)])
+        return run_in_threads([partial(lambda *on: run_sync(work(*on)), port, n) for n, port in enumerate(ports)])
 
     async def race(
         self, count: int, keys: Sequence[str], contend: Callable[..., Coroutine[Any, Any, T]]
@@ -153,30 +154,15 @@ class PortHarness:
         return list(zip(*await self.run_together(count, run_rounds), strict=True))
 
 
-def _run_work(work: Callable[[Port, int], Coroutine[Any, Any, T]], port: Port, n: int) -> T:
-    return run_sync(work(port, n))
-
-
 def run_in_threads(bodies: Sequence[Callable[[], T]]) -> list[T]:
     """Run ``bodies`` at once, on a thread each, and return their results. Raises the first exception."""
     barrier = threading.Barrier(len(bodies))
-    results: list[T | BaseException] = [RuntimeError("never ran")] * len(bodies)
 
-    def run(n: int, body: Callable[[], T]) -> None:
-        try:
-            barrier.wait(30)
-            results[n] = body()
-        except BaseException as error:
-            results[n] = error
+    def run(body: Callable[[], T]) -> T:
+        barrier.wait(30)
+        return body()
 
-    threads = [threading.Thread(target=run, args=(n, body), daemon=True) for n, body in enumerate(bodies)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if any(thread.is_alive() for thread in threads):
+    futures = [run_in_thread(partial(run, body), "effectonce-suite") for body in bodies]
+    if wait(futures, 60).not_done:
         raise AssertionError("concurrent calls have not returned within a minute: a deadlock")
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results  # type: ignore[return-value]
+    return [future.result() for future in futures]

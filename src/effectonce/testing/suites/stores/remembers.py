@@ -27,7 +27,7 @@ async def a_remember_expires(h: StoreHarness) -> None:
 
 async def a_remember_leaves_a_done_record_as_it_is(h: StoreHarness) -> None:
     """All replays agree, whichever recorded first."""
-    await h.given("done", "claimed-first", result=b"first")
+    await h.make_record("done", "claimed-first", result=b"first")
     await h.remember("remembered-first", result=b"first")
     for key in ("claimed-first", "remembered-first"):
         before = await h.get(key)
@@ -44,16 +44,16 @@ async def a_remember_never_overwrites_a_live_claim(h: StoreHarness) -> None:
 
 
 async def a_remember_never_overwrites_a_doubt(h: StoreHarness) -> None:
-    await h.given("in_doubt", "settled")
-    await h.given("lapsed", "lapsed", doubt_on_lapse=True)
+    await h.make_record("in_doubt", "settled")
+    await h.make_record("lapsed", "lapsed", doubt_on_lapse=True)
     for key in ("settled", "lapsed"):
         expect(await h.try_remember(key, result=b"r"), False, f"a remember of a doubt, {key}")
         expect_fields(await h.look(key), f"a look at it, {key}", kind="in_doubt")
 
 
 async def a_remember_never_overwrites_a_failure(h: StoreHarness) -> None:
-    await h.given("failed", "failed", error=b"e")
-    await h.given("exhausted", "exhausted")
+    await h.make_record("failed", "failed", error=b"e")
+    await h.make_record("exhausted", "exhausted")
     for key in ("failed", "exhausted"):
         before = await h.get(key)
         expect(await h.try_remember(key, result=b"r"), False, f"a remember of a failure, {key}")
@@ -63,7 +63,7 @@ async def a_remember_never_overwrites_a_failure(h: StoreHarness) -> None:
 async def a_remember_takes_a_free_record(h: StoreHarness) -> None:
     await h.claim()
     await h.forget()
-    grant = await h.given("free")
+    grant = await h.make_record("free")
     await h.remember(result=b"r")
     record = await h.record()
     expect_fields(record, state="done", result=b"r", generation=1)
@@ -72,7 +72,7 @@ async def a_remember_takes_a_free_record(h: StoreHarness) -> None:
 
 
 async def a_remember_takes_a_lapsed_claim_and_fences_its_owner(h: StoreHarness) -> None:
-    grant = await h.given("lapsed")
+    grant = await h.make_record("lapsed")
     await h.remember(result=b"r")
     expect_newer_token(await h.record(), grant)
     await h.expect_fenced(grant)
@@ -81,7 +81,7 @@ async def a_remember_takes_a_lapsed_claim_and_fences_its_owner(h: StoreHarness) 
 
 async def a_remember_of_another_payload_is_refused(h: StoreHarness) -> None:
     """It is applied where a claim would be granted, and a claim would mismatch."""
-    await h.given("free", fingerprints=fingerprint("p"))
+    await h.make_record("free", fingerprints=fingerprint("p"))
     before = await h.get()
     expect(await h.try_remember(result=b"r", fingerprints=fingerprint("q")), False, "a remember of another payload")
     expect(await h.get(), before, "the record")

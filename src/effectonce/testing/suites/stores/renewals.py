@@ -46,7 +46,7 @@ async def a_renewed_claim_with_doubt_on_lapse_still_never_expires(h: StoreHarnes
 
 async def a_settled_record_is_not_renewed(h: StoreHarness) -> None:
     for state in SETTLEMENTS:
-        grant = await h.given(state, state)
+        grant = await h.make_record(state, state)
         before = await h.get(state)
         expect(await h.try_renew(grant), False, f"a renewal after {state}")
         expect(await h.get(state), before, f"the record, which is {state}")

@@ -13,7 +13,7 @@ from .port_harness import SECOND_US
 async def each_settlement_is_stored(h: StoreHarness) -> None:
     for state in SETTLEMENTS:
         outcome = outcome_of(state)
-        grant = await h.given(state, state, **outcome)
+        grant = await h.make_record(state, state, **outcome)
         record = await h.record(state)
         expect_fields(record, state=state, result=outcome.get("result"), error=outcome.get("error"))
         expect_fields(record, owner=grant.claim.owner, token=grant.token, attempts=1, generation=0)
@@ -23,13 +23,13 @@ async def each_settlement_is_stored(h: StoreHarness) -> None:
 async def done_failed_and_free_expire_one_retention_from_now(h: StoreHarness) -> None:
     for state in RESOLUTIONS:
         before = await h.now()
-        await h.given(state, state, retention=100 * SECOND_US)
+        await h.make_record(state, state, retention=100 * SECOND_US)
         expires_at = (await h.record(state)).expires_at or 0
         await h.expect_recent(expires_at - 100 * SECOND_US, before, f"expires_at - retention of {state}")
 
 
 async def a_done_claim_with_doubt_on_lapse_expires_like_any(h: StoreHarness) -> None:
-    await h.given("done", doubt_on_lapse=True, retention=h.brief_us)
+    await h.make_record("done", doubt_on_lapse=True, retention=h.brief_us)
     await h.wait_out(h.brief_us)
     expect(await h.get(), None, "get after the retention")
 
@@ -41,7 +41,7 @@ async def a_settlement_of_an_absent_record_is_refused(h: StoreHarness) -> None:
 
 
 async def a_refund_gives_the_attempt_back(h: StoreHarness) -> None:
-    await h.given("free")
+    await h.make_record("free")
     grant = await h.claim()
     expect_fields(grant.answer, attempts=2)
     await h.settle(grant, "free", refund=True)
@@ -54,7 +54,7 @@ async def a_refunded_attempt_does_not_count_against_the_limit(h: StoreHarness) -
         grant = await h.claim(max_attempts=1)
         expect_fields(grant.answer, attempts=1)
         await h.settle(grant, "free", refund=True)
-    await h.given("free", max_attempts=1)
+    await h.make_record("free", max_attempts=1)
     expect_fields(await h.try_claim(max_attempts=1), "the answer after an attempt that counted", kind="exhausted")
 
 
@@ -64,7 +64,7 @@ async def a_refunded_attempt_does_not_count_against_the_limit(h: StoreHarness) -
 async def a_settlement_repeated_answers_true_and_changes_nothing(h: StoreHarness) -> None:
     """F68: its reply was lost."""
     for state in SETTLEMENTS:
-        grant = await h.given(state, state, **outcome_of(state))
+        grant = await h.make_record(state, state, **outcome_of(state))
         before = await h.get(state)
         await h.settle(grant, state, port=h.port(), **outcome_of(state))
         expect(await h.get(state), before, f"the record after {state} was repeated")
@@ -72,13 +72,13 @@ async def a_settlement_repeated_answers_true_and_changes_nothing(h: StoreHarness
 
 async def a_repeated_completion_does_not_replace_the_result(h: StoreHarness) -> None:
     """Every replay agrees with the first."""
-    grant = await h.given("done", result=b"first")
+    grant = await h.make_record("done", result=b"first")
     await h.try_settle(grant, "done", result=b"second")
     expect_fields(await h.try_claim(), result=b"first")
 
 
 async def a_repeated_refund_is_given_once(h: StoreHarness) -> None:
-    await h.given("free")
+    await h.make_record("free")
     grant = await h.claim()
     for _ in range(3):
         await h.settle(grant, "free", refund=True)
@@ -92,7 +92,7 @@ async def a_settled_record_is_not_settled_differently(h: StoreHarness) -> None:
             if second == first or (first, second) == ("in_doubt", "done"):
                 continue
             key = f"{first}-{second}"
-            grant = await h.given(first, key, **outcome_of(first))
+            grant = await h.make_record(first, key, **outcome_of(first))
             before = await h.get(key)
             late = await h.try_settle(grant, second, result=b"late", error=b"late")
             expect(late, False, f"{second} after {first}")
@@ -100,7 +100,7 @@ async def a_settled_record_is_not_settled_differently(h: StoreHarness) -> None:
 
 
 async def a_doubt_may_be_completed_by_its_owner(h: StoreHarness) -> None:
-    grant = await h.given("in_doubt")
+    grant = await h.make_record("in_doubt")
     await h.settle(grant, "done", result=b"r")
     expect_fields(await h.try_claim(), kind="done", result=b"r")
     await h.settle(grant, "done", result=b"r")
@@ -108,7 +108,7 @@ async def a_doubt_may_be_completed_by_its_owner(h: StoreHarness) -> None:
 
 
 async def a_doubt_may_not_be_completed_by_another(h: StoreHarness) -> None:
-    grant = await h.given("in_doubt")
+    grant = await h.make_record("in_doubt")
     expect(await h.try_settle(grant.with_another_owner(), "done"), False, "done by another owner")
     expect(await h.try_settle(grant.with_token(grant.token + 1), "done"), False, "done under another token")
     expect(await h.state(), "in_doubt", "the state")
@@ -119,13 +119,13 @@ async def a_doubt_may_not_be_completed_by_another(h: StoreHarness) -> None:
 
 async def a_settlement_after_the_lease_ended_is_applied_until_a_takeover(h: StoreHarness) -> None:
     for state in SETTLEMENTS:
-        grant = await h.given("lapsed", state)
+        grant = await h.make_record("lapsed", state)
         await h.settle(grant, state)
         expect(await h.state(state), state, "the stored state")
 
 
 async def a_renewal_after_the_lease_ended_is_applied_until_a_takeover(h: StoreHarness) -> None:
-    grant = await h.given("lapsed")
+    grant = await h.make_record("lapsed")
     await h.renew(grant, LEASE_US)
     expect_fields(await h.try_claim(), kind="in_progress")
 
@@ -144,7 +144,7 @@ async def a_claim_moved_to_in_doubt_may_still_be_completed_by_its_owner(h: Store
 
 async def a_claim_moved_to_in_doubt_may_not_be_released_or_failed(h: StoreHarness) -> None:
     """It is the operator's now."""
-    grant = await h.given("lapsed", doubt_on_lapse=True)
+    grant = await h.make_record("lapsed", doubt_on_lapse=True)
     expect_fields(await h.try_claim(), kind="in_doubt")
     expect(await h.try_settle(grant, "free"), False, "the owner's release")
     expect(await h.try_settle(grant, "failed", error=b"e"), False, "the owner's failure")
@@ -157,7 +157,7 @@ async def a_claim_moved_to_in_doubt_may_not_be_released_or_failed(h: StoreHarnes
 
 async def a_zombies_settlements_and_renewal_are_refused(h: StoreHarness) -> None:
     """F08: it slept past its lease, and another took over."""
-    zombie, successor = await h.given_takeover()
+    zombie, successor = await h.make_takeover()
     await h.expect_fenced(zombie)
     await h.settle(successor, "done", result=b"mine")
 
@@ -165,7 +165,7 @@ async def a_zombies_settlements_and_renewal_are_refused(h: StoreHarness) -> None
 async def a_stale_settlement_leaves_the_successors_alone(h: StoreHarness) -> None:
     """F09: a release that only looks at the key deletes the proof that the work is done."""
     for state in SETTLEMENTS:
-        zombie, successor = await h.given_takeover(state)
+        zombie, successor = await h.make_takeover(state)
         await h.settle(successor, state, **outcome_of(state))
         await h.expect_fenced(zombie)
         expect_fields(await h.record(state), "the successor's record", state=state, **outcome_of(state))
@@ -187,7 +187,7 @@ async def the_same_owner_under_another_token_is_refused(h: StoreHarness) -> None
 
 
 async def an_owner_that_claimed_again_is_fenced_from_its_first_claim(h: StoreHarness) -> None:
-    first = await h.given("free")
+    first = await h.make_record("free")
     second = await h.claim(owner=first.claim.owner)
     expect_newer_token(second, first)
     await h.expect_fenced(first)

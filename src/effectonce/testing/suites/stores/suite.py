@@ -10,7 +10,7 @@ from typing import Any
 from effectonce.contracts import Backend
 from effectonce.core.run_sync import run_sync
 from effectonce.testing.suites.cases import Case, collect_cases, pytest_class
-from effectonce.testing.suites.expectations import need
+from effectonce.testing.suites.expectations import skip_unless
 
 from . import (
     batches,
@@ -44,7 +44,7 @@ class StoreCase(Case[StoreHarness]):
         if port_kind not in self.port_kinds:
             raise unittest.SkipTest(f"is about {self.port_kinds[0]} ports only")
         if self.requires:
-            need(getattr(backend.capabilities, self.requires), f"the capability {self.requires!r}")
+            skip_unless(getattr(backend.capabilities, self.requires), f"the capability {self.requires!r}")
         work = self._run(StoreHarness(backend, port_kind, brief))
         if port_kind == "sync":
             run_sync(work)

@@ -9,7 +9,7 @@ from .harness import RESOLUTIONS, StoreHarness, expect_newer_token
 
 async def sweep_moves_lapsed_doubts(h: StoreHarness) -> None:
     """F07: every stored state is reached by the sweeper."""
-    grant = await h.given("lapsed", doubt_on_lapse=True)
+    grant = await h.make_record("lapsed", doubt_on_lapse=True)
     swept = await h.sweep()
     require(swept.lapsed >= 1, f"a sweep moved {swept.lapsed} lapsed claims")
     expect_fields(await h.record(), state="in_doubt", expires_at=None, owner=grant.claim.owner, token=grant.token)
@@ -19,7 +19,7 @@ async def sweep_moves_lapsed_doubts(h: StoreHarness) -> None:
 async def sweep_deletes_what_has_expired(h: StoreHarness) -> None:
     await h.sweep()
     for state in RESOLUTIONS:
-        await h.given(state, state, retention=h.brief_us)
+        await h.make_record(state, state, retention=h.brief_us)
     await h.claim("lapsed", lease=h.brief_us, retention=h.brief_us)
     await h.wait_out(2 * h.brief_us)
     swept = await h.sweep()
@@ -31,9 +31,9 @@ async def sweep_deletes_what_has_expired(h: StoreHarness) -> None:
 
 async def sweep_deletes_no_live_record(h: StoreHarness) -> None:
     """F26: live, in doubt, done and unexpired, free, lapsed: all stay as they are."""
-    keys = [*await h.given_each_state(), "doubt", "rerun"]
+    keys = [*await h.make_record_in_each_state(), "doubt", "rerun"]
     await h.claim("doubt", doubt_on_lapse=True)
-    await h.given("lapsed", "rerun")
+    await h.make_record("lapsed", "rerun")
     await h.claim("old-doubt", lease=h.brief_us, retention=h.brief_us, doubt_on_lapse=True)
     await h.wait_out(3 * h.brief_us)
     keys.remove("lapsed")
@@ -45,7 +45,7 @@ async def sweep_deletes_no_live_record(h: StoreHarness) -> None:
 
 async def sweep_is_bounded_by_its_limit(h: StoreHarness) -> None:
     await h.sweep()
-    await h.given_backlog(5)
+    await h.make_backlog(5)
     swept = await h.main_port.sweep(2)
     require(swept.deleted <= 2 and swept.lapsed == 2, f"a sweep of 2, with 5 of each kind to sweep, did {swept}")
     expect_fields(swept, more=True)
@@ -65,7 +65,7 @@ async def sweep_records_its_time(h: StoreHarness) -> None:
 
 
 async def a_key_is_claimed_anew_after_it_was_swept(h: StoreHarness) -> None:
-    grant = await h.given("done", retention=h.brief_us)
+    grant = await h.make_record("done", retention=h.brief_us)
     await h.wait_out(h.brief_us)
     await h.sweep()
     again = await h.claim()

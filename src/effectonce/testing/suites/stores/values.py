@@ -43,7 +43,7 @@ async def every_key_is_its_own(h: StoreHarness) -> None:
     """Collations merge keys (``Order:a`` and ``ORDER:A `` became one); templates and quoting break them."""
     expect(len(set(KEYS)), len(KEYS), "the suite's own keys, distinct")
     for key in KEYS:
-        await h.given("done", key, result=key.encode())
+        await h.make_record("done", key, result=key.encode())
     for key in KEYS:
         expect_fields(await h.look(key), f"a look at {key!r}", result=key.encode())
         expect_fields(await h.record(key), "the record as get shows it", key=key)
@@ -53,7 +53,7 @@ async def every_key_is_its_own(h: StoreHarness) -> None:
 async def every_scope_is_its_own(h: StoreHarness) -> None:
     """F24: two consumers of one message never hide it from each other."""
     for suffix in SCOPE_SUFFIXES:
-        await h.given("done", "k", scope=h.scope + suffix, result=suffix.encode())
+        await h.make_record("done", "k", scope=h.scope + suffix, result=suffix.encode())
     for suffix in SCOPE_SUFFIXES:
         scope = h.scope + suffix
         expect_fields(await h.look("k", scope=scope), f"a look in scope …{suffix!r}", result=suffix.encode())
@@ -76,7 +76,7 @@ async def scope_and_key_do_not_run_together(h: StoreHarness) -> None:
 
 async def results_are_stored_byte_for_byte(h: StoreHarness) -> None:
     for n, result in enumerate(RESULTS):
-        await h.given("done", f"r{n}", result=result)
+        await h.make_record("done", f"r{n}", result=result)
         for answer in (await h.try_claim(f"r{n}"), await h.look(f"r{n}")):
             expect_fields(answer, "a duplicate's answer", kind="done", result=result)
         expect_fields(await h.record(f"r{n}"), result=result)
@@ -84,7 +84,7 @@ async def results_are_stored_byte_for_byte(h: StoreHarness) -> None:
 
 async def errors_are_stored_byte_for_byte(h: StoreHarness) -> None:
     for n, error in enumerate(ERRORS):
-        await h.given("failed", f"e{n}", error=error)
+        await h.make_record("failed", f"e{n}", error=error)
         for answer in (await h.try_claim(f"e{n}"), await h.look(f"e{n}")):
             expect_fields(answer, "a duplicate's answer", kind="failed", error=error)
 
@@ -92,7 +92,7 @@ async def errors_are_stored_byte_for_byte(h: StoreHarness) -> None:
 async def a_large_result_is_stored_whole(h: StoreHarness) -> None:
     """F18: 200 KB, which a column, a packet or a line must not cut."""
     result = os.urandom(200_000)
-    await h.given("done", "done", result=result)
+    await h.make_record("done", "done", result=result)
     expect_fields(await h.try_claim("done"), result=result)
     await h.remember("remembered", result=result)
     expect_fields(await h.look("remembered"), result=result)

@@ -77,7 +77,7 @@ _FOLDER_OF_DIALECT = {"postgresql": "postgres", "mysql": "mysql", "sqlite": "sql
 
 #: The clock of a database in microseconds since the epoch, in whatever time zone a session is. SQLite's is the
 #: machine's, in milliseconds.
-CLOCKS: Final = {
+CLOCK_EXPRESSIONS: Final = {
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)",
     "postgresql": "(date_part('epoch', clock_timestamp()) * 1000000)::bigint",
     "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
@@ -93,7 +93,7 @@ def _folder_of(dialect: str) -> str:
 def inbox_statements(dialect: str, table: str, now: str | None = None) -> dict[str, str]:
     """The statements of an inbox by name. ``now`` is an expression for another clock than the database's."""
     return read_statements(
-        f"inbox/{_folder_of(dialect)}.sql", now=now or CLOCKS[dialect], **inbox_words(dialect, table)
+        f"inbox/{_folder_of(dialect)}.sql", now=now or CLOCK_EXPRESSIONS[dialect], **inbox_words(dialect, table)
     )
 
 

@@ -1,4 +1,4 @@
-"""The adapters by the class of connection: `session_on` looks up the one that fits, and imports its module.
+"""The session classes by the class of connection: `session_on` looks up the one that fits, and imports its module.
 
 That imports no driver: where there is a connection, its driver was imported before.
 """
@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from effectonce.errors import ConfigurationError, show
 
-from .driver_adapter import DriverAdapter
+from .base_session import BaseDriverSession
 
-#: By the qualified name of a connection's class: the module in this package, and the adapter in that module. It also
-#: serves the subclasses. Keep `SUPPORTED_CONNECTIONS` in step.
-ADAPTERS: Final = {
+#: By the qualified name of a connection's class: the module in this package, and the session class in that module.
+#: It also serves the subclasses. Keep `SUPPORTED_CONNECTIONS` in step.
+SESSION_CLASSES: Final = {
     "sqlite3.Connection": ("sqlite", "SQLiteSession"),
     "aiosqlite.core.Connection": ("sqlite", "AsyncSQLiteSession"),
     "psycopg.Connection": ("psycopg", "PsycopgSession"),
@@ -39,12 +39,12 @@ SUPPORTED_CONNECTIONS: Final = (
     "django.db.connection"
 )
 
-AdapterFactory = Callable[[Any], DriverAdapter]
+SessionFactory = Callable[[Any], BaseDriverSession]
 
-_factories: dict[type, AdapterFactory] = {}  # by the class of a connection: those that are looked up or registered
+_factories: dict[type, SessionFactory] = {}  # by the class of a connection: those that are looked up or registered
 
 
-def session_on(connection: Any) -> DriverAdapter:
+def session_on(connection: Any) -> BaseDriverSession:
     """Return the session on ``connection``. It works in the transaction that is open there, and never ends it.
 
     Nothing is sent. Raises `ConfigurationError` for an object of a driver that effectonce does not support.
@@ -59,19 +59,19 @@ def session_on(connection: Any) -> DriverAdapter:
 def is_connection(connection: Any) -> bool:
     """Whether `session_on` accepts ``connection``."""
     kind = type(connection)
-    return kind in _factories or any(_qualified_name(base) in ADAPTERS for base in kind.__mro__)
+    return kind in _factories or any(_qualified_name(base) in SESSION_CLASSES for base in kind.__mro__)
 
 
-def register_adapter(kind: type, factory: AdapterFactory) -> None:
+def register_session(kind: type, factory: SessionFactory) -> None:
     """Let `session_on` use ``factory`` for connections of exactly this class, not of its subclasses."""
     _factories[kind] = factory
 
 
-def _load_factory(kind: type) -> AdapterFactory:
+def _load_factory(kind: type) -> SessionFactory:
     for base in kind.__mro__:
-        if _qualified_name(base) in ADAPTERS:
-            module, name = ADAPTERS[_qualified_name(base)]
-            factory: AdapterFactory = getattr(import_module(f"{__package__}.{module}"), name)
+        if _qualified_name(base) in SESSION_CLASSES:
+            module, name = SESSION_CLASSES[_qualified_name(base)]
+            factory: SessionFactory = getattr(import_module(f"{__package__}.{module}"), name)
             return factory
     raise ConfigurationError(
         f"{show(kind.__module__)}.{show(kind.__qualname__)} is not a connection that effectonce can join; pass one of "

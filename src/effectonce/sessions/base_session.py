@@ -1,4 +1,4 @@
-"""`DriverAdapter`, the base class of all adapters.
+"""`BaseDriverSession`, the base class of the sessions of all drivers.
 
 It has what drivers have in common: placeholders, savepoints, beginning and ending a transaction, translated errors. A
 subclass says how its driver sends a statement, and how it knows that a transaction is open.
@@ -25,7 +25,7 @@ from effectonce.errors import (
 )
 from effectonce.values.awaitables import maybe_await
 
-from .sql_errors import connection_lost, translate
+from .sql_errors import lost_connection_error, translate
 
 #: The names of the columns, and the rows.
 NamedRows = tuple[Sequence[str], Sequence[tuple[Any, ...]]]
@@ -44,7 +44,7 @@ _DIALECTS: Final[dict[str, Dialect]] = {
 _savepoint_numbers = itertools.count(1)
 
 
-class DriverAdapter(ABC):
+class BaseDriverSession(ABC):
     """One driver's connection as a `contracts.DriverSession`.
 
     Some inbox handlers run on a connection that effectonce opened itself. For these it can also begin, commit and roll
@@ -85,7 +85,7 @@ class DriverAdapter(ABC):
 
     def _translate(self, error: Exception) -> Exception | None:
         if isinstance(error, OSError):
-            return connection_lost(error)
+            return lost_connection_error(error)
         return translate(self.dialect, error, lost=self._is_lost())
 
     def _is_lost(self) -> bool:
@@ -154,7 +154,10 @@ class DriverAdapter(ABC):
         it is: an ORM may flush only now, and find the handler's data wrong."""
         try:
             if self.dialect == "postgresql" and await self._has_failed():
-                raise hidden_failure()
+                raise ConfigurationError(
+                    "a statement has failed in this transaction, and its error was hidden: PostgreSQL answers the "
+                    "COMMIT with a rollback; let the error out, or put the statement into a savepoint of its own"
+                )
             await self._commit()
         except Exception as error:
             translated = self._translate(error)
@@ -199,7 +202,7 @@ def known_dialect(name: str, connection: str) -> Dialect:
     return dialect
 
 
-def not_in_transaction(how_to_begin: str) -> NotInTransaction:
+def no_transaction_error(how_to_begin: str) -> NotInTransaction:
     return NotInTransaction(
         "this connection commits each statement by itself, so the record would be committed without the effect; "
         f"begin a transaction first: {how_to_begin}"
@@ -213,20 +216,13 @@ def foreign_transaction() -> ConfigurationError:
     )
 
 
-def hidden_failure() -> ConfigurationError:
-    return ConfigurationError(
-        "a statement has failed in this transaction, and its error was hidden: PostgreSQL answers the COMMIT with a "
-        "rollback; let the error out, or put the statement into a savepoint of its own"
-    )
-
-
-def connection_closed(error: BaseException | None = None) -> StoreUnavailable:
+def closed_connection_error(error: BaseException | None = None) -> StoreUnavailable:
     detail = f" ({error})" if error is not None else ""
     return StoreUnavailable(f"this connection is closed{detail}; open a new one, and run the whole transaction again")
 
 
 @lru_cache(maxsize=512)
-def _rendered(sql: str, placeholder: Literal["?", "%s"]) -> tuple[str, tuple[int, ...] | None]:
+def _render_text(sql: str, placeholder: Literal["?", "%s"]) -> tuple[str, tuple[int, ...] | None]:
     """The text with the driver's placeholders, and the indexes of the parameters in the order in which the text uses
     them; None where that is their own order."""
     order = tuple(int(number) - 1 for number in _PLACEHOLDER.findall(sql))
@@ -240,5 +236,5 @@ def render(sql: str, params: Sequence[Any], placeholder: Literal["?", "%s"]) -> 
     the parameters in its order."""
     if not params:
         return sql, params
-    text, order = _rendered(sql, placeholder)
+    text, order = _render_text(sql, placeholder)
     return text, params if order is None else [params[index] for index in order]

@@ -8,12 +8,12 @@ import msgspec
 
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 
-from .codec import Codec, Unstorable, encode_untyped
+from .codec import FORMAT_VERSION, Codec, Unstorable, encode_untyped
 
 _EXAMPLES: Final = {str: 'a text, in quotes: "ch_1"', int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def check_result(codec: Codec, result: Any, about: str) -> tuple[Any, bytes]:
+def encode_entered_result(codec: Codec, result: Any, about: str) -> tuple[Any, bytes]:
     """Return ``result`` and its stored form, if it is a value of the codec's type, or JSON that decodes as one.
 
     Raises `ConfigurationError` otherwise, which describes the expected type. ``about`` says in it whose result this is.
@@ -21,15 +21,17 @@ def check_result(codec: Codec, result: Any, about: str) -> tuple[Any, bytes]:
     if codec.discards:
         result = None
     try:
+        # What an operator enters is plain JSON, which the encoder of a typed codec, for a model say, would refuse.
         stored = codec.encode(result) if codec.type is Any else encode_untyped(result)
         codec.decode(stored)
     except (Unstorable, CorruptRecord) as error:
         raise _type_error(codec, about, error.__cause__ or error) from error
     except Exception as error:  # it has no JSON form
         raise _type_error(codec, about, error) from error
-    if len(stored) - 1 > codec.limit:
+    size = len(stored) - len(FORMAT_VERSION)
+    if size > codec.limit:
         raise ConfigurationError(
-            f"this is not a result of {about}: {len(stored) - 1:,} bytes are over the limit of {codec.limit:,}; "
+            f"this is not a result of {about}: {size:,} bytes are over the limit of {codec.limit:,}; "
             "nothing was changed"
         )
     return result, stored

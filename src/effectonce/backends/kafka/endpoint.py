@@ -1,4 +1,4 @@
-"""A Kafka cluster: the settings of its clients, read from a URL, and the translation of its errors to ours.
+"""Where a Kafka cluster is: the settings of its clients, read from a URL, and the names of its topics.
 
 The driver is confluent-kafka and not aiokafka: its client sends, retries and stays in the group in threads of its own,
 outside Python, so that a handler that holds the interpreter for seconds delays no heartbeat. Its calls block, so each
@@ -9,32 +9,22 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from effectonce.backends.common.drivers import require_driver
-from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InvalidOption, show
+from effectonce.errors import InvalidOption, show
 from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address
+from effectonce.values.urls import Address, one_of
 
 T = TypeVar("T")
 
 log = logging.getLogger("effectonce.kafka")
 
-#: How long a new topic may be unknown to some of the brokers.
-TOPIC_PROPAGATION_S: Final = 5.0
-#: How long a metadata request waits for one answer, and the pause between two.
-METADATA_TIMEOUT_S: Final = 1.0
-METADATA_PAUSE_S: Final = 0.1
-
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-
-
-# -- the cluster
 
 
 class KafkaCluster(Struct, frozen=True, kw_only=True):
@@ -67,8 +57,8 @@ def parse_cluster(address: Address) -> KafkaCluster:
     more_servers = address.take("bootstrap", str, "").split(",")
     servers = [address.netloc if address.port else f"{address.netloc}:9092", *filter(None, more_servers)]
     has_login = address.user is not None
-    security = address.take("security", _one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"), "")
-    mechanism = address.take("mechanism", _one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
+    security = address.take("security", one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"), "")
+    mechanism = address.take("mechanism", one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
     security = security or ("sasl_ssl" if has_login else "plaintext")
     if has_login != security.startswith("sasl"):
         raise InvalidOption(f"{address}: a user needs security=sasl_ssl (or sasl_plaintext), and those need a user")
@@ -101,15 +91,6 @@ def parse_cluster(address: Address) -> KafkaCluster:
     return cluster
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        if text not in words:
-            raise InvalidOption(f"use one of {', '.join(words)}")
-        return text
-
-    return convert
-
-
 def _parse_retention(text: str) -> float | None:
     return None if text == "unlimited" else micros(text, "retention") / 1e6
 
@@ -129,83 +110,3 @@ def require_names(queue: str, group: str) -> tuple[str, str]:
 def dead_letter_topic(queue: str, group: str) -> str:
     """The topic of a group's dead letters: groups read a queue independently, so each has its own."""
     return f"{queue}.dead.{group}"
-
-
-# -- errors, by the names of librdkafka's error codes
-
-REFUSED_CODES = {
-    "_AUTHENTICATION",
-    "_SSL",
-    "CLUSTER_AUTHORIZATION_FAILED",
-    "GROUP_AUTHORIZATION_FAILED",
-    "SASL_AUTHENTICATION_FAILED",
-    "TOPIC_AUTHORIZATION_FAILED",
-    "UNSUPPORTED_SASL_MECHANISM",
-}
-MISSING_CODES = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}
-TOO_LARGE_CODES = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"}
-INVALID_CODES = {
-    "GROUP_MAX_SIZE_REACHED",
-    "INCONSISTENT_GROUP_PROTOCOL",
-    "INVALID_CONFIG",
-    "INVALID_PARTITIONS",
-    "INVALID_RECORD",
-    "INVALID_REPLICATION_FACTOR",
-    "INVALID_SESSION_TIMEOUT",
-    "POLICY_VIOLATION",
-    "TOPIC_EXCEPTION",
-    "UNSUPPORTED_VERSION",
-}
-
-
-def translate(error: Any, cluster: KafkaCluster, topic: str = "") -> EffectOnceError:
-    """Return our error for a `KafkaError`, or for the `KafkaException` that wraps one."""
-    if isinstance(error, Exception) and error.args:
-        error = error.args[0]
-    name, text = error.name(), show(error.str(), 200)
-    if name in REFUSED_CODES:
-        return ConfigurationError(f"{cluster} refuses this client ({name}: {text}); check user, password, TLS and ACLs")
-    if name in MISSING_CODES:
-        return ConfigurationError(
-            f"there is no topic {topic} at {cluster}; create it, for example with connect_broker(…).declare(queue)"
-        )
-    if name in TOO_LARGE_CODES:
-        return ConfigurationError(
-            f"the message is over what {cluster} takes ({text}); raise max.message.bytes of topic {topic} and the "
-            "option max_body, or send less"
-        )
-    if name in INVALID_CODES:
-        return ConfigurationError(f"{cluster} does not take this ({name}: {text})")
-    return BrokerUnavailable(f"{cluster} does not answer ({name}: {text})")
-
-
-def wait_for_topic(client: Any, cluster: KafkaCluster, topic: str, refusal: Callable[[], Exception | None]) -> None:
-    """Wait until the cluster knows ``topic``. ``refusal`` returns the error that ``on_error`` got meanwhile, if any."""
-    from confluent_kafka import KafkaException
-
-    started_at = time.monotonic()
-    while True:
-        try:
-            metadata = client.list_topics(topic, timeout=min(METADATA_TIMEOUT_S, cluster.timeout)).topics[topic]
-        except KafkaException as error:
-            client.poll(METADATA_PAUSE_S)  # calls on_error with the cause
-            if error_meanwhile := refusal():
-                raise error_meanwhile from None
-            if time.monotonic() - started_at >= cluster.timeout:
-                raise translate(error, cluster) from error
-            continue
-        if metadata.error is None:
-            return
-        if time.monotonic() - started_at >= _topic_timeout(metadata.error.name(), cluster):
-            raise translate(metadata.error, cluster, topic)
-        time.sleep(METADATA_PAUSE_S)
-
-
-def _topic_timeout(code: str, cluster: KafkaCluster) -> float:
-    """How long to wait for an error about a topic to end: an election of a leader may be under way, or a new topic may
-    still be unknown to a broker."""
-    if code in REFUSED_CODES:
-        return 0.0
-    if code in MISSING_CODES:
-        return min(TOPIC_PROPAGATION_S, cluster.timeout)
-    return cluster.timeout
