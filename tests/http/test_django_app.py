@@ -302,9 +302,10 @@ def view(request: HttpRequest) -> HttpResponse:
         ("another", {}, [MIDDLEWARE], []),
         ("shop", {"DEFAULT": None}, [MIDDLEWARE], []),
         ("shop", {}, [], []),
+        ("http", {}, [], ["W001"]),
     ],
 )
-def test_a_view_that_shares_its_scope_with_the_middleware_is_found(
+def test_a_view_that_has_no_scope_or_shares_its_scope_with_the_middleware_is_found(
     service: str, changes: dict[str, Any], middleware: list[str], found: list[str]
 ) -> None:
     from rest_framework.views import APIView
@@ -356,7 +357,7 @@ def test_a_transaction_that_ends_after_the_record_is_found(atomic_alias: str) ->
 
 
 def test_a_transaction_that_ends_after_the_record_does_what_the_check_says(atomic_alias: str, tmp_path: Path) -> None:
-    """The retry is told of a success that was rolled back."""
+    """The retry gets the response of work that was rolled back."""
     from .test_django import Shop
 
     alias = f"{atomic_alias}_inbox"

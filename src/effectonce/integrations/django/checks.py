@@ -55,42 +55,45 @@ def _check_middleware(setting: dict[str, Any], position: int) -> Iterator[CheckM
             id="effectonce.E004",
         )
     if setting["SERVICE"] == DEFAULT_SERVICE:
-        yield Warning(
-            f"EFFECTONCE['SERVICE'] is missing, so the scope of this project's requests is {DEFAULT_SERVICE!r}. A "
-            "second project with that scope on the same store would get the responses of this one, and not run.",
-            hint="Give SERVICE a name that no other project on this store has.",
-            id="effectonce.W001",
-        )
+        yield _missing_scope("EFFECTONCE['SERVICE'] is missing", "SERVICE")
 
 
 def check_views(app_configs: Any, **options: Any) -> list[CheckMessage]:
-    """Check views that are guarded twice under one scope, and transactions that end after their record's."""
+    """Check for scopes that views leave out or share, and for transactions that end after their record's."""
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
-    messages: list[CheckMessage] = []
-    for route, view in _views(get_resolver()):
-        guard = _guard_of(view)
-        if guard is not None and _is_guarded_by_middleware(guard):
-            messages.append(
-                Error(
-                    f"The view at {route!r} and IdempotencyMiddleware share the scope {guard.scope!r}: one has "
-                    "taken the key when the other claims it, and every request is refused.",
-                    hint="Leave the guard to one of them: remove the decorator, or set EFFECTONCE['DEFAULT'] to None.",
-                    id="effectonce.E005",
-                )
-            )
-        database = getattr(view, "transactional_database", None)
-        others = _atomic_databases(view) - {database} if database is not None else set()
-        if others:
-            messages.append(
-                Warning(
-                    f"The view at {route!r} is recorded as done in {database!r} before ATOMIC_REQUESTS commits what it "
-                    f"writes to {', '.join(map(repr, sorted(others)))}. If that fails, it is lost.",
-                    hint="Write to one database, or decorate the view with transaction.non_atomic_requests(using=…).",
-                    id="effectonce.W002",
-                )
-            )
-    return messages
+    return [message for route, view in _views(get_resolver()) for message in _check_view(route, view)]
+
+
+def _check_view(route: str, view: Any) -> Iterator[CheckMessage]:
+    guard = _guard_of(view)
+    if guard is not None and _is_guarded_by_middleware(guard):
+        yield Error(
+            f"The view at {route!r} and IdempotencyMiddleware share the scope {guard.scope!r}: one has taken the key "
+            "when the other claims it, and every request is refused.",
+            hint="Leave the guard to one of them: remove the decorator, or set EFFECTONCE['DEFAULT'] to None.",
+            id="effectonce.E005",
+        )
+    elif guard is not None and guard.scope == DEFAULT_SERVICE:
+        yield _missing_scope(f"The guard of the view at {route!r} has no service=", "service=")
+    database = getattr(view, "transactional_database", None)
+    others = _atomic_databases(view) - {database} if database is not None else set()
+    if others:
+        yield Warning(
+            f"The view at {route!r} is recorded as done in {database!r} before ATOMIC_REQUESTS commits what it writes "
+            f"to {', '.join(map(repr, sorted(others)))}. If that fails, it is lost.",
+            hint="Write to one database, or decorate the view with transaction.non_atomic_requests(using=…).",
+            id="effectonce.W002",
+        )
+
+
+def _missing_scope(what: str, setting: str) -> CheckMessage:
+    return Warning(
+        f"{what}, so the scope of its requests is {DEFAULT_SERVICE!r}. A second project with that scope on the same "
+        "store would get the responses of this one, and not run.",
+        hint=f"Give {setting} a name that no other project on this store has.",
+        id="effectonce.W001",
+    )
 
 
 def check_store_in_production(app_configs: Any, **options: Any) -> list[CheckMessage]:
