@@ -503,7 +503,7 @@ def test_an_interrupted_claim_is_taken_back_and_nobody_hangs(key: str, monkeypat
 
 
 def test_a_claim_that_is_granted_after_its_thread_was_interrupted_is_given_back() -> None:
-    """Its thread never hears of the grant, which would keep the key for a whole lease (F81)."""
+    """Its thread never hears of the grant, which would keep the key for a whole lease."""
     trips: list[list[str]] = []
     go = [threading.Event(), threading.Event()]
     orphans: list[str] = []

@@ -34,7 +34,7 @@ class Service:
 
 @pytest.fixture(autouse=True)
 def _signal_handlers_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(interrupts, "_handlers", set())
+    monkeypatch.setattr(interrupts, "_signal_handler_codes", set())
     monkeypatch.setattr(interrupts, "_opaque_handler_seen", False)
     before = signal.getsignal(signal.SIGUSR1)
     yield

@@ -108,3 +108,18 @@ def test_secrets_do_not_get_out_of_a_frozen_request(
     assert "canary" not in text
     assert "api.example" in text
     assert not {"\n", "\r", "\x1b"} & set(str(told.value))
+
+
+def test_two_functions_cannot_be_one_operation_of_a_store() -> None:
+    """Under two `Intents` of one scope: the second function would never run for a request that the first has sent."""
+    store = eo.connect("memory://", sweep_every=None)
+    first, second = (eo.Intents(store, scope="shop") for _ in range(2))
+
+    @first.operation("stripe", "charge")
+    def charge(intent: Intent[str]) -> None: ...
+
+    with pytest.raises(eo.ScopeTaken):
+
+        @second.operation("stripe", "charge")
+        def charge_otherwise(intent: Intent[str]) -> None:
+            raise AssertionError

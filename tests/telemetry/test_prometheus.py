@@ -165,26 +165,6 @@ def test_another_hook_still_sees_the_events() -> None:
     assert page(metrics).value("effectonce_outcomes_total", kind="completed") == 2
 
 
-def test_a_meter_that_raises_changes_no_outcome(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken:
-        def wants(self, kind: str, scope: str) -> object:
-            return self.fail
-
-        def fail(self, seconds: float) -> None:
-            raise RuntimeError("a defect")
-
-        def __call__(self, event: Event) -> None: ...
-
-    store = eo.connect("memory://", sweep_every=None, hooks=[Broken()])
-
-    @eo.once(store, scope="s", key="id")
-    def double(id: int) -> int:
-        return 2 * id
-
-    assert [double(1), double(2), double(1)] == [2, 4, 2]
-    assert "an effectonce hook raised on completed" in caplog.text
-
-
 def test_a_child_forked_during_a_scrape_can_read() -> None:
     """The thread that was reading does not run in the child: the child must not wait for it."""
     reading = CachedProbe("slow", lambda: 7)

@@ -25,8 +25,6 @@ from .envelopes import StableHeaders as StableHeaders
 from .events import Event as Event
 from .events import HandlerTracer as HandlerTracer
 from .events import Hook as Hook
-from .events import Meter as Meter
-from .events import SelectiveHook as SelectiveHook
 from .events import Tracer as Tracer
 from .outbox_port import OutboxBackend as OutboxBackend
 from .outbox_port import OutboxPort as OutboxPort

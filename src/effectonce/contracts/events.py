@@ -58,8 +58,6 @@ class Event(Struct, frozen=True):
 
 #: Receives every event.
 Hook = Callable[[Event], Any]
-#: Receives the ``seconds`` of events of one kind and scope; see `SelectiveHook`.
-Meter = Callable[[float], Any]
 
 
 class Tracer(Protocol):
@@ -95,12 +93,3 @@ class HandlerTracer(Protocol):
 
     def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Record that deliveries were settled, which took ``seconds``. ``how``: ``acked``, ``delayed`` or ``dead``."""
-
-
-class SelectiveHook(Protocol):
-    """A `Hook` that is called for some events only, and costs nothing for the others. It is asked once for each kind
-    and scope."""
-
-    def wants(self, kind: str, scope: str) -> bool | Meter:
-        """Whether to call the hook with such events. A `Meter` is called with their ``seconds`` alone, and no `Event`
-        is made."""

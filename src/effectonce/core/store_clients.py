@@ -9,7 +9,6 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from effectonce.contracts import Port
 from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Settlement
 
-from .group_commit.batches import Group
 from .group_commit.tasks import AsyncGroup
 from .group_commit.threads import ThreadGroup
 from .waiting import Signal, TaskSignal, ThreadSignal
@@ -35,7 +34,7 @@ class StoreClient(Protocol):
         """The event loop that it serves; None: sync code."""
 
     @property
-    def groups(self) -> ByKind[Group] | None:
+    def groups(self) -> ByKind[ThreadGroup] | ByKind[AsyncGroup] | None:
         """The groups that coalesce its operations; None: each goes out by itself."""
 
     async def claim(self, op: Claim | Look) -> Answer:

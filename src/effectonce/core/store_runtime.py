@@ -22,7 +22,7 @@ from effectonce.record import Answer, Claim
 from .change_listener import ChangeListener
 from .events import Events
 from .group_commit.batcher import StoreBatcher
-from .group_commit.batches import BatchSizes, Group
+from .group_commit.batches import BatchSizes
 from .group_commit.tasks import AsyncGroup
 from .group_commit.threads import ThreadGroup
 from .heartbeat import Heartbeat
@@ -197,7 +197,7 @@ class StoreRuntime(Events):
         """The batch sizes of every group and batcher, each after its label: ``claims``, ``settlements`` or ``both``."""
         sizes: list[tuple[str, BatchSizes]] = []
         clients = [client.groups for client in self._loop_clients.values()]
-        senders: list[ByKind[Group | StoreBatcher] | None] = [self._thread_groups, *clients, *self._batchers]
+        senders: list[ByKind[Any] | None] = [self._thread_groups, *clients, *self._batchers]
         for sender in senders:
             if sender is None:
                 continue

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 
-from effectonce.contracts import Meter
+from effectonce.contracts import Event
 
 #: The events of the relay, whose scope is the message's destination.
 RELAY_KINDS: Final = frozenset(("published", "publish_failed", "parked"))
@@ -35,19 +35,18 @@ class EventCounters:
         text = "From the claim to the end of the handler."
         self._runs = Histogram("effectonce_run_seconds", text, ("scope", "outcome"), **options)
 
-    def meter(self, kind: str, scope: str) -> Meter:
-        """Return a function that counts one event of this kind, given its seconds. Its count is exposed as 0 until
-        then."""
-        counter = (self._relay if kind in RELAY_KINDS else self._outcomes).labels(scope, kind)
+    def show_zero(self, kind: str, scope: str) -> None:
+        """Expose the count of such events as 0, before there is one."""
+        self._outcomes.labels(scope, kind)
 
-        def count(seconds: float) -> None:
-            counter.inc()
-            if seconds > 0 and kind == "claimed":
-                self._claims.labels(scope).observe(seconds)
-            elif seconds > 0 and kind in RUN_END_KINDS:
-                self._runs.labels(scope, kind).observe(seconds)
-
-        return count
+    def count(self, event: Event, scope: str) -> None:
+        """Count ``event`` under ``scope``."""
+        kind, seconds = event.kind, event.seconds
+        (self._relay if kind in RELAY_KINDS else self._outcomes).labels(scope, kind).inc()
+        if seconds > 0 and kind == "claimed":
+            self._claims.labels(scope).observe(seconds)
+        elif seconds > 0 and kind in RUN_END_KINDS:
+            self._runs.labels(scope, kind).observe(seconds)
 
     def families(self) -> Iterator[Metric]:
         """Yield the metric families, without the time at which each series was created: that would be as many series

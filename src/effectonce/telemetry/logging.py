@@ -39,7 +39,7 @@ _PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")  # of a URL in a driver's er
 
 
 class EventLogger:
-    """A hook that logs events from ``level`` up. The level is fixed here, so that events below it cost nothing."""
+    """A hook that logs events from ``level`` up."""
 
     def __init__(
         self,
@@ -65,13 +65,10 @@ class EventLogger:
             hook_into(source, self._without_keys if store is not None and store.private else self)
         return self
 
-    def wants(self, kind: str, scope: str) -> bool:
-        return LEVELS.get(kind, WARNING) >= self._level
-
     def __call__(self, event: Event) -> None:
         """Write one line. Without keys it has a hash of the key, and no detail, since that may quote the key."""
         level = LEVELS.get(event.kind, WARNING)
-        if not self._logger.isEnabledFor(level):
+        if level < self._level or not self._logger.isEnabledFor(level):
             return
         facts: dict[str, Any] = {
             "scope": show(event.scope, MAX_TEXT_CHARACTERS),

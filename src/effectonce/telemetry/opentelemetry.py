@@ -33,7 +33,7 @@ except ImportError as missing:
     raise MissingDriver("traces need opentelemetry-api: pip install 'effectonce[opentelemetry]'") from missing
 
 from effectonce.broker import Broker
-from effectonce.contracts import Delivery, Event, Meter
+from effectonce.contracts import Delivery, Event
 from effectonce.contracts.outbox import OutboxRow
 from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.guard.introspection import is_async
@@ -111,15 +111,12 @@ class Tracing:
 
     # -- a hook
 
-    def wants(self, kind: str, scope: str) -> Meter:
+    def __call__(self, event: Event) -> None:
+        scope = event.scope
         if scope not in self._scopes and len(self._scopes) >= MAX_SCOPES:
             scope = OTHER_SCOPES
         self._scopes.add(scope)
-        add, attributes = self._outcomes.add, {"effectonce.kind": kind, "effectonce.scope": scope}
-        return lambda seconds: add(1, attributes)
-
-    def __call__(self, event: Event) -> None:
-        """Never called: `wants` returns a meter for every event."""
+        self._outcomes.add(1, {"effectonce.kind": event.kind, "effectonce.scope": scope})
 
     # -- results
 

@@ -22,7 +22,7 @@ try:
 except ImportError as missing:
     raise MissingDriver("metrics need prometheus-client: pip install 'effectonce[prometheus]'") from missing
 
-from effectonce.contracts import Event, Meter
+from effectonce.contracts import Event
 
 from .cached_probe import refresh
 from .event_counters import RELAY_KINDS, EventCounters
@@ -85,18 +85,15 @@ class EventCollector:
 
     # -- a hook
 
-    def wants(self, kind: str, scope: str) -> Meter:
-        is_relay = kind in RELAY_KINDS
+    def __call__(self, event: Event) -> None:
+        scope, is_relay = event.scope, event.kind in RELAY_KINDS
         if (scope, is_relay) not in self._scopes:
             if len(self._scopes) >= MAX_SCOPES:
                 scope = OTHER_SCOPES
             self._scopes.add((scope, is_relay))
             for alert_kind in ALERT_KINDS if scope and not is_relay else ():
-                self._counters.meter(alert_kind, scope)
-        return self._counters.meter(kind, scope)
-
-    def __call__(self, event: Event) -> None:
-        """Never called: `wants` returns a meter for every event."""
+                self._counters.show_zero(alert_kind, scope)
+        self._counters.count(event, scope)
 
     # -- a collector
 

@@ -197,11 +197,8 @@ class LeaseExecutor:
             return
         if isinstance(request, Claim):  # mode S holds no claim
             self._release(request, answer)
-        self._give_up_exhausted(job, attempts_before)
-
-    def _give_up_exhausted(self, job: Job, attempts: int) -> None:
-        error = AttemptsExhausted(f"all {attempts} attempts failed; fix the cause, then redrive the message")
-        self._recorder.give_up(job, error, attempts, "attempts-exhausted")
+        error = AttemptsExhausted(f"all {attempts_before} attempts failed; fix the cause, then redrive the message")
+        self._recorder.give_up(job, error, attempts_before, "attempts-exhausted")
 
     def _release(self, claim: Claim, answer: Answer, suspect: Job | None = None) -> None:
         """Release a granted claim whose work does not start; then ``suspect`` may wait for its turn to run alone."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from effectonce.core.guarded_call import begin
 from effectonce.core.run_sync import run_sync
@@ -37,22 +37,6 @@ _FATES: dict[str, Fate] = {
     "in_doubt": "in-doubt",
     "mismatch": "mismatch",
 }
-
-
-class RedriveRecords(Protocol):
-    """Reads and changes the records of one worker for a redrive."""
-
-    async def predict(self, job: Job) -> tuple[Fate, int]:
-        """Predict what would become of ``job``. Returns that, and how many attempts are counted so far."""
-        ...
-
-    async def reopen(self, job: Job, fate: Fate) -> bool:
-        """Let ``job`` run as a new generation, whatever became of it. Returns False if there was nothing to reopen."""
-        ...
-
-    async def reset_crash_count(self, job: Job) -> None:
-        """Forget the attempts at ``job`` that never reported an outcome, so that a redrive of poison runs."""
-        ...
 
 
 class StoreRedrive:

@@ -26,7 +26,7 @@ from .message_reader import MessageReader
 from .pause import wait_until_up
 from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, Resumable
-from .redrive_records import InboxRedrive, RedriveRecords, StoreRedrive
+from .redrive_records import InboxRedrive, StoreRedrive
 from .routes import HandlerOptions, HandlerRoute, make_route
 from .startup_checks import check_spans, fit_lease
 from .transaction_runner import TransactionRunner
@@ -306,7 +306,7 @@ class Worker:
         """Make a reader for the messages of ``queue``."""
         return MessageReader(self.routes_of(queue), self.envelope)
 
-    def redrive_records(self) -> RedriveRecords:
+    def redrive_records(self) -> StoreRedrive | InboxRedrive:
         """Make what reads and changes the records of a message that is redriven."""
         return InboxRedrive(self.transaction_runners) if self.store is None else StoreRedrive(self.store)
 

@@ -115,6 +115,15 @@ def test_a_note_of_another_program_is_ignored(note: str | None, first: int) -> N
     assert first in still_open or end == first
 
 
+def test_a_delivery_that_was_given_back_can_be_settled_no_more() -> None:
+    tracker = make_tracker(1)
+    deliveries = tracker.take(1, 0.0)
+    assert nack(tracker, deliveries, 5.0) == [True]
+    assert (ack(tracker, deliveries), nack(tracker, deliveries, 9.0)) == ([False], [False])
+    (redelivery,) = tracker.take(1, 5.0)
+    assert (ack(tracker, [redelivery]), tracker.due_commits()) == ([True], [Commit(0, 1, "")])
+
+
 def test_f53_a_revoked_partition_is_forgotten_and_its_deliveries_are_stale() -> None:
     tracker = make_tracker(4)
     tracker.assign(1, 0, None)

@@ -313,11 +313,11 @@ def sweep_broken(simulation: Simulation, slot: int) -> None:
     simulation.narrate(f"w{slot}: the sweeper gets no answer from the store")
     runtime, events = simulation.processes[slot].runtime, [""]
     hooks = runtime.hooks
-    runtime.set_hooks((lambda event: events.append(event.kind),))
+    runtime.hooks = (lambda event: events.append(event.kind),)
     try:
         runtime.heartbeat.sweep(_UnreachablePort())  # type: ignore[arg-type]
     finally:
-        runtime.set_hooks(hooks)
+        runtime.hooks = hooks
     if "sweep_failed" not in events:
         simulation.fail("silent", f"w{slot}: the sweep failed, and no event was emitted")
 

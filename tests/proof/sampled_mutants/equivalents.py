@@ -157,4 +157,14 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
         "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) <= 9 else 0",
     ): "no message is tried a hundred million times",
+    (
+        "backends/dynamodb/index.py",
+        "MAX_COUNT_REQUESTS: Final = 400  # requests that one count may take, of 1 MB each",
+        "MAX_COUNT_REQUESTS: Final = 800  # requests that one count may take, of 1 MB each",
+    ): "where a count of hundreds of megabytes stops is a question of speed",
+    (
+        "backends/mysql/store.py",
+        "width = max(SCAN_ENTRIES, query.limit + 1)",
+        "width = max(SCAN_ENTRIES, query.limit + 2)",
+    ): "how many rows are read at once is a question of speed",
 }

@@ -142,36 +142,31 @@ class DirectConnection:
         self._connection.close()
 
 
-class HasConnection(Protocol):
-    """A port, as the decorators below need it."""
-
-    connection: PortConnection
-
-
-PortT = TypeVar("PortT", bound=HasConnection)
-Method = Callable[Concatenate[PortT, P], Coroutine[Any, Any, T]]
+#: A method of a port, which has a `PortConnection` as its ``connection``: without, and with a cursor of it.
+Method = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+WithCursor = Callable[Concatenate[Any, sqlite3.Cursor, P], T]
 
 
-def in_autocommit(work: Callable[Concatenate[PortT, sqlite3.Cursor, P], T]) -> Method[PortT, P, T]:
+def _in_connection(work: WithCursor[P, T], *, transaction: bool) -> Method[P, T]:
+    @functools.wraps(work)
+    async def run(port: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        connection: PortConnection = port.connection
+        execute = connection.transaction if transaction else connection.execute
+        return await execute(lambda cursor: work(port, cursor, *args, **kwargs))
+
+    return run
+
+
+def in_autocommit(work: WithCursor[P, T]) -> Method[P, T]:
     """Turn ``work(self, cursor, …)`` into a coroutine method ``work(self, …)`` that runs it by
     `SQLiteConnection.execute`."""
-
-    @functools.wraps(work)
-    async def execute(port: PortT, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await port.connection.execute(lambda cursor: work(port, cursor, *args, **kwargs))
-
-    return execute
+    return _in_connection(work, transaction=False)
 
 
-def in_transaction(work: Callable[Concatenate[PortT, sqlite3.Cursor, P], T]) -> Method[PortT, P, T]:
+def in_transaction(work: WithCursor[P, T]) -> Method[P, T]:
     """Turn ``work(self, cursor, …)`` into a coroutine method ``work(self, …)`` that runs it by
     `SQLiteConnection.transaction`."""
-
-    @functools.wraps(work)
-    async def execute(port: PortT, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await port.connection.transaction(lambda cursor: work(port, cursor, *args, **kwargs))
-
-    return execute
+    return _in_connection(work, transaction=True)
 
 
 def run_script(cursor: sqlite3.Cursor, script: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 from msgspec import Struct, field
 
@@ -25,18 +25,6 @@ class BatchSizes(Struct):
         if size:
             self.operations += size
             self.batches[size.bit_length()] += 1
-
-
-class Group(Protocol):
-    """Takes one operation at a time from many callers."""
-
-    sizes: BatchSizes
-
-    def submit(self, op: Batchable) -> Any:
-        """The reply to ``op``, on an event loop an awaitable of it; a reply that is an exception is raised."""
-
-    async def close(self) -> None:
-        """Close the ports when the round trip in flight is over. They open again if they are used again."""
 
 
 class Entry(Struct, eq=False):
