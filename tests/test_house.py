@@ -92,6 +92,8 @@ TABLE = {
     "integrations.fastapi": (f"{SEAMS} core* {TOOLS} http.*", "fastapi starlette"),
     "integrations.flask": (f"{SEAMS} core* {TOOLS} http.*", "flask werkzeug"),
     "integrations.django*": (f"{SEAMS} core* {TOOLS} http.*", "django asgiref"),
+    "integrations.django.schema_operation": (f"{VALUES} {SQL_FILES}", "django"),
+    "integrations.django.migrations*": ("integrations.django.schema_operation", "django"),
     "integrations.aws_lambda": (f"{SEAMS} core* {TOOLS}", "msgspec"),
     "integrations.webhooks": (f"{VALUES}", "msgspec"),
     "integrations.celery": (f"{SEAMS} core* {TOOLS}", "celery"),
@@ -106,6 +108,7 @@ TABLE = {
     "telemetry*": (f"{SEAMS} core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
     # how people see records, in the command line and on the pages
     "display*": (f"{SEAMS} core* {TOOLS} telemetry*", "msgspec"),
+    "integrations.django.admin": (f"{SEAMS} core* {TOOLS} telemetry* display* integrations.django*", "django"),
     # pages for the engineer on call
     "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
@@ -119,6 +122,7 @@ TABLE = {
         "cli.redaction cli.terminal cli.tables __init__",
         "msgspec typer rich sqlite3 uvicorn",
     ),
+    "integrations.django.management*": (f"{VALUES} cli* integrations.django*", "django"),
     "__main__": ("cli*", ""),
 }
 

@@ -20,7 +20,7 @@ from django.urls import path
 
 import effectonce as eo
 from effectonce.http import Route
-from effectonce.integrations.django_inbox import transactional
+from effectonce.integrations.django import transactional
 
 STORE = os.environ.get("EFFECTONCE_STORE", "sqlite:///keys.db")
 ENGINE, NAME, PORT = os.environ.get("DATABASE", "sqlite3 shop.db 0").split()  # or: postgresql shop 5432

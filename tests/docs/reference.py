@@ -165,7 +165,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
         "integrations.django.IdempotencyMiddleware",
         "integrations.django.Idempotency",
         "integrations.django.IdempotentView",
-        "integrations.django_inbox.transactional",
+        "integrations.django.transactional",
         "integrations.celery.OnceTask",
         "integrations.dramatiq.Idempotency",
         "integrations.faststream.Idempotency",
@@ -203,7 +203,7 @@ def undocumented() -> set[str]:
     """Public names that are neither in a topic nor an error, which has a page of its own; and integrations."""
     listed = {name for names in TOPICS.values() for name in names}
     names = {*eo.__all__} - listed - {*errors.ERROR_NAMES, "keys", "__version__"}
-    modules = {module.name for module in iter_modules(integrations.__path__)} - {"django_guard"}
+    modules = {module.name for module in iter_modules(integrations.__path__)}
     return names | (modules - {name.split(".")[1] for name in BESIDE["Frameworks"]})
 
 

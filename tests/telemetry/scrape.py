@@ -7,9 +7,10 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+import effectonce as eo
 from effectonce.telemetry.prometheus import Metrics
 
 
@@ -47,3 +48,22 @@ def private() -> Metrics:
 
 def page(metrics: Any) -> Page:
     return Page(metrics.text().decode())
+
+
+def exposed() -> dict[str, tuple[str, set[str]]]:
+    """Every metric of ours by name: its type, and the labels that it is given."""
+    store = eo.connect("memory://", sweep_every=None)
+    metrics: Metrics = private().watch(store)
+    for kind in ("claimed", "completed", "published"):  # a counter has labels once it has counted something
+        store.runtime.emit(kind, "s", seconds=1.0)
+    return {
+        family.name: (family.type, _labels(family))
+        for family in metrics.registry.collect()
+        if family.name.startswith("effectonce_")
+    }
+
+
+def _labels(family: Metric) -> set[str]:
+    return {*getattr(family, "_labelnames", ()), *(name for sample in family.samples for name in sample.labels)} - {
+        "le"
+    }

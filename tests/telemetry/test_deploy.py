@@ -10,15 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import Metric
 
-import effectonce as eo
 from effectonce.contracts import Event
-from effectonce.telemetry.endpoints import parse_address
 from effectonce.telemetry.prometheus import ALERT_KINDS as COUNTED_FROM_ZERO
-from effectonce.telemetry.prometheus import Metrics
 
-from .scrape import private
+from .scrape import exposed
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 WORD = re.compile(r"\b(effectonce_[a-z_]+)(?:\{([^}]*)\})?")
@@ -52,25 +48,6 @@ def expressions() -> Iterator[str]:
     yield from (
         variable["query"]["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"
     )
-
-
-def exposed() -> dict[str, tuple[str, set[str]]]:
-    """Every metric of ours by name: its type, and the labels that it is given."""
-    store = eo.connect("memory://", sweep_every=None)
-    metrics: Metrics = private().watch(store)
-    for kind in ("claimed", "completed", "published"):  # a counter has labels once it has counted something
-        store.runtime.emit(kind, "s", seconds=1.0)
-    return {
-        family.name: (family.type, _labels(family))
-        for family in metrics.registry.collect()
-        if family.name.startswith("effectonce_")
-    }
-
-
-def _labels(family: Metric) -> set[str]:
-    return {*getattr(family, "_labelnames", ()), *(name for sample in family.samples for name in sample.labels)} - {
-        "le"
-    }
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
@@ -139,20 +116,3 @@ def test_every_alert_says_what_to_do() -> None:
 def test_no_two_panels_share_a_place() -> None:
     taken = [tuple(panel["gridPos"].values()) for panel in panels()]
     assert len(set(taken)) == len(taken)
-
-
-@pytest.mark.parametrize("name", ["relay-deployment.yaml", "relay-sidecar.yaml"])
-def test_relays_in_kubernetes_are_probed_where_they_listen(name: str) -> None:
-    document = next(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
-    pod = document["spec"]["template"]["spec"]
-    (relay,) = (
-        container for container in [*pod["containers"], *pod.get("initContainers", ())] if container["name"] == "relay"
-    )
-    (port,) = relay["ports"]
-    _, listens = parse_address(relay["args"][relay["args"].index("--listen") + 1])
-    assert (port["name"], port["containerPort"]) == ("metrics", listens)
-    probes = {name: relay[name]["httpGet"] for name in relay if name.endswith("Probe")}
-    wanted = {"livenessProbe": "/healthz", "readinessProbe": "/readyz"}
-    assert probes == {name: {"path": wanted[name], "port": "metrics"} for name in probes}
-    assert "livenessProbe" in probes
-    assert ("readinessProbe" in probes) == (relay in pod["containers"])

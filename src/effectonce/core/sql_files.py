@@ -71,7 +71,7 @@ def fill(sql: str, **words: str) -> str:
     return sql
 
 
-# -- inbox and outbox, whose tables the caller's own transactions write to
+# -- the tables of a store; and inbox and outbox, whose tables the caller's own transactions write to
 
 _FOLDER_OF_DIALECT = {"postgresql": "postgres", "mysql": "mysql", "sqlite": "sqlite"}
 
@@ -100,6 +100,15 @@ def inbox_statements(dialect: str, table: str, now: str | None = None) -> dict[s
 def inbox_schema(dialect: str, table: str) -> str:
     """The script that creates the tables of an inbox. Every statement may run twice."""
     return read_script(f"inbox/{_folder_of(dialect)}_schema.sql", **inbox_words(dialect, table))
+
+
+def store_schema(dialect: str, prefix: str) -> str:
+    """The script that creates the tables of a store, of its inbox and of its outbox. Every statement may run twice."""
+    words = {name: f"{prefix}_{name}" for name in ("records", "meta", "records_expiry", "records_attention")}
+    if dialect != "sqlite":
+        words = {word: quote_name(name, dialect) for word, name in words.items()}
+    records = read_script(f"backends/{_folder_of(dialect)}/records_schema.sql", prefix=prefix, **words)
+    return "\n".join([records, inbox_schema(dialect, f"{prefix}_inbox"), outbox_schema(dialect, f"{prefix}_outbox")])
 
 
 def inbox_words(dialect: str, table: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.sql_store import as_settlement, record_from
 from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
-from effectonce.core.sql_files import fill, table_prefix
+from effectonce.core.sql_files import fill, store_schema, table_prefix
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 from effectonce.record import (
     Answer,
@@ -59,7 +59,7 @@ from .connection import (
 from .literals import LiteralValue, bind, bytes_literal
 from .outbox import MySQLOutbox, outbox_statements
 from .statements import load_statements, upserts_with_alias
-from .tables import MySQLTables, schema_sql
+from .tables import MySQLTables
 
 MAX_COUNT: Final = 100_000  # the most that `stats` counts of a state
 SCAN_ENTRIES: Final = 500  # index entries read in one round of a list ...
@@ -118,7 +118,7 @@ class MySQLBackend:
         return "mysql", [(sql["complete"], (*claim, op.result, op.retention)), (sql["completed"], claim)]
 
     def schema_sql(self) -> str:
-        return schema_sql(self._prefix)
+        return store_schema("mysql", self._prefix)
 
     def __repr__(self) -> str:
         return str(self._address)

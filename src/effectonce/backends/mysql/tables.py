@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from effectonce.backends.common.sql_store import require_schema_version
-from effectonce.core.sql_files import inbox_schema, outbox_schema, read_script, strip_comments
+from effectonce.core.sql_files import store_schema, strip_comments
 from effectonce.values.urls import Address
 
 from .connection import MySQLConnection, MySQLServer, ResultRows
-from .statements import load_statements, table_names
+from .statements import load_statements
 
 SCHEMA_VERSION: Final = 1
-
-
-def schema_sql(prefix: str) -> str:
-    records = read_script("backends/mysql/records_schema.sql", **table_names(prefix))
-    return "\n".join([records, inbox_schema("mysql", f"{prefix}_inbox"), outbox_schema("mysql", f"{prefix}_outbox")])
 
 
 class MySQLTables:
@@ -57,7 +52,6 @@ class MySQLTables:
         """Create the tables. Every statement may run twice, also at the same time, so no lock is needed (and none would
         reach across a cluster)."""
         # Without the server's notes, since the async driver would log "table exists" as warnings.
-        await self.connection.execute(
-            f"SET sql_notes = 0; {strip_comments(schema_sql(self._prefix))}; SET sql_notes = 1"
-        )
+        schema = strip_comments(store_schema("mysql", self._prefix))
+        await self.connection.execute(f"SET sql_notes = 0; {schema}; SET sql_notes = 1")
         await self.verify()

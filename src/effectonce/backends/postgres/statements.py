@@ -27,17 +27,15 @@ def prepared_statements(prefix: str) -> dict[str, Statement]:
 @cache
 def load_statements(prefix: str) -> dict[str, str]:
     """The statements and their parts by name."""
-    return read_statements("backends/postgres/records.sql", **schema_words(prefix))
+    return read_statements("backends/postgres/records.sql", **statement_words(prefix))
 
 
-def schema_words(prefix: str) -> dict[str, str]:
-    """The words of the file, and of the schema's. The file's head explains each."""
+def statement_words(prefix: str) -> dict[str, str]:
+    """The words of the file. Its head explains each."""
     payload = "json_build_array(l.scope, l.key)::text"
     channel = f"'{prefix}_settled'"
     return {
         "records": f'"{prefix}_records"',
-        "records_expiry": f'"{prefix}_records_expiry"',
-        "records_attention": f'"{prefix}_records_attention"',
         "meta": f'"{prefix}_meta"',
         "outbox": f'"{prefix}_outbox"',
         "inbox": f'"{prefix}_inbox"',

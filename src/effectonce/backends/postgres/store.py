@@ -15,7 +15,7 @@ import msgspec
 
 from effectonce.backends.common.sql_store import record_from
 from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
-from effectonce.core.sql_files import inbox_schema, outbox_schema, read_script, table_prefix
+from effectonce.core.sql_files import store_schema, table_prefix
 from effectonce.errors import InvalidOption
 from effectonce.record import (
     Batchable,
@@ -65,7 +65,7 @@ from .connection import (
     take_options,
 )
 from .outbox import PostgresOutbox
-from .statements import load_statements, prepared_statements, schema_words
+from .statements import load_statements, prepared_statements
 
 MAX_COUNT: Final = 100_000  # the most that `stats` counts of a state
 MAX_ROWS_PER_COUNT: Final = 250_000  # the most that `stats` looks at for the states that have no index
@@ -123,7 +123,7 @@ class PostgresBackend:
         return "postgresql", [(load_statements(self._prefix)["settle_one"], params)]
 
     def schema_sql(self) -> str:
-        return schema_sql(self._prefix)
+        return store_schema("postgresql", self._prefix)
 
     def __repr__(self) -> str:
         return self._settings.address
@@ -375,16 +375,10 @@ class PostgresPort:
         await self._client.execute_script(
             "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; "
             "SET LOCAL client_min_messages = error; "
-            f"SELECT pg_advisory_xact_lock({lock}); {schema_sql(self._prefix)}; COMMIT",
+            f"SELECT pg_advisory_xact_lock({lock}); {store_schema('postgresql', self._prefix)}; COMMIT",
             MIGRATION_TIMEOUT_S,
         )
         await self._query("version")  # verifies the new version, as the first statement on every connection does
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def schema_sql(prefix: str) -> str:
-    records = read_script("backends/postgres/records_schema.sql", **schema_words(prefix))
-    inbox = inbox_schema("postgresql", f"{prefix}_inbox")
-    return "\n".join([records, inbox, outbox_schema("postgresql", f"{prefix}_outbox")])

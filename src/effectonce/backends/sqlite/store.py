@@ -112,8 +112,7 @@ class SQLiteStoreBackend:
         return self.file.lacks(f"{self.prefix}_meta")
 
     def schema_sql(self) -> str:
-        inbox = sql_files.inbox_schema("sqlite", f"{self.prefix}_inbox")
-        return "\n".join([self._records_sql(), inbox, sql_files.outbox_schema("sqlite", f"{self.prefix}_outbox")])
+        return sql_files.store_schema("sqlite", self.prefix)
 
     def _records_sql(self) -> str:
         return sql_files.read_script("backends/sqlite/records_schema.sql", **self._names)

@@ -1,6 +1,6 @@
 """The guard of Django requests: claiming a request, running its view once, and settling its response.
 
-The middleware, the decorator and the mixin of `effectonce.integrations.django` are built on it.
+The middleware, the decorator and the mixin are built on it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from copy import copy
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation  # type: ignore[import-untyped, unused-ignore]
-from django.core.handlers.exception import response_for_exception  # type: ignore[import-untyped, unused-ignore]
-from django.http import Http404, HttpRequest, HttpResponse  # type: ignore[import-untyped, unused-ignore]
-from django.http.request import RawPostDataException, UnreadablePostError  # type: ignore[import-untyped, unused-ignore]
-from django.http.response import HttpResponseBase, StreamingHttpResponse  # type: ignore[import-untyped, unused-ignore]
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.handlers.exception import response_for_exception
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.request import RawPostDataException, UnreadablePostError
+from django.http.response import HttpResponseBase, StreamingHttpResponse
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge, show

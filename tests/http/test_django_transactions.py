@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test.utils import override_settings
 
 import effectonce as eo
-from effectonce.integrations.django_inbox import transactional
+from effectonce.integrations.django import transactional
 
 if not settings.configured:
     settings.configure()

@@ -1,22 +1,4 @@
-"""Django: a middleware setting, a decorator for one view, a mixin for Django REST framework's views.
-
-    MIDDLEWARE = [
-        ...,
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "effectonce.integrations.django.IdempotencyMiddleware",  # after whatever authenticates and limits
-    ]
-    EFFECTONCE = {"STORE": "postgresql://…", "PRINCIPAL": "effectonce.integrations.django.user_id"}
-
-Or for one view, sync or async::
-
-    idempotent = Idempotency(store, principal=user_id, required=True)
-
-    @idempotent
-    def charge(request): ...
-
-    class Charges(IdempotentView, APIView):  # REST framework: after its authentication, permissions and throttles
-        idempotency = Idempotency(store, principal=lambda request: request.user.pk)
-"""
+"""One view guarded: a decorator for function views, and a mixin for REST framework's."""
 
 from __future__ import annotations
 
@@ -26,59 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar, Literal, TypeVar
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.conf import settings  # type: ignore[import-untyped, unused-ignore]
-from django.db import connections, transaction  # type: ignore[import-untyped, unused-ignore]
-from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped, unused-ignore]
-from django.http.response import HttpResponseBase  # type: ignore[import-untyped, unused-ignore]
-from django.utils.module_loading import import_string  # type: ignore[import-untyped, unused-ignore]
+from asgiref.sync import markcoroutinefunction
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import ConfigurationError, PayloadTooLarge
+from effectonce.errors import PayloadTooLarge
 from effectonce.http import protocol
 from effectonce.http.guard import KEY_VARIABLE
 from effectonce.http.response_recording import ResponseRecording
-from effectonce.http.routes import Route, RouteTable, make_view_plan
-from effectonce.store import Store, connect
+from effectonce.http.routes import make_view_plan
+from effectonce.store import Store
 
-from .django_guard import DjangoGuard, read_body, render_response, respond_once, respond_once_async
+from .request_guard import DjangoGuard, read_body, render_response, respond_once, respond_once_async
 
 V = TypeVar("V", bound=Callable[..., Any])
-
-
-def user_id(request: HttpRequest) -> str | None:
-    """Return the id of the user that Django has authenticated; None if there is none."""
-    user = getattr(request, "user", None)
-    return str(user.pk) if user is not None and user.is_authenticated else None
-
-
-class IdempotencyMiddleware:
-    """Runs each keyed request once, and replays its response to every retry; for a sync or an async stack.
-
-    The setting ``EFFECTONCE`` is a dict: ``STORE`` (a URL, a `Store`, or the dotted path of one), ``PRINCIPAL`` (a
-    function of the request that names its caller, or its dotted path; ``"*"`` is `GLOBAL`), and, if need be,
-    ``DEFAULT`` (a `http.Route`, or None), ``ROUTES``, ``SERVICE`` and ``DOCS``, as for
-    `http.asgi.IdempotencyMiddleware`.
-    """
-
-    sync_capable = async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self._get_response = get_response
-        options = _options()
-        service = options["SERVICE"]
-        self._guard = DjangoGuard(options["STORE"], service, options["DOCS"], principal=options["PRINCIPAL"])
-        self._table = RouteTable(options["DEFAULT"], options["ROUTES"], service)
-        is_async = iscoroutinefunction(get_response)
-        self._respond_once = respond_once_async if is_async else respond_once
-        if is_async:
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        plan = self._table.find(str(request.method), request.path, KEY_VARIABLE in request.META)
-        if plan is None:
-            return self._get_response(request)
-        return self._respond_once(self._guard, plan, request, self._get_response)
 
 
 class AtomicInside(set[str]):
@@ -125,6 +70,11 @@ class Idempotency:
         self.plan = make_view_plan(service, settings)
         self.guard = DjangoGuard(store, service, docs, principal=principal, errors=errors)
 
+    @property
+    def scope(self) -> str:
+        """The scope of its records: ``service``."""
+        return self.plan.policy.scope
+
     def guards(self, request: HttpRequest) -> bool:
         """Tell whether this request is to be claimed."""
         return self.plan.guards(request.method, KEY_VARIABLE in request.META)
@@ -144,6 +94,7 @@ class Idempotency:
             return run(self.guard, self.plan, request, respond) if self.guards(request) else respond(request)
 
         wrapped: Any = functools.update_wrapper(guarded_view, view)
+        wrapped.idempotency = self  # for the system checks
         if is_async:
             return markcoroutinefunction(wrapped)  # type: ignore[no-any-return]
         wrapped._non_atomic_requests = atomic
@@ -199,21 +150,3 @@ class IdempotentView:
 
 class _Answered(Exception):
     """Carries a response, its argument, out of `initial`, which cannot return one."""
-
-
-def _options() -> dict[str, Any]:
-    setting = getattr(settings, "EFFECTONCE", None)
-    defaults = {"DEFAULT": Route(), "ROUTES": None, "SERVICE": "http", "DOCS": protocol.DRAFT_URL}
-    required = {"STORE", "PRINCIPAL"}
-    if not isinstance(setting, dict) or not required <= setting.keys() <= {*required, *defaults}:
-        raise ConfigurationError(
-            f"the setting EFFECTONCE must be a dict with STORE and PRINCIPAL, and may also have {', '.join(defaults)}"
-        )
-    options = {**defaults, **setting}
-    for name in ("STORE", "PRINCIPAL", "ROUTES"):
-        value = options[name]
-        if isinstance(value, str) and "." in value and "://" not in value:
-            options[name] = import_string(value)
-    if isinstance(options["STORE"], str):
-        options["STORE"] = connect(options["STORE"])
-    return options

@@ -17,10 +17,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
-from django.db import connections, transaction  # type: ignore[import-untyped, unused-ignore]
-from django.http import HttpRequest  # type: ignore[import-untyped, unused-ignore]
-from django.http.request import UnreadablePostError  # type: ignore[import-untyped, unused-ignore]
-from django.http.response import HttpResponse, HttpResponseBase  # type: ignore[import-untyped, unused-ignore]
+from django.db import connections, transaction
+from django.http import HttpRequest
+from django.http.request import UnreadablePostError
+from django.http.response import HttpResponse, HttpResponseBase
 
 from effectonce.contracts import Contention
 from effectonce.errors import ConfigurationError, EffectOnceError, StoreUnavailable
@@ -30,7 +30,7 @@ from effectonce.http.guard import KEY_VARIABLE, identify_request, key_lines, mak
 from effectonce.http.routes import make_view_plan
 from effectonce.inbox.inbox import Inbox
 
-from .django_guard import hash_request, make_http_response, render_response
+from .request_guard import hash_request, make_http_response, render_response
 
 V = TypeVar("V", bound=Callable[..., Any])
 
@@ -108,6 +108,7 @@ def transactional(
                 raise refused
             return make_http_response(refusal(refused, str(request.method), request.path, docs))
 
+        once.transactional_database = using  # type: ignore[attr-defined]  # for the system checks
         return once  # type: ignore[return-value]
 
     return decorate
