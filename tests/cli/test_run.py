@@ -33,7 +33,7 @@ def note(text):
 def charge(message: eo.Message[int]) -> None:
     note(f"charged {message.data}")
 
-@shipping.handler("orders")
+@shipping.handler("shipments")
 def ship(message: eo.Message[int]) -> None:
     note(f"shipped {message.data}")
 """
@@ -50,8 +50,8 @@ class Shop:
         with eo.connect(f"sqlite:///{folder}/shop.db", sweep_every=None) as store:
             store.migrate()
         with eo.connect_broker(f"sqlite:///{folder}/queue.db") as broker:
-            for group in ("balances", "shipping"):
-                broker.declare("orders", group=group)
+            broker.declare("orders", group="balances")
+            broker.declare("shipments", group="shipping")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "effectonce", "run", *arguments]
@@ -62,10 +62,11 @@ class Shop:
         return process
 
     def order(self, number: int) -> None:
-        """Write an order to the outbox, in a transaction."""
+        """Write an order and its shipment to the outbox, in a transaction."""
         with sqlite3.connect(self.folder / "shop.db") as connection:
             connection.execute("BEGIN")
-            eo.Outbox(to="orders").send(connection, eo.Message(data=number))
+            for queue in ("orders", "shipments"):
+                eo.Outbox(to=queue).send(connection, eo.Message(data=number))
 
     def notes(self) -> list[str]:
         path = self.folder / "notes"

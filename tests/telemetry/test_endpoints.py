@@ -260,7 +260,7 @@ async def test_a_relay_serves_its_outbox(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_a_worker_serves_the_metrics_and_the_readiness_of_the_relay_in_its_process(
     tmp_path: Path, unique_name: str
 ) -> None:
-    """The alert on the lag of an outbox reads them, and a worker that is ready while its relay is not hides an outage."""
+    """The alert on an outbox's lag reads them, and a worker that is ready while its relay is not hides an outage."""
     store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
     store.migrate()
     broker = eo.connect_broker("memory://")
