@@ -19,3 +19,8 @@ def error_text(error: BaseException, limit: int = 1000) -> str:
         return show(scrub_urls(str(error)), limit)
     except Exception:
         return ""
+
+
+def error_class(error: BaseException) -> str:
+    """The name of the class of ``error``, with its module: ``shop.orders:OutOfStock``."""
+    return f"{type(error).__module__}:{type(error).__qualname__}"

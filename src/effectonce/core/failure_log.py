@@ -18,7 +18,7 @@ from typing import Any, Final
 from effectonce.errors import scrub_urls, show
 from effectonce.values.durations import span_text
 
-from .error_text import describe_error
+from .error_text import describe_error, error_class
 
 log = logging.getLogger("effectonce")
 
@@ -80,11 +80,6 @@ def retried_in(seconds: float) -> str:
     return f"is retried in {span_text(round(seconds * 1e6))}" if seconds >= 0.001 else "is retried at once"
 
 
-def error_class(error: BaseException) -> str:
-    """The name of the class of ``error``, with its module: ``shop.orders:OutOfStock``."""
-    return f"{type(error).__module__}:{type(error).__qualname__}"
-
-
 def hash_key(scope: str, key: str) -> str:
     """A short hash that stands for a key that may not be shown; "" for none."""
     if not key:
@@ -110,7 +105,8 @@ def traceback_tail(error: BaseException, *, frames_only: bool = False) -> str:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
         else:
-            lines = scrub_urls("".join(traceback.format_exception(error))).splitlines()
+            text = scrub_urls("".join(traceback.format_exception(error)))
+            lines = [line for line in text.splitlines() if line.strip(" ^~")]
     except Exception:  # its own __str__ raises
         return ""
     tail: list[str] = []

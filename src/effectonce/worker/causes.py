@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from effectonce.core.error_text import error_text
-from effectonce.core.failure_log import error_class, traceback_tail
+from effectonce.core.error_text import error_class, error_text
+from effectonce.core.failure_log import traceback_tail
 from effectonce.errors import EffectOnceError
 
 CAUSE_HEADER: Final = "eo-dead"
