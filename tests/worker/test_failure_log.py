@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 from typing import Any
 
 import pytest
 
 import effectonce as eo
+from tests.harness.failure_lines import facts, failures, raised
 
 from .bench import Bench, paid, serving, until
 from .test_transactions import Database, sqlite
 
 __all__ = ["sqlite"]  # a fixture
-
-
-def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """The lines about failed attempts, and there is no other warning."""
-    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert all(hasattr(record, "effectonce") for record in records), [record.getMessage() for record in records]
-    return records
-
-
-def facts(record: logging.LogRecord) -> dict[str, Any]:
-    logged: dict[str, Any] = record.effectonce  # type: ignore[attr-defined]
-    return logged
-
-
-def raised(record: logging.LogRecord) -> BaseException | None:
-    return record.exc_info[1] if record.exc_info else None
 
 
 async def fail(bench: Bench, worker: eo.Worker, *messages: eo.Message[Any], dead: int = 1) -> None:
