@@ -91,8 +91,8 @@ def list_(
     rows, none = [_facts(dead) for dead in page], f"queue {show(queue)} has no such dead letters"
     for row in rows:
         row.pop("traceback", None)  # `show` has it
-        if not as_json:
-            row["error"] = format_error(row["error_class"], row["error"])
+    if not as_json:
+        rows = [_for_people(row) for row in rows]
     next_cursor = page[-1].id if len(page) == limit < count else None
     print_page(as_json, "dead_letters", rows, heads, none=none, cursor=next_cursor)
     if page and not as_json:
@@ -119,7 +119,7 @@ def show_(
         print_json(facts)
         return
     lines = str(facts.pop("traceback", "")).splitlines()
-    print_details(facts)
+    print_details(_for_people(facts))
     print("".join(f"\n{show(line, _MAX_LINE_CHARACTERS)}" for line in lines), end="\n" if lines else "")
 
 
@@ -280,3 +280,9 @@ def _facts(dead: DeadLetterDetails) -> dict[str, Any]:
         "error_class": dead.cause.error,
         "error": dead.cause.text,
     }
+
+
+def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return ``facts`` with the error once, on one line."""
+    shown = {name: fact for name, fact in facts.items() if name not in ("text", "error_class")}
+    return {**shown, "error": format_error(facts["error_class"], facts["error"])}

@@ -71,7 +71,7 @@ def log_failed_attempt(
         (type(error), error, error.__traceback__),
         extra={"effectonce": {**facts, "error": error_class(error), "next": then}},
     )
-    record.exc_text = _scrubbed_traceback(error)
+    record.exc_text = _scrubbed_traceback(error, key if private else "", str(facts.get("key")))
     log.handle(record)
 
 
@@ -87,11 +87,13 @@ def hash_key(scope: str, key: str) -> str:
     return f"#{hashlib.sha256(f'{len(scope)}:{scope}{key}'.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
-def _scrubbed_traceback(error: BaseException) -> str | None:
-    """The traceback of ``error`` for the formatters of `logging`, where it quotes a URL that has secrets. None: they
-    write it themselves."""
+def _scrubbed_traceback(error: BaseException, hidden_key: str, shown_key: str) -> str | None:
+    """The traceback of ``error`` for the formatters of `logging`, where it quotes ``hidden_key`` or a URL that has
+    secrets. None: they write it themselves."""
     text = "".join(traceback.format_exception(error)).rstrip("\n")
     scrubbed = scrub_urls(text)
+    if hidden_key:
+        scrubbed = scrubbed.replace(repr(show(hidden_key)), shown_key).replace(repr(hidden_key), shown_key)
     return scrubbed if scrubbed != text else None
 
 
