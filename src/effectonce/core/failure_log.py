@@ -66,8 +66,8 @@ def log_failed_attempt(
         log.name,
         level,
         *log.findCaller(stacklevel=2)[:2],
-        "%s failed and %s: %s (%s)",
-        (where, then, text, rest),
+        "%s failed and %s: %s%s",
+        (where, then, text, f" ({rest})" if rest else ""),
         (type(error), error, error.__traceback__),
         extra={"effectonce": {**facts, "error": error_class(error), "next": then}},
     )

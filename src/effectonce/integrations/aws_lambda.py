@@ -57,9 +57,8 @@ def sqs_batch(
         except ConfigurationError:
             raise
         except Exception as unreadable:
-            log_failed_attempt(
-                {"SQS record": record["messageId"]}, unreadable, "is delivered again: it could not be read", last=False
-            )
+            what, then = {"SQS record": record["messageId"]}, "is delivered again, since it cannot be read"
+            log_failed_attempt(what, unreadable, then, last=False)
             return unreadable
         return None if isinstance(outcome, Ack) else outcome.error
 

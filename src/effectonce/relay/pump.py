@@ -174,6 +174,7 @@ class RelayPump:
                 message=row.message_id,
                 key=row.ordering_key or "",
                 attempt=row.attempts,
+                private=runtime.privacy is not None,
             )
             event = "parked" if parked else "publish_failed"
             runtime.emit(event, row.destination, row.id, row.attempts, detail=str(error))
