@@ -29,7 +29,7 @@ from effectonce.providers import Verdict, classify
 from .claimed_intent import ClaimedIntent
 
 if TYPE_CHECKING:
-    from .operations import IntentOperation
+    from .operation import IntentOperation
 
 
 _IN_DOUBT: Final = "is in doubt: look it up at the provider, then decide with effectonce intents resolve"
