@@ -114,7 +114,8 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
     (shop.folder / "broken").touch()
     shop.send(1, 2)
     _, _, err = shop.work(lambda: shop.dead() == 2)
-    assert err.count("a message goes to the dead letters, attempts-exhausted: the shop is broken") == 2
+    assert err.count("failed and goes to the dead letters: attempts-exhausted: ValueError: the shop is broken") == 2
+    assert err.count("Traceback") == 2
 
     listed = run("dlq", "list", "shop:worker", "orders")
     assert listed.returncode == 0
@@ -131,6 +132,10 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
     assert ["worker", "billing"] in [
         line.split() for line in run("dlq", "show", "shop:worker", "orders", facts[0]["id"]).stdout.splitlines()
     ]
+    assert "ValueError: the shop is broken" in listed.stdout
+    text = run("dlq", "show", "shop:worker", "orders", facts[0]["id"]).stdout
+    assert "in charge\n" in text
+    assert text.endswith("\nValueError: the shop is broken\n")
 
     dry = run("dlq", "redrive", "shop:worker", "orders", "--dry-run", "--json")
     assert [json.loads(line)["fate"] for line in dry.stdout.splitlines()] == ["resume", "resume"]

@@ -134,6 +134,7 @@ SECRETS = {
     "/outbox": "over the limit of 262144",
     "/dead-letters": "ledger.internal",
     "/dead-letter?queue=billing%2Forders&id=1": '"order"',
+    "/dead-letter?queue=billing%2Forders&id=2": "Traceback (most recent call last)",
 }
 
 

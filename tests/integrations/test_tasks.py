@@ -285,7 +285,7 @@ def test_what_no_retry_can_mend_is_dead_at_once(
     join(stub, worker, charge)
     assert charges == ["p1"]
     assert [message.args for message in stub.dead_letters] == [("p1",)]
-    assert "scope default:charge: a message was rejected: " in caplog.text
+    assert "handler default:charge failed and the message is rejected: " in caplog.text
     assert "in doubt" in caplog.text
 
 
@@ -336,7 +336,7 @@ def test_f60_while_the_store_is_down_messages_are_put_off_and_the_log_says_why(
         with pytest.raises(ours_dramatiq.UncountedRetry):
             charge.fn("p1")
     assert charges == []
-    assert "scope default:charge: a message was put off: cannot connect to" in caplog.text
+    assert "handler default:charge failed and is retried in 1s: StoreUnavailable: cannot connect to" in caplog.text
 
 
 def test_f06_a_message_beside_the_first_comes_back(

@@ -172,6 +172,7 @@ def test_what_a_renamed_operation_left_is_told_by_a_check(
 ) -> None:
     """Told, not refused: it may be another program with the same scope that has the operation."""
     id, _, _ = doubted(intents, str)
+    caplog.clear()
     intents.check("1d")
     assert not caplog.records
     renamed(store).check("1d")

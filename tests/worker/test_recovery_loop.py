@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from tests.harness.failure_lines import failures, raised
 
 from .bench import Bench, serving, until
 
@@ -71,7 +72,9 @@ async def test_intents_of_both_colours_are_recovered_and_what_fails_is_tried_aga
     left = Left(error)
     async with serving(idle(Bench(), left)):
         await until(lambda: left.calls[:4] == ["recover", "recover", "arecover", "recover"])
-    assert f"could not resume unfinished work in {left!r}: {type(error).__name__}" in caplog.text
+    (line,) = failures(caplog)
+    assert raised(line) is error
+    assert line.getMessage().startswith(f"recovery of {left!r} failed and is tried again: {type(error).__name__}")
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])

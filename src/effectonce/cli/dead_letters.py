@@ -15,9 +15,10 @@ import typer
 from msgspec import Struct, json
 
 from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue, Redrive, Select
-from effectonce.display.formatting import format_ago, format_time
+from effectonce.display.formatting import format_ago, format_error, format_time
 from effectonce.display.redrives import describe_redrive
 from effectonce.errors import InvalidOption, show
+from effectonce.worker.causes import CAUSE_HEADER
 
 from . import options
 from .audit import audit_action
@@ -35,6 +36,7 @@ Key = Annotated[str, typer.Option(help="Only those with this key.")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Only this one; may be given several times.")]
 
 _PURGE_BATCH_SIZE = 500
+_MAX_LINE_CHARACTERS = 400
 
 
 class Selection(Struct, frozen=True):
@@ -87,6 +89,10 @@ def list_(
         count = dead_letters.count()
     heads = ("id", "type", "key", "why", "attempts", "since", "error")
     rows, none = [_facts(dead) for dead in page], f"queue {show(queue)} has no such dead letters"
+    for row in rows:
+        row.pop("traceback", None)  # `show` has it
+    if not as_json:
+        rows = [_for_people(row) for row in rows]
     next_cursor = page[-1].id if len(page) == limit < count else None
     print_page(as_json, "dead_letters", rows, heads, none=none, cursor=next_cursor)
     if page and not as_json:
@@ -100,18 +106,21 @@ def show_(
     id: Annotated[str, typer.Argument(metavar="ID")],
     as_json: options.Json = False,
 ) -> None:
-    """Show one dead letter: why, where, how often, and its exact bytes."""
+    """Show one dead letter: why, where, how often, its exact bytes, and the end of the traceback."""
     with _open_queue(worker_name, queue) as dead_letters:
         dead = dead_letters.show(id)
-    facts = {**_facts(dead), "since": format_time(_given_up_at(dead)), "headers": dict(dead.packet.headers)}
+    headers = {name: value for name, value in dead.packet.headers.items() if name != CAUSE_HEADER}
+    facts = {**_facts(dead), "since": format_time(_given_up_at(dead)), "headers": headers}
     try:
         facts["body"] = dead.packet.body.decode()
     except UnicodeDecodeError:
         facts["body_base64"] = base64.b64encode(dead.packet.body).decode()
     if as_json:
         print_json(facts)
-    else:
-        print_details(facts)
+        return
+    lines = str(facts.pop("traceback", "")).splitlines()
+    print_details(_for_people(facts))
+    print("".join(f"\n{show(line, _MAX_LINE_CHARACTERS)}" for line in lines), end="\n" if lines else "")
 
 
 @dlq.command()
@@ -271,3 +280,9 @@ def _facts(dead: DeadLetterDetails) -> dict[str, Any]:
         "error_class": dead.cause.error,
         "error": dead.cause.text,
     }
+
+
+def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return ``facts`` with the error once, on one line."""
+    shown = {name: fact for name, fact in facts.items() if name not in ("text", "error_class")}
+    return {**shown, "error": format_error(facts["error_class"], facts["error"])}

@@ -12,6 +12,7 @@ from effectonce.core.codec import FORMAT_VERSION, without_trace
 from effectonce.display.formatting import (
     STATE_WORDS,
     format_ago,
+    format_error,
     format_failure,
     format_state,
     format_state_count,
@@ -276,11 +277,11 @@ def _state_detail(record: Record, now: int) -> str:
     """Return the detail that matters in the record's state."""
     if record.state == "claimed" and record.lease_until is not None:
         return f"lease {'ended' if record.lease_until <= now else 'ends'} {format_ago(record.lease_until, now)}"
-    return _failure(record) if record.state == "failed" else ""
+    return _failure(record) if record.state == "failed" or record.error is not None else ""
 
 
 def _failure(record: Record) -> str:
-    return ": ".join(filter(None, format_failure(record)))
+    return format_error(*format_failure(record))
 
 
 def _decode_stored(stored: bytes | None) -> Any:

@@ -17,6 +17,8 @@ import msgspec
 
 from effectonce.errors import ConfigurationError, CorruptRecord
 
+from .error_text import error_class, error_text
+
 FORMAT_VERSION = b"1"  # the first byte of stored results and errors; it names the format
 STORED_NONE = FORMAT_VERSION + b"null"
 NATIVE_TYPES = frozenset((type(None), bool, str, int))
@@ -140,8 +142,7 @@ _error_decoder = msgspec.json.Decoder(StoredError)
 
 def encode_error(error: BaseException, limit: int = 4096) -> bytes:
     """Encode the name, the text and (where JSON can hold them) the arguments of ``error``."""
-    kind = f"{type(error).__module__}:{type(error).__qualname__}"
-    text = _error_text(error)[:limit]
+    kind, text = error_class(error), _error_text(error)[:limit]
     try:
         _require_native(list(error.args))
         body = _encoder.encode(StoredError("permanent-failure", kind, text, list(error.args)))
@@ -150,6 +151,11 @@ def encode_error(error: BaseException, limit: int = 4096) -> bytes:
     except Exception:  # the arguments cannot be kept; the text can
         pass
     return FORMAT_VERSION + _encoder.encode(StoredError("permanent-failure", kind, text))
+
+
+def encode_last_error(error: BaseException) -> bytes:
+    """Encode the name and the text of an ``error`` that is kept for operators only: nobody raises it again."""
+    return FORMAT_VERSION + _encoder.encode(StoredError("last-error", error_class(error), error_text(error)))
 
 
 def decode_error(stored: bytes | None) -> StoredError:

@@ -13,7 +13,6 @@ worker knows more of its messages, and decides in `HandlerRoute.decide_failure` 
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from msgspec import Struct
@@ -28,12 +27,10 @@ from effectonce.errors import (
     Retryable,
     SchemaMissing,
     UnsafeStore,
-    show,
 )
 
+from .failure_log import log_failed_attempt, retried_in
 from .retry import Retry
-
-log = logging.getLogger("effectonce")
 
 _MIN_REDELIVERY_S: Final = 0.1
 _DEFAULT_REDELIVERY_S: Final = 1.0
@@ -90,9 +87,11 @@ def decide_delivery(
     return Reject(error) if after is None else Redeliver(after, error)
 
 
-def log_outcome(scope: str, outcome: Redeliver | Reject) -> None:
+def log_outcome(scope: str, outcome: DeliveryOutcome, message: str = "", attempt: int = 0) -> None:
     """Log why a message is delivered again or rejected, for frameworks that do not. `InProgress` is not logged: a
     duplicate that waits for the first delivery is expected."""
-    if not isinstance(outcome.error, InProgress):
-        what = "rejected" if isinstance(outcome, Reject) else "put off"
-        log.error("scope %s: a message was %s: %s", show(scope), what, outcome.error)
+    if isinstance(outcome, Ack) or isinstance(outcome.error, InProgress):
+        return
+    rejected = isinstance(outcome, Reject)
+    then = "the message is rejected" if isinstance(outcome, Reject) else retried_in(outcome.after)
+    log_failed_attempt({"handler": scope}, outcome.error, then, last=rejected, message=message, attempt=attempt)

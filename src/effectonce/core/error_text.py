@@ -1,4 +1,4 @@
-"""`describe_error`: an exception in one line of text, as intents, sagas and outboxes store it."""
+"""An exception in one line of text, as intents, sagas, outboxes and dead letters store it."""
 
 from __future__ import annotations
 
@@ -11,3 +11,16 @@ def describe_error(error: BaseException, limit: int = 1000) -> str:
         return show(scrub_urls(f"{type(error).__name__}: {error}".rstrip(": ")), limit)
     except Exception:  # its own __str__ raises
         return type(error).__name__
+
+
+def error_text(error: BaseException, limit: int = 1000) -> str:
+    """Return the text of ``error`` alone, as `describe_error` does; "" if it has none."""
+    try:
+        return show(scrub_urls(str(error)), limit)
+    except Exception:
+        return ""
+
+
+def error_class(error: BaseException) -> str:
+    """The name of the class of ``error``, with its module: ``shop.orders:OutOfStock``."""
+    return f"{type(error).__module__}:{type(error).__qualname__}"

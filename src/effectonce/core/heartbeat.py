@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from effectonce.contracts import Port
-from effectonce.errors import EffectOnceError
 
 from .group_commit.send_batch import pause_thread, send_batch
 from .run_sync import run_sync
@@ -43,7 +42,7 @@ class Heartbeat:
         leased: set[StoreRun],
         open_port: Callable[[], Port],
         monotonic: Callable[[], float],
-        report_sweep: Callable[[int, int, str], None],
+        report_sweep: Callable[[int, int, Exception | None], None],
         sweep_every: float | None,
         batch: int,
         *,
@@ -149,11 +148,8 @@ class Heartbeat:
         """Sweep once, and report the result or the error. Returns whether there is more to sweep."""
         try:
             swept = run_sync(port.sweep(SWEEP_BATCH))
-        except EffectOnceError as error:
-            self._report_sweep(0, 0, str(error))
-            return False
         except Exception as error:
-            self._report_sweep(0, 0, f"{type(error).__name__}: {error}")
+            self._report_sweep(0, 0, error)
             return False
-        self._report_sweep(swept.deleted, swept.lapsed, "")
+        self._report_sweep(swept.deleted, swept.lapsed, None)
         return swept.more

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from effectonce.contracts import Backend, Clock, Hook, Port
+from effectonce.errors import EffectOnceError
 from effectonce.record import Answer, Claim
 
 from .change_listener import ChangeListener
 from .events import Events
+from .failure_log import log_failed_attempt
 from .group_commit.batcher import StoreBatcher
 from .group_commit.batches import BatchSizes
 from .group_commit.tasks import AsyncGroup
@@ -209,10 +211,11 @@ class StoreRuntime(Events):
 
     # -- events
 
-    def _report_sweep(self, deleted: int, lapsed: int, error: str) -> None:
-        if error:
-            log.warning("effectonce could not sweep %r: %s", self.backend, error)
-            self.emit("sweep_failed", detail=error)
+    def _report_sweep(self, deleted: int, lapsed: int, error: Exception | None) -> None:
+        if error is not None:
+            log_failed_attempt({"sweep": f"of {self.backend!r}"}, error, "is tried again", last=False)
+            own = isinstance(error, EffectOnceError)
+            self.emit("sweep_failed", detail=str(error) if own else f"{type(error).__name__}: {error}")
         else:
             self.emit("swept", detail=f"deleted {deleted}, in doubt {lapsed}")
 

@@ -52,6 +52,7 @@ class Dashboard:
         )
         self.templates.filters.update(
             line=show,
+            error=formatting.format_error,
             time=formatting.format_time,
             moment=formatting.format_moment,
             ago=formatting.format_ago,

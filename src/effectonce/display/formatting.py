@@ -39,7 +39,7 @@ def format_target(scope: str, key: str) -> str:
 
 
 def format_failure(record: Record) -> tuple[str, str]:
-    """Return the code or class of a failed record's error, and the error's text."""
+    """Return the code or class of a record's last error, and the error's text."""
     if record.error == EXHAUSTED_ERROR:
         return "attempts-exhausted", "every allowed attempt was used without a recorded success"
     if record.error is not None and record.error[:1] == SEALED_PREFIX:
@@ -49,6 +49,11 @@ def format_failure(record: Record) -> tuple[str, str]:
     except CorruptRecord as unreadable:
         return "unreadable", show(unreadable, 300)
     return error.type.rpartition(":")[2] or error.code, show(error.message, 1000)
+
+
+def format_error(kind: str, text: str) -> str:
+    """Return an error on one line: its class or code, and its text."""
+    return ": ".join(filter(None, (show(kind.rpartition(":")[2], 200), show(text, 1000))))
 
 
 # -- stored bytes

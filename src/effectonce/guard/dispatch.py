@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
 from effectonce.core.argument_models import model_reader
-from effectonce.core.delivery_outcome import Ack, DeliveryOutcome, decide_delivery
+from effectonce.core.delivery_outcome import Ack, DeliveryOutcome, decide_delivery, log_outcome
 from effectonce.core.retry import Retry
 from effectonce.errors import ConfigurationError
 from effectonce.message import Message
@@ -58,12 +58,11 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
         if isinstance(error, ConfigurationError):
             raise error
         first = args[0] if args else None
-        return decide_delivery(
-            error,
-            retry=policy,
-            attempt=first.attempt if isinstance(first, Message) else 1,
-            final=handler.policy.doubt_on_error or isinstance(error, handler.policy.permanent),
-        )
+        id, attempt = (first.id, first.attempt) if isinstance(first, Message) else ("", 1)
+        final = handler.policy.doubt_on_error or isinstance(error, handler.policy.permanent)
+        outcome = decide_delivery(error, retry=policy, attempt=attempt, final=final)
+        log_outcome(handler.policy.scope, outcome, id, attempt)
+        return outcome
 
     def dispatch(*args: Any, **kwargs: Any) -> DeliveryOutcome:
         try:

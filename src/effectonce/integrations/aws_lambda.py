@@ -12,21 +12,19 @@ failed records are lost. SQS itself moves a message to the dead-letter queue aft
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from effectonce.core.delivery_outcome import Ack
+from effectonce.core.failure_log import log_failed_attempt
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.core.shared_loop import shared_loop
-from effectonce.errors import ConfigurationError, show
+from effectonce.errors import ConfigurationError
 from effectonce.guard.dispatch import dispatcher
 from effectonce.guard.once import Guarded
-
-log = logging.getLogger("effectonce")
 
 SqsRecord = Mapping[str, Any]
 
@@ -59,6 +57,8 @@ def sqs_batch(
         except ConfigurationError:
             raise
         except Exception as unreadable:
+            what, then = {"SQS record": record["messageId"]}, "is delivered again, since it cannot be read"
+            log_failed_attempt(what, unreadable, then, last=False)
             return unreadable
         return None if isinstance(outcome, Ack) else outcome.error
 
@@ -71,7 +71,6 @@ def sqs_batch(
                 error = await handle_record(record)
                 if error is None:
                     continue
-                log.warning("SQS record %s failed: %s", show(record["messageId"]), show(repr(error), 300))
             if group is not None:
                 failed_groups.add(group)
             failed.append({"itemIdentifier": record["messageId"]})

@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 import celery.exceptions
 from celery import Task
 
-from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery
+from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
 from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.guard.once import Guarded
 from effectonce.values.durations import span_text
@@ -72,6 +72,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
     def _retry_uncounted(self, outcome: Redeliver) -> NoReturn:
         """Let Celery deliver the task again. `retry` counts an attempt, but the task did not run: take it back
         first."""
+        log_outcome(self.name, outcome)
         self.request.retries -= 1
         try:
             raise self.retry(exc=outcome.error, countdown=outcome.after) from outcome.error

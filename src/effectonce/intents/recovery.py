@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from effectonce.core.error_text import describe_error
+from effectonce.core.failure_log import log_failed_attempt
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import UnfinishedRecords, aresume_all, check_limit, resume_all
-from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
+from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable
 from effectonce.record import Record
 
 if TYPE_CHECKING:
     from .intents import Intents
-
-logger = logging.getLogger("effectonce")
 
 
 class RecoveryCounts(Struct, frozen=True):
@@ -76,8 +73,10 @@ class IntentRecovery:
         except (Retryable, InDoubt, LeaseLost, PermanentFailure, ResultNotStored) as raised:
             error = raised
         except Exception as defect:
-            text = show(describe_error(defect), 500)
-            logger.warning("could not recover an intent in %s: %s", show(record.scope), text)
+            what, private = {"recovery": "of an intent"}, self._intents.store.private
+            log_failed_attempt(
+                what, defect, "is left as it is", last=False, scope=record.scope, key=record.key, private=private
+            )
             return "broken"
         if error is None or isinstance(error, ResultNotStored):
             return "done"

@@ -5,11 +5,12 @@ Written once for sync and async operations: everything that waits goes through t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from effectonce.core.error_text import describe_error
+from effectonce.core.failure_log import log_failed_attempt
 from effectonce.core.guarded_call.finish import encode_result, finish
 from effectonce.core.interrupts import is_own_exit
 from effectonce.errors import (
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from .operation import IntentOperation
 
 
+_IN_DOUBT: Final = "is in doubt: look it up at the provider, then decide with effectonce intents resolve"
+_SENT_AGAIN: Final = "its next delivery, or a recovery, tries it again"
+
+
 class IntentResult(NamedTuple):
     """How an intent ended. An error of the user's function is returned, not raised: a coroutine would turn its
     StopIteration into a RuntimeError."""
@@ -50,6 +55,7 @@ class IntentRunner:
         self._operation = operation
         self._claimed = claimed
         self._recovering = recovering
+        self._defect: Exception | None = None  # what the classifier raised, or the reading of the response
 
     async def run(self) -> tuple[Verdict, Exception | None]:
         """Send the intent, unless its outcome is recorded or the reconciler knows it. Returns the verdict, and the
@@ -90,6 +96,7 @@ class IntentRunner:
             await claimed.doubt(f"it went out before, and {why}")
         verdict, error = await self._call(reconciler, request)
         if error is not None:
+            self._log_failed(error, "its outcome stays unknown: the reconciler is asked again", of="reconciler")
             await claimed.release_unknown(f"the reconciler raised {show(describe_error(error), 200)}", 1.0)
         if not isinstance(verdict, Verdict):
             await claimed.release("the reconciler returned no verdict")
@@ -143,6 +150,7 @@ class IntentRunner:
                 return Verdict.unknown(f"the classifier returned a {type(verdict).__name__}, which is not a Verdict")
             verdict = _with_text_reason(verdict)
         except Exception as error:
+            self._defect = error
             return Verdict.unknown(f"{source} raised {show(describe_error(error), 200)}")
         keyed = operation.rules.keyed
         about_this_send_only = verdict.kind == "not_executed" or (verdict.kind == "failure" and not keyed)
@@ -159,18 +167,35 @@ class IntentRunner:
             await finish(claimed.run, claimed.client, verdict.result)
             return IntentResult(verdict.result)
         if verdict.kind == "failure":
-            await claimed.fail(error, verdict.why)
             failure = PermanentFailure(f"intent {claimed.run.key} failed for good: {verdict.why}", "refused")
+            self._log_failed(error or failure, "is not sent again: duplicates get the same error", last=True)
+            await claimed.fail(error, verdict.why)
             return IntentResult(error=error or failure)
         try:
             if verdict.kind == "not_executed":
                 await claimed.release_not_executed(verdict.why, verdict.retry_after)
             await claimed.release_unknown(verdict.why, verdict.retry_after)
         except (Retryable, InDoubt) as unknown:
+            doubt = isinstance(unknown, InDoubt)
+            self._log_failed(error or self._defect or unknown, _IN_DOUBT if doubt else _SENT_AGAIN, last=doubt)
             if isinstance(error, SyncAsyncMismatch):  # the defect to fix
                 return IntentResult(error=error)
             unknown.__cause__ = error
             return IntentResult(error=unknown)
+
+    def _log_failed(self, error: Exception, then: str, *, last: bool = False, of: str = "operation") -> None:
+        """See `log_failed_attempt`."""
+        run, rules = self._claimed.run, self._claimed.rules
+        log_failed_attempt(
+            {"provider": self._operation.provider.name, of: rules.operation},
+            error,
+            then,
+            last=last,
+            scope=run.scope,
+            key=run.key,
+            attempt=self._claimed.log.send_count,
+            private=run.runtime.privacy is not None,
+        )
 
     async def _leave_to_delivery(self, result: Any) -> IntentResult:
         """Record the result of a transactional intent for the delivery that writes its rows."""

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from effectonce.contracts import Contention, OutboxPort, Publisher
 from effectonce.contracts.outbox import LeaseRequest, OutboxRow, RowOutcome
+from effectonce.core.failure_log import log_failed_attempt, retried_in
 from effectonce.errors import StoreUnavailable
 
 from .batch_size import AdaptiveBatchSize
@@ -128,6 +129,7 @@ class RelayPump:
             error = f"it was being sent {suspect.attempts - 1} times when its relay died or was cut off"
             outcomes.append(RowOutcome(suspect.seq, "parked", error=error, refund=True))
             self._settings.totals.parked += 1
+            log.error("relay %s: message %s is parked: %s", suspect.destination, suspect.message_id, error)
             self._settings.runtime.emit("parked", suspect.destination, suspect.id, suspect.attempts, detail=error)
         if outcomes:
             await retry_request(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
@@ -162,14 +164,17 @@ class RelayPump:
         totals.parked += sum(outcome.state == "parked" for outcome in batch.outcomes.values())
         totals.failed += len(batch.failures)
         for row, error in batch.failures:
-            parked = batch.outcomes[row.seq].state == "parked"
-            log.warning(
-                "the broker refused message %s to %s (attempt %d), %s: %s",
-                row.message_id,
-                row.destination,
-                row.attempts,
-                "parked" if parked else "it will be tried again",
+            outcome = batch.outcomes[row.seq]
+            parked = outcome.state == "parked"
+            log_failed_attempt(
+                {"relay": row.destination},
                 error,
+                "is parked: find out, then unpark it" if parked else retried_in(outcome.span / 1e6),
+                last=parked,
+                message=row.message_id,
+                key=row.ordering_key or "",
+                attempt=row.attempts,
+                private=runtime.privacy is not None,
             )
             event = "parked" if parked else "publish_failed"
             runtime.emit(event, row.destination, row.id, row.attempts, detail=str(error))

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
 from effectonce.core.backoff import Backoff
+from effectonce.core.failure_log import log_failed_attempt
 from effectonce.errors import StoreUnavailable
 from effectonce.outbox.notifications import subscribe
 
@@ -197,6 +198,6 @@ class RelayRun:
                 elif runtime.hooks:
                     runtime.emit("swept", detail=f"outbox {port.table}: {totals.cleaned} deleted so far")
             except Exception as error:  # F37: a sweeper that fails in silence; this one reports it and continues
-                log.warning("could not clean up outbox %s, will try again: %s", port.table, error)
+                log_failed_attempt({"cleanup": f"of outbox {port.table}"}, error, "is tried again", last=False)
                 runtime.emit("sweep_failed", detail=f"outbox {port.table}: {error}")
             await asyncio.sleep(pause)

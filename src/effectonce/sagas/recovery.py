@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from effectonce.core.failure_log import log_failed_attempt
 from effectonce.core.interrupts import is_own_exit
 from effectonce.core.shared_loop import shared_loop
 from effectonce.core.store_clients import StoreClient
@@ -79,12 +80,11 @@ class SagaRecovery:
             if not is_own_exit(error) or run is None or forked_child:
                 raise
             text = "saga %s %s: a step ended with %s, so its outcome is unknown; it will be resumed again"
-            logger.warning(text, self._saga.name, show(id), type(error).__name__)
+            logger.warning(text, self._saga.name, show(id), type(error).__name__, exc_info=error)
             return "later"
         except Exception as error:
-            logger.warning(
-                "could not resume saga %s %s: %s: %s", self._saga.name, show(id), type(error).__name__, error
-            )
+            what, private = {"recovery": f"of saga {self._saga.name}"}, self._saga.store.private
+            log_failed_attempt(what, error, "is left as it is", last=False, scope=record.scope, key=id, private=private)
             return "refused"
         return "done"
 
@@ -110,9 +110,7 @@ class SagaSweeper:
             except BaseException as error:  # F37: a sweeper that fails in silence; this one reports it and continues
                 if os.getpid() != process:  # a step has forked, and this is its child
                     raise
-                logger.warning(
-                    "could not resume sagas %s, will try again: %s: %s", self._saga.name, type(error).__name__, error
-                )
+                log_failed_attempt({"sweeper": f"of saga {self._saga.name}"}, error, "is tried again", last=False)
                 detail = str(error) or type(error).__name__
                 self._saga.store.runtime.emit("sweep_failed", self._saga.scope, detail=detail)
             if self._stopping.wait(self._interval_s):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from effectonce.core.codec import Unstorable
 from effectonce.core.error_text import describe_error
+from effectonce.core.failure_log import log_failed_attempt, retried_in
 from effectonce.core.guarded_call.begin import begin
 from effectonce.core.guarded_call.run import StoreRun, current_run
 from effectonce.core.interrupts import is_own_exit
@@ -42,6 +43,7 @@ logger = logging.getLogger("effectonce")
 
 #: Errors of a step after which only an operator can find out whether it happened.
 _DOUBT_ERRORS: Final = (InDoubt, LeaseLost)
+_IN_DOUBT: Final = "is in doubt: find out, then decide with effectonce sagas resolve"
 _ANY_PROVIDER: Final = Provider(name="it")
 UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 """A step whose outcome is unknown is tried again for a day; after that an operator must decide."""
@@ -173,8 +175,10 @@ class SagaRunner:
         claimed = self._claimed
         limit = span_text(round((step.do.timeout_s or 0) * 1e6))
         call.run.renewal_refused = True  # its `current().lease_lost` tells it to stop
-        claimed.end_step(entry.do, "timed_out", f"no end within {limit}")
-        self._turn_around(entry, TimeoutError(f"no end within {limit}"))
+        error = TimeoutError(f"no end within {limit}")
+        self._log_failed(entry, entry.do, error, "the saga waits for its end, then undoes it", last=True)
+        claimed.end_step(entry.do, "timed_out", str(error))
+        self._turn_around(entry, error)
         await claimed.commit()
         try:
             await call.wait(step.do.grace_s)
@@ -257,6 +261,7 @@ class SagaRunner:
             await claimed.release_after_error(type(error).__name__)
             raise error
         if isinstance(error, _DOUBT_ERRORS):
+            self._log_failed(entry, progress, error, _IN_DOUBT, last=True)
             claimed.end_unknown(progress, error)
             await claimed.doubt(entry, progress.error)
         unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)
@@ -267,14 +272,34 @@ class SagaRunner:
         if delay is not None and not self._exceeds_limit(entry, progress, unknown):
             if progress.outcome_inferred and not was_inferred:  # if this process dies now, the next runner must know it
                 await claimed.commit()
+            self._log_failed(entry, progress, error, retried_in(delay))
             await self._pause(delay)
             return "retry"
         if unknown:
             await self._leave_unknown(entry, progress, error)
         if progress is entry.do and not _proves_not_done(error, progress, function):
+            self._log_failed(entry, progress, error, _IN_DOUBT, last=True)
             claimed.end_unknown(progress, error)
             await claimed.doubt(entry, f"{progress.error}; and an attempt before that may have happened")
+        then = _IN_DOUBT if progress is entry.undo else "the saga undoes the steps before it"
+        self._log_failed(entry, progress, error, then, last=True)
         return "failed"
+
+    def _log_failed(
+        self, entry: LoggedStep, progress: StepProgress, error: Exception, then: str, last: bool = False
+    ) -> None:
+        """See `log_failed_attempt`."""
+        run, kind = self._claimed.run, "step" if progress is entry.do else "compensation of step"
+        log_failed_attempt(
+            {"saga": self._saga.name, kind: entry.name},
+            error,
+            then,
+            last=last,
+            scope=run.scope,
+            key=self._log.id,
+            attempt=progress.attempts,
+            private=run.runtime.privacy is not None,
+        )
 
     def _exceeds_limit(self, entry: LoggedStep, progress: StepProgress, unknown: bool) -> bool:
         """Whether an operator must decide now, whatever ``retry`` allows (F50: a compensation that fails forever): if
@@ -289,7 +314,10 @@ class SagaRunner:
         the limit, which puts it in doubt."""
         claimed = self._claimed
         claimed.end_unknown(progress, error)
-        if self._exceeds_limit(entry, progress, True):
+        exceeded = self._exceeds_limit(entry, progress, True)
+        then = _IN_DOUBT if exceeded else "its outcome is unknown: the next resume tries it again"
+        self._log_failed(entry, progress, error, then, last=exceeded)
+        if exceeded:
             limit = span_text(UNKNOWN_OUTCOME_LIMIT_US)
             await claimed.doubt(entry, f"for {limit} it was not known whether it happened: {progress.error}")
         await claimed.release_after_error(progress.error)

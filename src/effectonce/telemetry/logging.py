@@ -11,7 +11,6 @@ then a line holds a short hash, by which the lines of one key can still be found
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from msgspec import json
 
 from effectonce.contracts import Event
+from effectonce.core.failure_log import hash_key
 from effectonce.errors import InvalidOption, show
 
 from .hooks import Watched, hook_into, store_of
@@ -72,7 +72,7 @@ class EventLogger:
             return
         facts: dict[str, Any] = {
             "scope": show(event.scope, MAX_TEXT_CHARACTERS),
-            "key": show(event.key, MAX_TEXT_CHARACTERS) if self._keys else _key_hash(event),
+            "key": show(event.key, MAX_TEXT_CHARACTERS) if self._keys else hash_key(event.scope, event.key),
             "attempt": event.attempt,
             "token": event.token,
             "seconds": round(event.seconds, 6),
@@ -80,13 +80,6 @@ class EventLogger:
         }
         facts = {name: value for name, value in facts.items() if value}
         self._logger.log(level, "%s", self._write(event.kind, facts), extra={"effectonce": facts})
-
-
-def _key_hash(event: Event) -> str:
-    if not event.key:
-        return ""
-    text = f"{len(event.scope)}:{event.scope}{event.key}"
-    return f"#{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
 def _as_text(kind: str, facts: dict[str, Any]) -> str:

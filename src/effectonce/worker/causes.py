@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from effectonce.errors import EffectOnceError, show
+from effectonce.core.error_text import error_class, error_text
+from effectonce.core.failure_log import traceback_tail
+from effectonce.errors import EffectOnceError
 
 CAUSE_HEADER: Final = "eo-dead"
 """The header of a dead letter that says why it is one, as JSON."""
@@ -64,25 +67,30 @@ class Cause(Struct, kw_only=True, omit_defaults=True):
     handler: str = ""
     scope: str = ""
     key: str = ""
+    traceback: str = ""  # its last frames
     first: float = 0.0  # when the first attempt was counted
     last: float = 0.0
 
-    def shorten(self) -> Cause:
-        """The shortest cause that still says why."""
-        return Cause(why=self.why, attempts=self.attempts)
+    def shorten(self) -> Iterator[Cause]:
+        """This cause, then shorter ones for brokers whose headers have no room for it. The last only says why."""
+        yield self
+        yield replace(self, traceback="")
+        yield Cause(why=self.why, attempts=self.attempts)
 
     def header(self) -> dict[str, str]:
         # ASCII, since not every broker's headers can hold more.
         return {CAUSE_HEADER: json.dumps(msgspec.to_builtins(self))}
 
 
-def cause_of(error: BaseException, why: CauseCode, attempts: int) -> Cause:
-    """Describe ``error``, after which a message is given up, as a cause."""
+def cause_of(error: BaseException, why: CauseCode, attempts: int, *, private: bool = False) -> Cause:
+    """Describe ``error``, after which a message is given up, as a cause. ``private``: its traceback has only files,
+    lines and functions."""
     return Cause(
         why=why,
-        text=show(error, MAX_CAUSE_CHARS),
-        error=f"{type(error).__module__}:{type(error).__qualname__}",
+        text=error_text(error, MAX_CAUSE_CHARS),
+        error=error_class(error),
         attempts=attempts,
+        traceback=traceback_tail(error, frames_only=private),
         host=HOST_NAME,
         last=round(time.time(), 3),
     )

@@ -49,6 +49,7 @@ def _open_consumer(
         prefetch=prefetch,
         capabilities=worker.broker.capabilities,
         unknown=worker.unknown,
+        private=worker.store is not None and worker.store.private,
         fail=run.fail,
         events=worker.events,
         tracer=worker.tracer,

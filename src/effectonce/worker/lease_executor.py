@@ -18,10 +18,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+from effectonce.core.failure_log import retried_in
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
 from effectonce.core.store_clients import ByKind, release_with_refund
-from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, StoreUnavailable, show
+from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, StoreUnavailable
 from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
 
@@ -239,8 +240,9 @@ class LeaseExecutor:
         the store is away or set up wrongly."""
         assert isinstance(reply, Exception)
         if not isinstance(reply, StoreUnavailable | ConfigurationError):
-            log.error("queue %s: the claim of key %s failed: %r", self._consumer.queue, show(job.key), reply)
-            self._consumer.redeliver(job, job.route.retry.first)
+            delay = job.route.retry.first
+            self._consumer.log_failed(job, reply, f"its claim {retried_in(delay)}")
+            self._consumer.redeliver(job, delay)
             return
         if job.suspect:
             self._unanswered_suspect = job

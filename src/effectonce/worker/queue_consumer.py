@@ -15,12 +15,13 @@ from typing import Any, Final, Literal, Protocol, cast
 from effectonce.contracts import BrokerCapabilities, Consumer, Delivery, HandlerTracer
 from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
+from effectonce.core.failure_log import log_failed_attempt, retried_in
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
 
 from .attempt_counts import AttemptCounts
 from .background_tasks import ReportFailure
-from .causes import Cause, CauseCode, cause_of
+from .causes import CauseCode, cause_of
 from .handler_pool import HandlerPool
 from .jobs import Job
 from .message_order import DELAY_STEP_S, DelayedLanes, Lanes
@@ -78,6 +79,7 @@ class QueueConsumer:
         prefetch: int,
         capabilities: BrokerCapabilities,
         unknown: Unknown,
+        private: bool,
         fail: ReportFailure,
         events: Events,
         tracer: HandlerTracer | None,
@@ -100,6 +102,7 @@ class QueueConsumer:
         self._ack_window_s = capabilities.ack_window if capabilities.extends else None
         self._broker_counts = capabilities.counts_attempts
         self._unknown = unknown
+        self._private = private
         self._fail = fail
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes()
@@ -183,15 +186,25 @@ class QueueConsumer:
         if outcome == "dead":
             # An error that is not ours comes from a callable for the key, or from a validator.
             why: CauseCode = cast(CauseCode, error.code) if isinstance(error, EffectOnceError) else "undecodable"
-            self.settler.dead_letter(delivery, cause_of(error, why, delivery.attempt))
+            self._log_refused(delivery, error, _goes_to_the_dead_letters(why), last=True)
+            cause = cause_of(error, why, delivery.attempt, private=self._private)
+            self.settler.dead_letter(delivery, cause)
         elif outcome == "delete":
-            log.warning("queue %s: deleted: %s", self.queue, error)
+            self._log_refused(delivery, error, "is deleted", last=False)
             self.settler.ack([delivery])
         elif outcome == "retry":
-            self.settler.redeliver(delivery, Retry(None).delay_after(error, max(1, delivery.attempt)) or 0.0)
+            delay = Retry(None).delay_after(error, max(1, delivery.attempt)) or 0.0
+            self._log_refused(delivery, error, retried_in(delay), last=False)
+            self.settler.redeliver(delivery, delay)
         else:
             self._fail(error)
             self.settler.redeliver(delivery, 0.0)
+
+    def _log_refused(self, delivery: Delivery, error: Exception, then: str, *, last: bool) -> None:
+        what, id = {"queue": self.queue}, delivery.packet.id
+        log_failed_attempt(
+            what, error, then, last=last, message=id, attempt=max(1, delivery.attempt), private=self._private
+        )
 
     def take_batchable(self, job: Job, limit: int) -> list[Job]:
         """See `Lanes.take_batchable`. All but the last of what it returns are settled by `ack_batched`."""
@@ -237,12 +250,39 @@ class QueueConsumer:
             self.in_flight.pop(waiting, None)
         self._advance([job])
 
-    def dead_letter(self, job: Job, cause: Cause) -> None:
-        """Move ``job`` to the dead letters. Those behind it may start."""
+    def retry(self, job: Job, error: BaseException, delay: float) -> None:
+        """An attempt at ``job`` failed with ``error``: log that, and deliver it again after ``delay`` seconds."""
+        self.log_failed(job, error, retried_in(delay), attempt=job.attempt)
+        self.redeliver(job, delay, tried=True)
+
+    def dead_letter(
+        self, job: Job, error: BaseException, why: CauseCode, attempts: int, *, first_attempt_at: float = 0.0
+    ) -> None:
+        """Log that ``job`` is given up because of ``error``, and move it to the dead letters. Those behind it may
+        start. ``first_attempt_at`` is in seconds since the epoch; 0: not known."""
+        attempts = max(0, attempts)
+        self.log_failed(job, error, _goes_to_the_dead_letters(why), attempt=attempts, last=True)
+        cause = cause_of(error, why, attempts, private=self._private)
         cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
+        cause.first = first_attempt_at
         self.counts.forget(job)
         self.settler.dead_letter(job.delivery, cause)
         self._advance([job])
+
+    def log_failed(self, job: Job, error: BaseException, then: str, *, attempt: int = 0, last: bool = False) -> None:
+        """See `log_failed_attempt`."""
+        what, scope = {"queue": self.queue, "handler": job.route.name}, job.route.policy.scope
+        log_failed_attempt(
+            what,
+            error,
+            then,
+            last=last,
+            message=job.message.id,
+            scope=scope,
+            key=job.key,
+            attempt=attempt,
+            private=self._private,
+        )
 
     def drop(self, job: Job) -> None:
         """Forget ``job``: the broker has given it to another consumer, so it is not settled here."""
@@ -308,6 +348,13 @@ class QueueConsumer:
                 await last()
             except Exception as error:  # it ends in any case; what was not settled is delivered again
                 log.warning("queue %s: %s; the broker will redeliver the messages in flight", self.queue, error)
+
+
+def _goes_to_the_dead_letters(why: CauseCode) -> str:
+    """What happens next to a message that is given up, for `log_failed_attempt`."""
+    if why == "in-doubt":
+        return "is in doubt, and goes to the dead letters: find out whether its effect happened, then resolve it"
+    return f"goes to the dead letters: {why}"
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -20,7 +20,7 @@ from effectonce.record import Remember, Reply, Settlement
 from effectonce.store import Store
 
 from .background_tasks import BackgroundTasks, ReportFailure
-from .causes import CauseCode, cause_of
+from .causes import CauseCode
 from .handler_pool import is_failure
 from .jobs import Job
 from .pause import Pause
@@ -110,7 +110,7 @@ class Recorder:
     def _redeliver_unrecorded(self, job: Job, error: Exception) -> None:
         """The success of ``job`` is not recorded: let it be redelivered. Until its lease ends it is found in
         progress."""
-        log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
+        log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error, exc_info=error)
         assert job.run is not None
         self._leased_runs.discard(job.run)
         self._consumer.redeliver(job, UNRECORDED_DELAY_S, tried=True)
@@ -121,7 +121,7 @@ class Recorder:
         try:
             finish.confirm_reply(job.run, await self._client.settle(finish.make_completion(job.run, job.result)))
         except Exception as error:
-            log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error)
+            log.warning("queue %s: a success was not recorded: %s", self._consumer.queue, error, exc_info=error)
         self._leased_runs.discard(job.run)
 
     def resend(self) -> None:
@@ -150,13 +150,14 @@ class Recorder:
         try:
             await self._publish(job.route.to, messages)
         except BrokerUnavailable as error:
+            log.warning("queue %s: what a handler returned could not be sent, trying again: %s", job.route.to, error)
             self._consumer.redeliver(job, error.retry_after)
         except Exception as error:
             delay = job.route.retry.delay_after(error, job.broker_attempt)
             if delay is None:
                 await self._dead_letter(job, error, job.broker_attempt, "unsent")
             else:
-                self._consumer.redeliver(job, delay, tried=True)
+                self._consumer.retry(job, error, delay)
         else:
             self._consumer.ack([job])
 
@@ -183,7 +184,7 @@ class Recorder:
         if isinstance(decision, GiveUp) and (failed or decision.why in ("permanent-failure", "in-doubt")):
             await self._dead_letter(job, error, job.attempt, decision.why)
         elif failed and isinstance(decision, RetryAfter):
-            self._consumer.redeliver(job, decision.seconds, tried=True)
+            self._consumer.retry(job, error, decision.seconds)
         else:  # cancelled, or it ended this process: the message is not to blame
             self._consumer.redeliver(job, 0.0)
 
@@ -193,13 +194,13 @@ class Recorder:
 
     async def _dead_letter(self, job: Job, error: BaseException, attempts: int, why: CauseCode) -> None:
         """Move ``job`` to the dead letters, with the time of its first attempt where its record knows that."""
-        cause = cause_of(error, why, max(0, attempts))
+        first_attempt_at = 0.0
         try:
             record = await asyncio.to_thread(self._store.get, job.route.policy.scope, job.key)
-            cause.first = record.created_at / 1e6 if record is not None else 0.0
-        except EffectOnceError as error:  # the rest is worth having without it
-            log.debug("the time of the first attempt of a dead letter is not known: %s", error)
-        self._consumer.dead_letter(job, cause)
+            first_attempt_at = record.created_at / 1e6 if record is not None else 0.0
+        except EffectOnceError as unread:  # the rest is worth having without it
+            log.debug("the time of the first attempt of a dead letter is not known: %s", unread)
+        self._consumer.dead_letter(job, error, why, attempts, first_attempt_at=first_attempt_at)
 
     async def stop(self) -> None:
         """Wait for the tasks under way. What is not recorded is redelivered: the store is away."""

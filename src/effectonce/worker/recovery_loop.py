@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from effectonce.core.failure_log import log_failed_attempt
 from effectonce.core.interrupts import is_being_cancelled
-
-log = logging.getLogger("effectonce")
 
 
 @runtime_checkable
@@ -52,7 +50,7 @@ class RecoveryLoop:
                 except (Exception, SystemExit, asyncio.CancelledError) as error:
                     if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                         raise
-                    log.warning("could not resume unfinished work in %r: %s: %s", tool, type(error).__name__, error)
+                    log_failed_attempt({"recovery": f"of {tool!r}"}, error, "is tried again", last=False)
             try:
                 # At random, so that a fleet does not look for the same all at once.
                 await asyncio.wait_for(self._stopping.wait(), self._every * random.uniform(0.5, 1.5))

@@ -76,7 +76,6 @@ class Settler:
         """Move it to the dead letters, with ``cause`` on it."""
         cause.worker, cause.queue = self._worker, self.queue
         cause.first = cause.first or cause.last
-        log.warning("queue %s: a message goes to the dead letters, %s: %s", self.queue, cause.why, cause.text)
         self._dead.append((delivery, cause))
         if self._events.hooks:
             self._events.emit("dead_lettered", cause.scope, cause.key, cause.attempts, detail=cause.why)
@@ -144,10 +143,11 @@ class Settler:
     async def _move(self, delivery: Delivery, cause: Cause) -> None:
         """Move one message to the dead letters.
 
-        They may refuse it because the cause leaves too little room for the body: then it goes with a brief one. If they
-        refuse that as well it stays in its queue and is redelivered later: nothing is lost, and the worker goes on.
+        They may refuse it because the cause leaves too little room for the body: then it goes with a shorter one. If
+        they refuse the shortest as well it stays in its queue and is redelivered later: nothing is lost, and the worker
+        goes on.
         """
-        for attached in (cause, cause.shorten()):
+        for attached in cause.shorten():
             began = self._loop.time()
             try:
                 await self._consumer.dead_letter(delivery, attached.header())

@@ -29,7 +29,7 @@ from effectonce.errors import (
 from effectonce.record import Answer
 
 from .background_tasks import ReportFailure, wait_for_either
-from .causes import Poison, cause_of
+from .causes import Poison
 from .handler_pool import HandlerPool
 from .jobs import Job
 from .pause import Pause
@@ -123,7 +123,7 @@ class TransactionExecutor:
         if limit is None or job.broker_attempt <= limit:
             return False
         error = AttemptsExhausted(f"all {limit} attempts failed; fix the cause, then redrive the message")
-        self._consumer.dead_letter(job, cause_of(error, "attempts-exhausted", job.broker_attempt - 1))
+        self._consumer.dead_letter(job, error, "attempts-exhausted", job.broker_attempt - 1)
         return True
 
     # -- ending
@@ -190,20 +190,20 @@ class TransactionExecutor:
             self._fail(error)
             consumer.redeliver(job, 0.0)
         elif from_inbox and isinstance(error, PayloadMismatch):
-            consumer.dead_letter(job, cause_of(error, "payload-mismatch", attempt))
+            consumer.dead_letter(job, error, "payload-mismatch", attempt)
         elif from_inbox and isinstance(error, AttemptsExhausted):
             # The inbox counts the starts without an outcome; the broker may have counted more.
             tried = max(attempt - 1, retry.max_crashes)
-            consumer.dead_letter(job, cause_of(Poison(tried), "poison", tried))
+            consumer.dead_letter(job, Poison(tried), "poison", tried)
         elif from_inbox and isinstance(error, InProgress):
             consumer.redeliver(job, error.retry_after)
         elif isinstance(error, _DATABASE_ERRORS):
             self._pool_of[job.route].waiting.appendleft(job)
             self._pause.begin(error)
         elif isinstance(decision := job.route.decide_failure(error, attempt), GiveUp):
-            consumer.dead_letter(job, cause_of(error, decision.why, attempt))
+            consumer.dead_letter(job, error, decision.why, attempt)
         else:
-            consumer.redeliver(job, decision.seconds, tried=True)
+            consumer.retry(job, error, decision.seconds)
 
     def _make_progress(self, unit: WorkUnit) -> None:
         """``unit`` has ended: start the next suspect and waiting jobs; while draining, notice when nothing runs."""

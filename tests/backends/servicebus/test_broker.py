@@ -258,6 +258,16 @@ def test_a_copy_of_another_senders_message_keeps_its_fields_and_numbers() -> Non
     assert copy.application_properties["bq-schema-version"] == 1
 
 
+def test_of_a_long_traceback_a_dead_letter_keeps_the_end() -> None:
+    frames = '  File "shop.py", line 1, in "book"\n' * 400
+    cause = {"why": "attempts-exhausted", "text": "'sku'", "traceback": f"{frames}KeyError: 'sku'"}
+    description = write_description({"eo-dead": json.dumps(cause)})
+    assert len(description) <= MAX_DESCRIPTION_CHARS
+    kept = json.loads(json.loads(description)["eo-dead"])
+    assert (kept["why"], kept["text"]) == ("attempts-exhausted", "'sku'")
+    assert kept["traceback"].endswith("KeyError: 'sku'")
+
+
 def test_a_dead_letter_says_why_in_our_words_or_in_those_of_the_service() -> None:
     why = {"eo-dead": "x" * 9000, "n": "3"}
     description = write_description(why)

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.record import Remember, Renewal, Settlement
+from effectonce.record import Claim, Remember, Renewal, Settlement
 
 from .base import Mutant, caught_by
 
@@ -22,6 +22,24 @@ class RepetitionIsRefused(Mutant):
         if isinstance(op, Renewal) and row is not None and row.lease_until == now + op.lease:
             return False
         return self.apply_correctly(op, now)
+
+
+@caught_by("an_open_record_keeps_its_error_until_it_is_claimed_again")
+class OnlyFailuresKeepTheirError(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        forgets = isinstance(op, Settlement) and op.state != "failed"
+        return self.apply_correctly(replace(op, error=None) if forgets else op, now)
+
+
+@caught_by("an_open_record_keeps_its_error_until_it_is_claimed_again")
+class ClaimsKeepTheError(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        row = self.row(op)
+        error = row.error if isinstance(op, Claim) and row is not None else None
+        reply = self.apply_correctly(op, now)
+        if error is not None:
+            self.row(op).error = error
+        return reply
 
 
 @caught_by("a_repeated_completion_does_not_replace_the_result")

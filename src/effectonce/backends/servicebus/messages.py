@@ -114,13 +114,26 @@ def property_text(value: Any) -> str | None:
 
 
 def write_description(headers: Mapping[str, str]) -> str:
-    """Write ``headers`` into the description of a dead letter, as JSON. Where they are too long, the longest are
-    cut."""
+    """Write ``headers`` into the description of a dead letter, as JSON. Where they are too long, the beginning of the
+    traceback in a worker's cause is cut, and then the longest headers."""
     cut = dict(headers)
+    while len(json.dumps(cut)) > MAX_DESCRIPTION_CHARS and (shorter := _shorten_traceback(cut.get("eo-dead", ""))):
+        cut["eo-dead"] = shorter
     while len(text := json.dumps(cut)) > MAX_DESCRIPTION_CHARS and any(cut.values()):
         name = max(cut, key=lambda name: len(cut[name]))
         cut[name] = cut[name][: len(cut[name]) // 2]
     return text
+
+
+def _shorten_traceback(cause: str) -> str:
+    """Return ``cause`` with the last half of its traceback; "" where it has none."""
+    try:
+        fields = json.loads(cause)
+        traceback = fields.pop("traceback")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return ""
+    kept = traceback[(len(traceback) + 1) // 2 :]
+    return json.dumps({**fields, "traceback": kept} if kept else fields)
 
 
 def _read_cause(reason: str, description: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal
 
-from effectonce.core.codec import Unstorable, encode_error, with_trace
+from effectonce.core.codec import Unstorable, encode_error, encode_last_error, with_trace
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable, show
 from effectonce.record import Remember, Reply, Settlement
@@ -102,7 +102,8 @@ def make_completion(run: StoreRun, result: bytes | None) -> Settlement | Remembe
 
 
 async def abort(run: StoreRun, client: StoreClient, error: BaseException) -> None:
-    """Settle ``run``, whose handler raised ``error``: failed for a permanent one, otherwise free or in doubt.
+    """Settle ``run``, whose handler raised ``error``: failed for a permanent one, otherwise free or in doubt, with
+    the error for operators to see.
 
     Never raises an `Exception`, since the caller has to see the handler's own. If the settlement fails, the lease ends
     by itself.
@@ -121,6 +122,8 @@ async def abort(run: StoreRun, client: StoreClient, error: BaseException) -> Non
         settlement.state = "failed"
         settlement.retention = max(policy.retention_us, run.min_retention)
         settlement.error = run.seal(encode_error(error))
+    else:
+        settlement.error = run.seal(encode_last_error(error))
     await _settle(run, client, settlement, type(error).__name__)
 
 

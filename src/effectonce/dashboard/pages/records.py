@@ -55,7 +55,7 @@ def show_one(context: RequestContext) -> Response:
         moments=context.sources.timeline(record),
         intent=(log.key, format_stored(log.request)) if can_act and isinstance(log, LoggedIntent) else None,
         result=format_stored(record.result) if can_act else "",
-        failure=format_failure(record) if record.state == "failed" else None,
+        failure=format_failure(record) if record.state == "failed" or record.error is not None else None,
         **decision_options(context.sources, record),
     )
 

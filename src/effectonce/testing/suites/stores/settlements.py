@@ -20,6 +20,15 @@ async def each_settlement_is_stored(h: StoreHarness) -> None:
         require(record.created_at <= record.changed_at, f"changed before it was created: {record}")
 
 
+async def an_open_record_keeps_its_error_until_it_is_claimed_again(h: StoreHarness) -> None:
+    """Operators see why the last attempt failed."""
+    for state in ("free", "in_doubt"):
+        await h.make_record(state, state, error=b"e")
+        expect_fields(await h.record(state), state=state, result=None, error=b"e")
+    expect_fields((await h.claim("free")).answer, attempts=2)
+    expect_fields(await h.record("free"), error=None)
+
+
 async def done_failed_and_free_expire_one_retention_from_now(h: StoreHarness) -> None:
     for state in RESOLUTIONS:
         before = await h.now()

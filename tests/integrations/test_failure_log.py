@@ -1,0 +1,70 @@
+"""Where a framework never sees the error, one log line has its traceback; `once` itself logs nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from effectonce.guard.dispatch import dispatcher
+from effectonce.integrations.aws_lambda import sqs_batch
+from tests.harness.failure_lines import facts, failures, raised
+
+
+@pytest.fixture
+def store() -> eo.Store:
+    return eo.connect("memory://", sweep_every=None)
+
+
+def failing(store: eo.Store, error: Exception, **options: Any) -> Any:
+    @eo.once(store, scope="charge", key=lambda message: getattr(message, "key", message), **options)
+    def charge(message: Any) -> None:
+        raise error
+
+    return charge
+
+
+@pytest.mark.parametrize(
+    ("permanent", "level", "then"),
+    [((), "WARNING", "is retried in 1s"), ((ValueError,), "ERROR", "the message is rejected")],
+)
+def test_a_dispatcher_logs_what_it_does_not_raise(
+    store: eo.Store, caplog: pytest.LogCaptureFixture, permanent: Any, level: str, then: str
+) -> None:
+    error = ValueError("declined")
+    dispatch = dispatcher(failing(store, error, permanent=permanent), retry=eo.Retry(5, first="1s", jitter=False))
+    dispatch(eo.Message(type="paid", data=1, id="m-1"))
+    (line,) = failures(caplog)
+    assert (line.levelname, raised(line)) == (level, error)
+    assert {name: facts(line)[name] for name in ("handler", "message", "attempt", "next")} == {
+        "handler": "charge",
+        "message": "m-1",
+        "attempt": 1,
+        "next": then,
+    }
+
+
+def test_a_batch_of_sqs_logs_each_failed_record_once(store: eo.Store, caplog: pytest.LogCaptureFixture) -> None:
+    error = ValueError("declined")
+    handle = sqs_batch(failing(store, error))
+    records = [{"messageId": id, "body": f'"{id}"', "attributes": {}} for id in ("a", "b")]
+    assert len(handle({"Records": records}, None)["batchItemFailures"]) == 2
+    assert [raised(line) for line in failures(caplog)] == [error, error]
+
+
+def test_a_record_of_sqs_that_cannot_be_read_is_logged_once(store: eo.Store, caplog: pytest.LogCaptureFixture) -> None:
+    def read(record: Any) -> Any:
+        raise KeyError("order")
+
+    handle = sqs_batch(failing(store, ValueError()), read=read)
+    handle({"Records": [{"messageId": "a", "body": "a", "attributes": {}}]}, None)
+    (line,) = failures(caplog)
+    assert isinstance(raised(line), KeyError)
+    assert facts(line)["SQS record"] == "a"
+
+
+def test_once_leaves_the_traceback_to_its_caller(store: eo.Store, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="declined"):
+        failing(store, ValueError("declined"))("m-1")
+    assert not failures(caplog)

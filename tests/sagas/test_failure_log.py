@@ -1,0 +1,115 @@
+"""Each failed attempt at a step, and what a recovery meets, is one log line with its traceback."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import effectonce as eo
+from tests.harness.failure_lines import facts, failures, raised
+
+from .shop import Order
+
+ORDER = Order("o-1")
+
+
+@pytest.fixture
+def store() -> eo.Store:
+    return eo.connect("memory://", sweep_every=None)
+
+
+def failing_saga(store: eo.Store, error: Exception, retry: eo.Retry, undo_fails: bool = False) -> eo.Saga[Order]:
+    saga = eo.Saga("order", store, input=Order)
+
+    @saga.step()
+    def reserve(order: Order) -> None: ...
+
+    @reserve.compensate(retry=eo.Retry(1))
+    def release(order: Order) -> None:
+        if undo_fails:
+            raise LookupError("gone")
+
+    @saga.step(retry=retry)
+    def charge(order: Order) -> None:
+        raise error
+
+    return saga
+
+
+def test_each_failed_attempt_at_a_step_is_logged_once(store: eo.Store, caplog: pytest.LogCaptureFixture) -> None:
+    error = ValueError("declined")
+    saga = failing_saga(store, error, eo.Retry(2, first="1ms", jitter=False))
+    with pytest.raises(eo.SagaFailed):
+        saga.run("o-1", ORDER)
+    first, last = failures(caplog)
+    assert (first.levelname, last.levelname) == ("WARNING", "ERROR")
+    assert raised(first) is raised(last) is error
+    common = {"saga": "order", "step": "charge", "scope": "saga/order", "key": "o-1", "error": "builtins:ValueError"}
+    assert facts(first) == {**common, "attempt": 1, "next": "is retried in 1ms"}
+    assert facts(last) == {**common, "attempt": 2, "next": "the saga undoes the steps before it"}
+    assert "in charge" in caplog.text
+
+
+def test_a_failed_compensation_is_logged_once(store: eo.Store, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(eo.InDoubt):
+        failing_saga(store, ValueError(), eo.Retry(1), undo_fails=True).run("o-1", ORDER)
+    _, undo = failures(caplog)
+    assert (undo.levelname, facts(undo)["compensation of step"]) == ("ERROR", "reserve")
+    assert isinstance(raised(undo), LookupError)
+    assert "is in doubt: find out, then decide with effectonce sagas resolve" in undo.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "then"),
+    [
+        (eo.OutcomeUnknown("?", 0.0), "WARNING", "its outcome is unknown: the next resume tries it again"),
+        (eo.InDoubt("?"), "ERROR", "is in doubt: find out"),
+    ],
+)
+def test_a_step_whose_outcome_is_unknown_is_logged_once(
+    store: eo.Store, caplog: pytest.LogCaptureFixture, error: Exception, level: str, then: str
+) -> None:
+    with pytest.raises(type(error)):
+        failing_saga(store, error, eo.Retry(1)).run("o-1", ORDER)
+    (line,) = failures(caplog)
+    assert (line.levelname, raised(line)) == (level, error)
+    assert then in line.getMessage()
+
+
+def test_what_a_recovery_meets_has_its_traceback(
+    store: eo.Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saga = failing_saga(store, ValueError(), eo.Retry(1))
+    saga.start("o-1", ORDER)
+
+    def broken(*arguments: Any) -> Any:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(saga, "prepare_run", broken)
+    assert saga.resume().refused == 1
+    (line,) = failures(caplog)
+    assert isinstance(raised(line), KeyError)
+    assert line.getMessage().startswith("recovery of saga order failed and is left as it is: KeyError")
+    record = store.get("saga/order", "o-1")
+    assert record is not None
+    assert record.state == "free", "the defect is not the saga's failure"
+
+
+def test_a_sweeper_that_fails_is_logged_with_its_traceback(
+    store: eo.Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saga = failing_saga(store, ValueError(), eo.Retry(1))
+    swept = threading.Event()
+    store.add_hook(lambda event: swept.set() if event.kind == "sweep_failed" else None)
+
+    def broken(**options: Any) -> Any:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(saga, "resume", broken)
+    with saga.sweeper(every="1h"):
+        assert swept.wait(20)
+    (line,) = failures(caplog)
+    assert isinstance(raised(line), KeyError)
+    assert "in broken" in caplog.text
