@@ -111,7 +111,7 @@ def test_if_one_cannot_run_the_others_stop_too(shop: Shop) -> None:
     (shop.folder / "shop.py").write_text(SHOP.replace("@shipping.handler", "#").replace("def ship", "def unused"))
     process = shop.start("shop:balances", "shop:shipping")
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert "this worker has no handlers" in err
 
 
@@ -121,7 +121,7 @@ def test_several_relays_need_a_worker(
     monkeypatch.chdir(shop.folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "shop", raising=False)
-    assert main(["run", "shop:relay", "shop:relay"]) == 1
+    assert main(["run", "shop:relay", "shop:relay"]) == 2
     assert "run each in its own process" in capsys.readouterr().err
 
 
