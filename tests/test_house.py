@@ -120,7 +120,7 @@ TABLE = {
     "cli*": (
         f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* dashboard* demo* effectonce_lint* "
         "cli.redaction cli.terminal cli.tables __init__",
-        "msgspec typer rich sqlite3 uvicorn",
+        "msgspec typer rich sqlite3 uvicorn watchfiles",
     ),
     "integrations.django.management*": (f"{VALUES} cli* integrations.django*", "django"),
     "__main__": ("cli*", ""),
