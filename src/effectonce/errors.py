@@ -24,7 +24,7 @@
     ├── NotInDoubt                     not-in-doubt           resolve of a record that is not in doubt
     ├── Undecodable                    undecodable            a body that is not a message: dead-letter it
     │   └── ForgedMessage              forged-message         its signature is missing or wrong
-    ├── NotAwaited                     not-awaited            an async answer used without `await`
+    ├── NotAwaited                     not-awaited            a call on an async connection without `await`
     └── ConfigurationError             configuration          fix the code or the settings, then restart
         ├── UnknownScheme              unknown-scheme
         ├── MissingDriver              missing-driver
@@ -200,7 +200,8 @@ class ForgedMessage(Undecodable, code="forged-message"):
 
 
 class NotAwaited(EffectOnceError, code="not-awaited"):
-    """An async answer was tested without `await`; its truth value would always be true."""
+    """A call on an async connection was not awaited. Its answer was tested, which would always be true; or a handler of
+    effectonce's own transaction returned without it, and to commit would lose what the call was to write."""
 
 
 class ConfigurationError(EffectOnceError, code="configuration"):

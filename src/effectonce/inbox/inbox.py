@@ -11,7 +11,7 @@ that transaction, within retention, with durable commits.
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
 
@@ -184,7 +184,7 @@ class Inbox:
     @overload
     def check(self, conn: SyncConnection) -> None: ...
     @overload
-    def check(self, conn: AsyncConnection | AsyncpgConnection) -> Pending[None]: ...
+    def check(self, conn: AsyncConnection | AsyncpgConnection) -> Coroutine[Any, Any, None]: ...
     def check(self, conn: Any) -> Any:
         """Raise `UnsafeStore` if this database may lose a commit that it has confirmed (the broker would not deliver
         the message again), and `SchemaMissing` without the table. The error says what to change."""
@@ -201,7 +201,7 @@ class Inbox:
     @overload
     def migrate(self, conn: SyncConnection) -> None: ...
     @overload
-    def migrate(self, conn: AsyncConnection | AsyncpgConnection) -> Pending[None]: ...
+    def migrate(self, conn: AsyncConnection | AsyncpgConnection) -> Coroutine[Any, Any, None]: ...
     def migrate(self, conn: Any) -> Any:
         """Create the table where it is missing. On MySQL and MariaDB this commits an open transaction."""
         session = session_on(conn)

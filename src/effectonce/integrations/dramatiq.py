@@ -31,7 +31,7 @@ from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, lo
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, ResultNotStored, Retryable
 from effectonce.guard.once import once
 from effectonce.keys import Extract, Strategy
-from effectonce.store import Store
+from effectonce.store import Store, require_store
 
 #: The errors for which `decide_delivery` rejects a message: dramatiq must not retry them either.
 REJECTED_ERRORS: Final = tuple(
@@ -60,6 +60,7 @@ class Idempotency(Middleware):
     """
 
     def __init__(self, store: Store, **defaults: Any) -> None:
+        require_store(store, "Idempotency({}, …)")
         self._store = store
         self._defaults = defaults
 

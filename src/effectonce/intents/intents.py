@@ -39,7 +39,7 @@ from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.providers import Provider, find_provider
 from effectonce.record import Record
-from effectonce.store import Store, require_existing
+from effectonce.store import Store, require_existing, require_store
 from effectonce.values.durations import Duration, micros, span_text
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
@@ -64,6 +64,7 @@ class Intents:
     """
 
     def __init__(self, store: Store, *, scope: str) -> None:
+        require_store(store, "Intents({}, …)")
         check_scope(scope)
         self.store = store
         self.scope = scope

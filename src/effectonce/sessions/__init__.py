@@ -1,6 +1,7 @@
 """Sessions: the caller's own connection, whatever driver made it, as a `contracts.DriverSession`."""
 
 from .base_session import BaseDriverSession as BaseDriverSession
+from .pending import AwaitedCalls as AwaitedCalls
 from .pending import Pending as Pending
 from .registry import is_connection as is_connection
 from .registry import register_session as register_session

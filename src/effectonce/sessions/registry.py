@@ -73,6 +73,11 @@ def _load_factory(kind: type) -> SessionFactory:
             module, name = SESSION_CLASSES[_qualified_name(base)]
             factory: SessionFactory = getattr(import_module(f"{__package__}.{module}"), name)
             return factory
+    if kind is str:
+        raise ConfigurationError(
+            "a text was given where a connection is needed; pass the open connection of your own transaction, such as "
+            "psycopg.connect(url) (eo.connect(url) opens a store: for eo.once and eo.block)"
+        )
     raise ConfigurationError(
         f"{show(kind.__module__)}.{show(kind.__qualname__)} is not a connection that effectonce can join; pass one of "
         f"{SUPPORTED_CONNECTIONS} (the connection itself: not a cursor, engine or pool)"
