@@ -56,6 +56,7 @@ def store(cli: Cli) -> Iterator[eo.Store]:
                 block.result = 1
         running = eo.block(store, scope="slow", key="s1")
         running.__enter__()
+        assert running.first
         yield store
         running.__exit__(None, None, None)
 

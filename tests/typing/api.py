@@ -24,6 +24,8 @@ from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.seen_set import SeenSet, seen_set
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage
 from effectonce.envelopes import CloudEvents, Raw, Signed
+from effectonce.intents.operations import IntentOperation
+from effectonce.providers import Provider
 from effectonce.record import Page, Stats, SweepResult
 from effectonce.sessions import Pending
 
@@ -356,6 +358,51 @@ async def asettled(conn: AsyncSession, message: eo.Message[Receipt]) -> int:
 async def settling() -> None:
     assert_type(await asettled(order), int)
     assert_type(await asettled.call(order), eo.Outcome[int])
+
+
+# -- an operation of an outside API has the types of its function
+
+intents = eo.Intents(store, scope="billing")
+acmepay = Provider("acmepay", window="24h", windows={"payout": timedelta(days=7)})
+Provider("acmepay", window=b"24h")  # type: ignore[arg-type]
+
+
+class Payment:
+    amount: int
+
+
+@intents.operation(acmepay, "charge")
+def charge_card(intent: eo.Intent[Payment]) -> Receipt:
+    assert_type(intent.request, Payment)
+    return Receipt()
+
+
+@intents.operation("stripe", "refund", lease="1m")
+async def refund_card(intent: eo.Intent[Payment]) -> Receipt:
+    return Receipt()
+
+
+@intents.operation("stripe", "payout", returns=Receipt)
+def pay_out(intent: eo.Intent[Payment]) -> object:
+    return object()
+
+
+assert_type(charge_card, IntentOperation[Payment, Receipt])
+assert_type(charge_card(Payment(), key="k"), Receipt)
+assert_type(charge_card.call(Payment(), key="k"), eo.Outcome[Receipt])
+charge_card("pay_1", key="k")  # type: ignore[arg-type]
+charge_card(Payment())  # type: ignore[call-arg]
+assert_type(pay_out, IntentOperation[Payment, Any])
+with charge_card.send(Payment(), key="k", account="a1", step="s") as sent:
+    assert_type(sent.result, Receipt)
+
+
+async def refunding() -> None:
+    assert_type(await refund_card(Payment(), key="k"), Receipt)
+    assert_type(await refund_card.call(Payment(), key="k"), eo.Outcome[Receipt])
+    refund_card(Payment(), key="k")  # type: ignore[unused-coroutine]
+    async with refund_card.send(Payment(), key="k") as refunded:
+        assert_type(refunded.result, Receipt)
 
 
 # -- the outbox, too; the relay takes it on

@@ -36,7 +36,7 @@ class Sent(Generic[Res]):
     so writing them again would double them.
     """
 
-    def __init__(self, operation: IntentOperation[Any, Res], run: StoreRun) -> None:
+    def __init__(self, operation: IntentOperation[Any, Any], run: StoreRun) -> None:
         self._operation = operation
         self._run = run
         self._result: Any = None
