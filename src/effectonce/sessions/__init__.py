@@ -9,3 +9,4 @@ from .registry import session_on as session_on
 from .sql_errors import connect_error as connect_error
 from .sql_errors import is_duplicate_key as is_duplicate_key
 from .sql_errors import lacks_unique_key as lacks_unique_key
+from .sql_errors import outage_error as outage_error
