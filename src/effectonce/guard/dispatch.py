@@ -61,7 +61,7 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
         return decide_delivery(
             error,
             retry=policy,
-            attempt=first.attempt if isinstance(first, Message) else 1,
+            attempt=first.attempt if isinstance(first, Message) else None,
             final=handler.policy.doubt_on_error or isinstance(error, handler.policy.permanent),
         )
 
