@@ -58,8 +58,14 @@ def test_a_url_in_place_of_an_inbox_names_the_inbox() -> None:
         eo.Worker(eo.connect_broker("memory://"), inbox=URL, connect=lambda: None)  # type: ignore[arg-type]
 
 
+def test_a_url_in_place_of_an_inboxs_scope_says_what_an_inbox_works_on() -> None:
+    with pytest.raises(eo.ConfigurationError, match=r"an Inbox takes no URL.*eo\.connect\(url\)"):
+        eo.Inbox(scope=URL)
+    assert eo.Inbox(scope="redis").scope == "redis"
+
+
 def test_a_url_in_place_of_a_connection_says_what_a_connection_is() -> None:
-    with pytest.raises(eo.ConfigurationError, match=r"open connection of your own transaction"):
+    with pytest.raises(eo.ConfigurationError, match=r"a URL .* is not a connection.*eo\.connect\(url\) opens a store"):
         eo.Inbox(scope="billing").first(URL, "k")  # type: ignore[call-overload]
 
 

@@ -395,6 +395,7 @@ charge_card(Payment())  # type: ignore[call-arg]
 assert_type(pay_out, IntentOperation[Payment, Any])
 with charge_card.send(Payment(), key="k", account="a1", step="s") as sent:
     assert_type(sent.result, Receipt)
+    sent.complete(psycopg.connect(""))
 
 
 async def refunding() -> None:
@@ -403,6 +404,8 @@ async def refunding() -> None:
     refund_card(Payment(), key="k")  # type: ignore[unused-coroutine]
     async with refund_card.send(Payment(), key="k") as refunded:
         assert_type(refunded.result, Receipt)
+        await refunded.complete(await psycopg.AsyncConnection.connect(""))
+        refunded.complete(await psycopg.AsyncConnection.connect(""))  # type: ignore[unused-coroutine]
 
 
 # -- the outbox, too; the relay takes it on

@@ -75,8 +75,8 @@ def _load_factory(kind: type) -> SessionFactory:
             return factory
     if kind is str:
         raise ConfigurationError(
-            "a text was given where a connection is needed; pass the open connection of your own transaction, such as "
-            "psycopg.connect(url) (eo.connect(url) opens a store: for eo.once and eo.block)"
+            "a URL or another text is not a connection that effectonce can join: open it, and pass one of "
+            f"{SUPPORTED_CONNECTIONS} (eo.connect(url) opens a store, for eo.once and eo.block)"
         )
     raise ConfigurationError(
         f"{show(kind.__module__)}.{show(kind.__qualname__)} is not a connection that effectonce can join; pass one of "
