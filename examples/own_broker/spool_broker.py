@@ -26,7 +26,7 @@ class SpoolBackend:
 
     def __init__(self, address: Address) -> None:
         self.window = address.seconds("ack_window", 30.0)
-        address.done()  # refuses options that do not exist
+        address.refuse_unknown_options()  # refuses options that do not exist
         self.root = Path(address.path)
         self.capabilities = BrokerCapabilities(
             name="spool", ack_window=self.window, extends=True,

@@ -49,7 +49,7 @@ class FileBackend:
     capabilities = Capabilities(name="file", connections="one", notes=True, ordered=True)
 
     def __init__(self, address: Address) -> None:
-        address.done()  # refuses options that do not exist
+        address.refuse_unknown_options()  # refuses options that do not exist
         self.path, self.clock = Path(address.path), SystemClock()
 
     def sync_port(self) -> "FilePort":

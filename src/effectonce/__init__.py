@@ -42,7 +42,7 @@ _NAMES = {
     "guard.once": ("GLOBAL", "Guarded", "Outcome", "once"),
     "inbox.inbox": ("Inbox",),
     "intents.intents": ("Intents",),
-    "intents.operations": ("Intent",),
+    "intents.operation": ("Intent",),
     "keys": ("keys",),
     "message": ("Message",),
     "outbox.outbox": ("Outbox",),

@@ -17,7 +17,7 @@ from .inbox.inbox import Inbox as Inbox
 from .intents.intents import Intents as Intents
 from .guard.dispatch import dispatcher as dispatcher
 from .message import Message as Message
-from .intents.operations import Intent as Intent
+from .intents.operation import Intent as Intent
 from .outbox.outbox import Outbox as Outbox
 from .record import Record as Record
 from .relay.relay import Relay as Relay

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.intents.operations import Intent
+from effectonce.intents.operation import Intent
 
 
 class Payment(msgspec.Struct):

@@ -10,7 +10,7 @@ import pytest
 
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.intents.intents import Intents
-from effectonce.intents.operations import Intent
+from effectonce.intents.operation import Intent
 from effectonce.store import Store, open_backend
 from effectonce.testing import ManualClock
 from effectonce.testing.fault_points import Killed

@@ -8,7 +8,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.intents.intents import Intents
-from effectonce.intents.operations import Intent
+from effectonce.intents.operation import Intent
 from effectonce.store import Store
 from effectonce.testing import ManualClock
 

@@ -257,6 +257,37 @@ async def test_a_relay_serves_its_outbox(tmp_path: Path, monkeypatch: pytest.Mon
     store.close()
 
 
+async def test_a_worker_serves_the_metrics_and_the_readiness_of_the_relay_in_its_process(
+    tmp_path: Path, unique_name: str
+) -> None:
+    """The alert on an outbox's lag reads them, and a worker that is ready while its relay is not hides an outage."""
+    store = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None)
+    store.migrate()
+    broker = eo.connect_broker("memory://")
+    worker = eo.Worker(broker, store=store, name=unique_name, listen="127.0.0.1:0")
+    relay = eo.Relay(store, broker)
+    worker.add(relay)
+
+    @worker.handler("shipments")
+    async def handle(message: eo.Message[int]) -> None: ...
+
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute("BEGIN")
+        eo.Outbox(to="orders").send(connection, eo.Message(data=1))
+    serve = asyncio.create_task(worker.serve())
+    await until(lambda: relay.totals.published == 1)
+    scraped = await page(worker)
+    assert scraped.value("effectonce_outbox_messages", state="pending") == 0
+    assert scraped.value("effectonce_relay_total", destination="orders", kind="published") == 1
+    assert await aget(worker.listen or "", "/readyz") == (200, "ok\n")
+    relay.stop()
+    await until(lambda: relay.phase == "stopped")
+    assert await aget(worker.listen or "", "/readyz") == (503, "it is stopped\n")
+    worker.stop()
+    await serve
+    store.close()
+
+
 def test_the_commands_serve_the_endpoints(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
         textwrap.dedent(f"""

@@ -24,7 +24,7 @@ from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.seen_set import SeenSet, seen_set
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage
 from effectonce.envelopes import CloudEvents, Raw, Signed
-from effectonce.intents.operations import IntentOperation
+from effectonce.intents.operation import IntentOperation
 from effectonce.providers import Provider
 from effectonce.record import Page, Stats, SweepResult
 from effectonce.sessions import Pending

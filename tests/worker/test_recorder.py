@@ -125,3 +125,59 @@ async def test_a_completion_that_is_rejected_during_an_outage_waits_for_its_end(
         outage.set()
         await until(lambda: bench.count("ack") == 2)
     assert bench.count("nack") == 0
+
+
+async def test_messages_to_send_on_that_cannot_be_read_are_no_ack() -> None:
+    """F52: the record is done and of a newer release; its result holds the messages that are still to be sent."""
+    bench = Bench()
+    worker = bench.worker()
+    published: list[str] = []
+
+    def write_as_a_newer_release(op: Batchable) -> None:
+        if isinstance(op, Settlement) and op.state == "done" and op.result is not None:
+            op.result = b"9" + op.result[1:]
+
+    bench.store_backend.before = write_as_a_newer_release
+    publish = worker.broker.apublish
+
+    async def publish_to_orders_only(queue: str, messages: Any) -> None:
+        if queue == "invoices":
+            published.append(queue)
+            raise eo.BrokerUnavailable("it is away", 0.01)
+        await publish(queue, messages)
+
+    worker.broker.apublish = publish_to_orders_only  # type: ignore[method-assign, assignment]
+
+    @worker.handler("orders", to="invoices")
+    async def charge(message: eo.Message[Any]) -> eo.Message[Any]:
+        return eo.Message(type="invoice", data={})
+
+    async with serving(worker):
+        await bench.send("orders", paid(1))
+        await until(lambda: bench.count("dead") == 1)
+    assert (published, bench.count("ack")) == (["invoices"], 0)
+    (dead,) = await eo.DeadLetterQueue(worker, "orders").alist()
+    assert dead.cause.why == "unsent"
+
+
+async def test_an_outage_of_the_target_uses_up_no_attempt_at_sending_on() -> None:
+    bench = Bench()
+    worker = bench.worker()
+    publish = worker.broker.apublish
+    failures: list[Exception] = [*[eo.BrokerUnavailable("it is away", 0.01)] * 6, ValueError("once")]
+
+    async def fail_at_first(queue: str, messages: Any) -> None:
+        if queue == "invoices" and failures:
+            raise failures.pop(0)
+        await publish(queue, messages)
+
+    worker.broker.apublish = fail_at_first  # type: ignore[method-assign, assignment]
+
+    @worker.handler("orders", to="invoices", retry=eo.Retry(5, first="5ms"))
+    async def charge(message: eo.Message[Any]) -> eo.Message[Any]:
+        return eo.Message(type="invoice", data={})
+
+    async with serving(worker):
+        await bench.send("orders", paid(1))
+        await until(lambda: bench.count("ack") == 1 or bench.count("dead") == 1)
+    assert (failures, bench.count("ack"), bench.count("dead")) == ([], 1, 0)

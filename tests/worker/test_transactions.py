@@ -643,3 +643,38 @@ async def test_a_batch_that_no_runner_has_taken_goes_back_in_its_order(
         await sqlite.bench.send_unordered("orders", *messages)
         await until(lambda: worker.consumers and len(worker.consumers[0].in_flight) == 60)
     assert [id for what, id, _ in sqlite.bench.noted if what == "nack"] == [message.id for message in messages]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        eo.InProgress("of a guard in the handler", 0.01),
+        eo.PayloadMismatch("of a guard in the handler"),
+        eo.AttemptsExhausted("of a guard in the handler"),
+        eo.SchemaMissing("of a store in the handler"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_an_error_of_a_guard_inside_the_handler_is_the_handlers_own(
+    sqlite: Database, error: Exception, batch: bool
+) -> None:
+    """It was once taken for the inbox's: tried without end, a dead letter at once, or the end of the worker."""
+    worker = sqlite.worker()
+    runs: list[int] = []
+
+    @worker.handler("orders", batch=batch, retry=eo.Retry(3, first="5ms"))
+    def insert(connection: sqlite3.Connection, message: eo.Message[dict[str, int]]) -> None:
+        if message.data["order"] == 1:
+            runs.append(1)
+            raise error
+        connection.execute("INSERT INTO effects VALUES (?)", (message.data["order"],))
+
+    async with serving(worker):
+        await sqlite.bench.send("orders", *(paid(number) for number in range(3)))
+        await until(lambda: sqlite.bench.count("dead") == 1 and sqlite.bench.count("ack") == 2)
+    assert len(runs) >= 3, "each attempt counts, and no more; a batch that is undone repeats the first"
+    assert len(runs) <= 4
+    assert sqlite.effects() == [0, 2]
+    (dead,) = await eo.DeadLetterQueue(worker, "orders").alist()
+    assert (dead.cause.why, dead.cause.error) == ("attempts-exhausted", f"effectonce.errors:{type(error).__name__}")

@@ -11,6 +11,7 @@ from effectonce.errors import ConfigurationError, InvalidOption, NotInDoubt, sho
 from effectonce.guard.introspection import name_of
 from effectonce.intents.intents import Intents
 from effectonce.record import Record, State
+from effectonce.relay.relay import Relay
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
@@ -38,6 +39,12 @@ def load_program(name: str, example: str, *kinds: type[T]) -> T:
 
 def load_worker(name: str) -> Worker:
     return load_program(name, "shop.worker:worker", Worker)
+
+
+def load_service(name: str) -> Worker | Relay:
+    service = load_program(name, "shop.worker:worker", Worker, Relay)
+    assert isinstance(service, Worker | Relay)
+    return service
 
 
 def close_program(program: Worker | Intents) -> None:

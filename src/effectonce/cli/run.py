@@ -1,32 +1,86 @@
-"""`effectonce run`: a worker as a process."""
+"""`effectonce run`: workers and relays as a process."""
 
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Annotated, Final
 
 import typer
 
-from effectonce.errors import show
+from effectonce.errors import ConfigurationError, MissingDriver, show
+from effectonce.relay.relay import Relay
+from effectonce.worker.worker import Worker
 
 from . import options
 from .output import report
-from .programs import load_worker
+from .programs import load_service
+
+RELOAD_DRAIN_S: Final = 30
+"""How long a changed program may take to drain before it is killed; what it held is delivered again."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def run(
-    name: options.WorkerName,
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="MODULE:NAME...", help="Workers and relays, as in shop.worker:worker shop.relay:relay."),
+    ],
     check: Annotated[bool, typer.Option("--check", help="Only run the start-up checks.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log informational events, too.")] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="For development: restart when a Python file changes.")
+    ] = False,
     listen: options.Listen = None,
     as_json: options.Json = False,
 ) -> None:
-    """Consume queues until SIGTERM or Ctrl-C, which drain; a second one returns all messages at once."""
-    worker = load_worker(name)
+    """Run workers and relays in one process until SIGTERM or Ctrl-C, which drain; a second one returns all messages at
+    once. If one of them fails, the others stop, too."""
+    if reload:
+        run_with_reload()
+        return
+    programs = [load_service(name) for name in names]
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG_FORMAT)
+    workers = [program for program in programs if isinstance(program, Worker)]
+    for worker in workers:
+        _report_handlers(worker, as_json)
+    if check:
+        for worker in workers:
+            worker.run_check()
+            text = f"[worker] {worker.broker.backend!r} and its records can keep their promise"
+            report(as_json, text, worker=worker.name, event="checked", ok=True)
+        for relay in (program for program in programs if isinstance(program, Relay)):
+            relay.check()
+            report(
+                as_json, f"[relay] {relay.store!r} can be relayed", relay=repr(relay.store), event="checked", ok=True
+            )
+        return
+    host: Worker | Relay = _join(programs, workers)
+    host.listen = listen or host.listen
+    host.run()
+    for worker in workers:
+        report(as_json, f"[worker] {worker.name} has stopped", worker=worker.name, event="stopped")
+    if host.interrupted:
+        raise KeyboardInterrupt
+
+
+def _join(programs: Sequence[Worker | Relay], workers: Sequence[Worker]) -> Worker | Relay:
+    """Return the program that runs all of ``programs``: the first worker, with the others as its companions."""
+    if len(programs) == 1:
+        return programs[0]
+    if not workers:
+        raise ConfigurationError("several relays in one process need a worker beside them; run each in its own process")
+    for other in programs:
+        if other is not workers[0]:
+            workers[0].add(other)
+    return workers[0]
+
+
+def _report_handlers(worker: Worker, as_json: bool) -> None:
     for route in worker.routes:
         kind = f"type {show(route.type)}" if route.type is not None else "every other type"
         report(
@@ -39,13 +93,14 @@ def run(
             handler=route.name,
             concurrency=route.concurrency,
         )
-    if check:
-        worker.run_check()
-        text = f"[worker] {worker.broker.backend!r} and its records can keep their promise"
-        report(as_json, text, worker=worker.name, event="checked", ok=True)
-        return
-    worker.listen = listen or worker.listen
-    worker.run()
-    report(as_json, f"[worker] {worker.name} has stopped", worker=worker.name, event="stopped")
-    if worker.interrupted:
-        raise KeyboardInterrupt
+
+
+def run_with_reload() -> None:
+    """Run this command without ``--reload`` in a process of its own, and again whenever a Python file changes."""
+    if find_spec("watchfiles") is None:
+        raise MissingDriver("--reload needs watchfiles; run: pip install 'effectonce[reload]'")
+    from watchfiles import PythonFilter, run_process
+
+    arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
+    command = shlex.join([sys.executable, "-m", "effectonce", *arguments])
+    run_process(".", target=command, target_type="command", watch_filter=PythonFilter(), sigint_timeout=RELOAD_DRAIN_S)

@@ -116,6 +116,10 @@ async def aresume_all(
     """`resume_all` in an event loop: several at a time. ``unfinished`` is read in a thread, since it asks the store."""
     remember_signal_handlers()
     counts: Counter[str] = Counter()
-    while not stop() and (chunk := await asyncio.to_thread(lambda: list(islice(unfinished, MAX_CONCURRENT_RESUMES)))):
+
+    def read_chunk() -> list[T]:  # named, since the kit names crash points by functions
+        return list(islice(unfinished, MAX_CONCURRENT_RESUMES))
+
+    while not stop() and (chunk := await asyncio.to_thread(read_chunk)):
         counts.update(await asyncio.gather(*map(resume, chunk)))
     return counts

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from effectonce.errors import SyncAsyncMismatch
+from .run_sync import refuse_in_event_loop
 
 Identity = tuple[str, str]
 
@@ -52,11 +52,10 @@ class ThreadSignal:
     """Wakes a thread, which blocks in `wait`."""
 
     def __init__(self) -> None:
-        if asyncio._get_running_loop() is not None:
-            raise SyncAsyncMismatch(
-                "wait= on a sync function would block the running event loop; make the handler `async def`, "
-                "or call it in a thread (asyncio.to_thread)"
-            )
+        refuse_in_event_loop(
+            "wait= on a sync function would block the running event loop; make the handler `async def`, "
+            "or call it in a thread (asyncio.to_thread)"
+        )
         self._event = threading.Event()
         self.wake = self._event.set
 

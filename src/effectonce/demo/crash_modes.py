@@ -18,7 +18,7 @@ from msgspec import Struct
 from effectonce.guard.once import once
 from effectonce.inbox.inbox import Inbox
 from effectonce.intents.intents import Intents
-from effectonce.intents.operations import Intent
+from effectonce.intents.operation import Intent
 from effectonce.message import Message
 from effectonce.store import Store, connect
 

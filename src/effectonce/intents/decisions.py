@@ -11,7 +11,7 @@ from effectonce.errors import ConfigurationError, StoreUnavailable, show
 from effectonce.record import Record
 
 from .claimed_intent import ClaimedIntent
-from .operations import IntentOperation
+from .operation import IntentOperation
 
 if TYPE_CHECKING:
     from .intents import Intents

@@ -44,7 +44,7 @@ from effectonce.values.durations import Duration, micros, span_text
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
 from .logged_intent import LoggedIntent, decode_log
-from .operations import Classifier, Intent, IntentOperation, Reconciler, Req, Res
+from .operation import Classifier, Intent, IntentOperation, Reconciler, Req, Res
 from .orphans import find_orphaned_scopes, list_records, rebuild_id
 from .recovery import IntentRecovery, RecoveryCounts
 from .resend_rules import ResendRules

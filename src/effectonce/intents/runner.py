@@ -28,7 +28,7 @@ from effectonce.providers import Verdict, classify
 from .claimed_intent import ClaimedIntent
 
 if TYPE_CHECKING:
-    from .operations import IntentOperation
+    from .operation import IntentOperation
 
 
 class IntentResult(NamedTuple):

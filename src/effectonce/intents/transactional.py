@@ -15,7 +15,7 @@ from effectonce.record import Settlement
 from effectonce.sessions import Pending, session_on
 
 if TYPE_CHECKING:
-    from .operations import IntentOperation
+    from .operation import IntentOperation
     from .runner import IntentResult
 
 Res = TypeVar("Res")

@@ -1,7 +1,7 @@
-"""/metrics, /healthz and /readyz of a worker or a relay, served by threads of their own.
+"""/metrics, /healthz and /readyz of the workers and relays of one event loop, served by threads of their own.
 
-/healthz is 200 while the event loop runs its callbacks: 503 means that a restart would help. /readyz is 200 while the
-worker consumes (or the relay relays), its store and its broker answer, and it is not draining; otherwise 503 with the
+/healthz is 200 while the event loop runs its callbacks: 503 means that a restart would help. /readyz is 200 while each
+worker consumes and each relay relays, their stores and brokers answer, and none is draining; otherwise 503 with the
 reasons.
 """
 
@@ -12,7 +12,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -40,12 +41,16 @@ TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 
 
 class Endpoints:
-    """Serves ``watched`` at ``listen`` ("127.0.0.1:9464") from `__enter__`, in its event loop, to `__exit__`."""
+    """Serves ``watched`` at ``listen`` ("127.0.0.1:9464") from `__enter__`, in its event loop, to `__exit__`.
 
-    def __init__(self, watched: Worker | Relay, listen: str) -> None:
+    The workers and relays among its ``companions`` are served with it.
+    """
+
+    def __init__(self, watched: Worker | Relay, listen: str, companions: Sequence[object] = ()) -> None:
         self._watched = watched
+        self._programs = [watched, *(other for other in companions if isinstance(other, Worker | Relay))]
         self._address = parse_address(listen)
-        self._metrics = Metrics().watch(watched)
+        self._metrics = Metrics().watch(*self._programs)
         self._loop = asyncio.get_running_loop()
         self._loop_answered_at = time.monotonic()
         self._probes = list(self._make_probes())
@@ -70,19 +75,13 @@ class Endpoints:
         self._server.server_close()
 
     def _make_probes(self) -> Iterator[CachedProbe[Any]]:
-        watched = self._watched
-        if (store := watched.store) is not None:
-            yield CachedProbe("store", lambda: query_store(store, lambda port: port.now()), PROBE_MAX_AGE_S)
-        if isinstance(watched, Worker):
-            yield CachedProbe(
-                "broker", lambda: run_in_loop(self._loop, self._check_queues, 2 * PROBE_TIMEOUT_S), PROBE_MAX_AGE_S
-            )
-
-    async def _check_queues(self) -> bool:
-        assert isinstance(self._watched, Worker)
-        for queue in self._watched.queues:
-            await self._watched.broker.backend.check(queue, group=self._watched.name)
-        return True
+        for store in {program.store for program in self._programs if program.store is not None}:
+            yield CachedProbe("store", partial(query_store, store, lambda port: port.now()), PROBE_MAX_AGE_S)
+        for program in self._programs:
+            if isinstance(program, Worker):
+                check = partial(_check_queues, program)
+                probe = partial(run_in_loop, self._loop, check, 2 * PROBE_TIMEOUT_S)
+                yield CachedProbe("broker", probe, PROBE_MAX_AGE_S)
 
     # -- answers
 
@@ -108,8 +107,8 @@ class Endpoints:
 
     def readiness_problems(self) -> list[str]:
         """Return why no work is done now; [] where it is."""
-        phase = self._watched.phase
-        problems = [] if phase == "running" else [f"it is {phase}"]
+        phases = [program.phase for program in self._programs if program.phase != "running"]
+        problems = [f"it is {phase}" for phase in dict.fromkeys(phases)]
         if not self._loop_answers(PROBE_TIMEOUT_S / 2):
             problems.append("the event loop does not run: a handler blocks it (make it a plain `def`)")
             return problems
@@ -119,9 +118,8 @@ class Endpoints:
             for probe in self._probes
             if probe.value is None
         ]
-        if isinstance(self._watched, Relay) and self._watched.outage is not None:
-            problems.append(f"the broker is away: {show(self._watched.outage, 300)}")
-        return problems
+        outages = [program.outage for program in self._programs if isinstance(program, Relay)]
+        return problems + [f"the broker is away: {show(outage, 300)}" for outage in outages if outage is not None]
 
     def _loop_answers(self, timeout: float) -> bool:
         """Tell whether the event loop runs a callback within ``timeout`` seconds."""
@@ -133,6 +131,12 @@ class Endpoints:
         if answered.wait(timeout):
             self._loop_answered_at = time.monotonic()
         return answered.is_set()
+
+
+async def _check_queues(worker: Worker) -> bool:
+    for queue in worker.queues:
+        await worker.broker.backend.check(queue, group=worker.name)
+    return True
 
 
 def parse_address(listen: str) -> tuple[str, int]:

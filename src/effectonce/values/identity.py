@@ -24,8 +24,23 @@ def encode_key(value: object, *, limit: int = MAX_KEY) -> str:
     Raises `MissingKey` for ``None``, ``""`` and ``()``, alone or as a part; `KeyTooLong` over ``limit`` bytes
     of UTF-8; `InvalidKey` for any other type (bool included), NUL and lone surrogates.
     """
-    text = ":".join(_encode_part(part, limit) for part in value) if isinstance(value, tuple) else _text(value, limit)
-    return _check_text(text, limit)
+    if isinstance(value, tuple):
+        text = ":".join(_encode_part(part, limit) for part in value)
+    else:
+        text = value if type(value) is str else _text(value, limit)
+    if not text:
+        raise MissingKey("the key is empty; the sender must give one")
+    if len(text) > limit:  # UTF-8 is never shorter, so a huge key need not be encoded
+        raise _too_long(f"{len(text):,} characters, {show(text, 48)}", limit)
+    if "\0" in text:
+        raise InvalidKey(f"a key cannot contain NUL, PostgreSQL cannot store it: {show(text, 48)}")
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidKey(f"a key must be valid Unicode, without lone surrogates: {show(text, 48)}") from None
+    if size > limit:
+        raise _too_long(f"{size:,} bytes, {show(text, 48)}", limit)
+    return text
 
 
 def _encode_part(value: object, limit: int) -> str:
@@ -52,22 +67,6 @@ def _text(value: object, limit: int) -> str:
         f"a key cannot be made of {type(value).__qualname__}; give a str, int, UUID or a tuple of these "
         "(decode bytes first, write numbers and dates as text)"
     )
-
-
-def _check_text(text: str, limit: int) -> str:
-    if not text:
-        raise MissingKey("the key is empty; the sender must give one")
-    if len(text) > limit:  # UTF-8 is never shorter, so a huge key need not be encoded
-        raise _too_long(f"{len(text):,} characters, {show(text, 48)}", limit)
-    if "\0" in text:
-        raise InvalidKey(f"a key cannot contain NUL, PostgreSQL cannot store it: {show(text, 48)}")
-    try:
-        size = len(text) if text.isascii() else len(text.encode())
-    except UnicodeEncodeError:
-        raise InvalidKey(f"a key must be valid Unicode, without lone surrogates: {show(text, 48)}") from None
-    if size > limit:
-        raise _too_long(f"{size:,} bytes, {show(text, 48)}", limit)
-    return text
 
 
 def _too_long(what: str, limit: int) -> KeyTooLong:

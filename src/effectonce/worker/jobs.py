@@ -57,6 +57,12 @@ class Job(Struct, eq=False, gc=False):
         return answer.attempts - self.attempts_before_redrive
 
     @property
+    def was_called(self) -> bool:
+        """Mode T: whether its handler was called. What was raised before that comes from the inbox, and what was raised
+        after it may come from the handler, which may use an inbox or a guard of its own."""
+        return self.started_at > 0.0
+
+    @property
     def broker_attempt(self) -> int:
         """Which attempt this is by the broker's count of deliveries, less those that were given back untried."""
         return max(1, self.delivery.attempt - self.untried)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
 from effectonce.core.store_clients import ByKind, release_with_refund
-from effectonce.errors import AttemptsExhausted, ConfigurationError, InProgress, StoreUnavailable, show
+from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, InProgress, StoreUnavailable, show
 from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
 
@@ -223,13 +223,17 @@ class LeaseExecutor:
                 delay = error.delay_after(self._consumer.counts.add_delayed(job))
                 self._consumer.redeliver(job, max(delay, MIN_DUPLICATE_DELAY_S))
                 return
-            if answer.kind != "done":  # done, and its result cannot be read: the worker does not need it
+            if answer.kind != "done":
                 self._recorder.give_up(job, error, job.attempts_at(answer), _REFUSAL_CODES[answer.kind])
+                return
+            # Its result cannot be read. The worker does not need it, unless it holds the messages to send.
+            if job.route.to is not None and isinstance(error, CorruptRecord):
+                self._recorder.give_up(job, error, job.attempts_at(answer), "unsent")
                 return
         if self._consumer.tracer is not None:
             self._consumer.tracer.trace_duplicate(self._consumer.queue, job.message, run)
         job.outgoing = run.value if job.route.to else None
-        self._recorder.forward_or_ack(job)
+        self._recorder.add_recorded(job)
 
     def _handle_no_answer(self, job: Job, reply: Reply) -> None:
         """Redeliver ``job``, whose claim the store could not read; or keep its place and its owner, and pause, while
@@ -259,7 +263,7 @@ class LeaseExecutor:
     def _make_progress(self) -> None:
         """Ack recorded jobs, run granted ones, and claim as many as there is room for. Called when the store has
         answered a batch, or a job has left."""
-        self._recorder.ack_recorded()
+        self._recorder.settle_recorded()
         for pool in self.pools:
             if pool.ready:
                 pool.wake()

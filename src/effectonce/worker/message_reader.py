@@ -11,7 +11,7 @@ from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
 from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.fingerprint import fingerprints
-from effectonce.values.identity import MAX_KEY, encode_key
+from effectonce.values.identity import encode_key
 
 from .jobs import USED_ATTEMPTS_HEADER, Job
 from .routes import HandlerRoute
@@ -47,9 +47,7 @@ class MessageReader:
             prints = b"" if route.fingerprint is None else route.fingerprint(_arguments(route, message), {})
         if route.data_type is not Any:
             message = self._envelope.decode(packet, route.data_type)
-        key: Any = message.key if route.key is None else route.key(_arguments(route, message), {})
-        if type(key) is not str or not 0 < len(key) <= MAX_KEY or not key.isascii() or "\0" in key:
-            key = encode_key(key)  # it returns the others as they are, in three calls (tests/worker/test_walk.py)
+        key = encode_key(message.key if route.key is None else route.key(_arguments(route, message), {}))
         if delivery.attempt > 1:
             force_setattr(message, "attempt", delivery.attempt)
         job = Job(delivery, route, message, key, prints, message.ordering_key or key)

@@ -60,7 +60,7 @@ class Recorder:
         self._fail = fail
         self._stopped = False
         self._unrecorded: list[Job] = []  # they have succeeded, and the store did not answer
-        self._recorded: list[Job] = []  # to be acked at the end of this batch
+        self._recorded: list[Job] = []  # to be settled at the end of this batch
 
     @property
     def has_tasks(self) -> bool:
@@ -105,7 +105,7 @@ class Recorder:
             if self._pause.waits_for_answer:
                 self._pause.server_answered()
             self._leased_runs.discard(run)
-            self.forward_or_ack(job)
+            self._recorded.append(job)
 
     def _redeliver_unrecorded(self, job: Job, error: Exception) -> None:
         """The success of ``job`` is not recorded: let it be redelivered. Until its lease ends it is found in
@@ -130,18 +130,19 @@ class Recorder:
         for job in jobs:
             self.record_success(job)
 
-    def forward_or_ack(self, job: Job) -> None:
-        """``job`` is recorded: ack it with this batch of the store, after what it sends on is sent."""
-        if job.outgoing:
-            self._background.spawn(self._forward(job, job.outgoing))
-        else:
-            self._recorded.append(job)
+    def add_recorded(self, job: Job) -> None:
+        """``job`` is recorded: settle it with this batch of the store."""
+        self._recorded.append(job)
 
-    def ack_recorded(self) -> None:
-        """Ack what a batch of the store has recorded, all at once."""
+    def settle_recorded(self) -> None:
+        """Ack what a batch of the store has recorded, all at once; a job that sends messages on, after they are
+        sent."""
         if self._recorded:
             jobs, self._recorded = self._recorded, []
-            self._consumer.ack(jobs)
+            for job in jobs:
+                if job.outgoing:
+                    self._background.spawn(self._forward(job, job.outgoing))
+            self._consumer.ack([job for job in jobs if not job.outgoing])
 
     async def _forward(self, job: Job, messages: list[Message[Any]]) -> None:
         """Send what the handler has left in its record, for the first time or again, and then ack."""
@@ -151,9 +152,9 @@ class Recorder:
         except BrokerUnavailable as error:
             self._consumer.redeliver(job, error.retry_after)
         except Exception as error:
-            delay = job.route.retry.delay_after(error, max(1, job.delivery.attempt))
+            delay = job.route.retry.delay_after(error, job.broker_attempt)
             if delay is None:
-                await self._dead_letter(job, error, job.delivery.attempt, "unsent")
+                await self._dead_letter(job, error, job.broker_attempt, "unsent")
             else:
                 self._consumer.redeliver(job, delay, tried=True)
         else:

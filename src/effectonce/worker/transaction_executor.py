@@ -18,7 +18,14 @@ from typing import Final
 from effectonce.contracts import ConnectionLost
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.storeless_runtime import StorelessRuntime
-from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, TransactionConflict
+from effectonce.errors import (
+    AttemptsExhausted,
+    InProgress,
+    PayloadMismatch,
+    SchemaMissing,
+    TransactionConflict,
+    UnsafeStore,
+)
 from effectonce.record import Answer
 
 from .background_tasks import ReportFailure, wait_for_either
@@ -143,15 +150,15 @@ class TransactionExecutor:
         self._make_progress(unit)
 
     def _emit(self, job: Job, error: BaseException | None) -> None:
-        ran = job.started_at > 0
-        if isinstance(error, PayloadMismatch):
-            kind = "mismatch"
-        elif isinstance(error, InProgress):
-            kind = "in_progress"
-        elif error is not None:
-            kind = "released"
-        else:
+        ran = job.was_called
+        if error is None:
             kind = "completed" if ran else "replayed"
+        elif isinstance(error, PayloadMismatch) and not ran:
+            kind = "mismatch"
+        elif isinstance(error, InProgress) and not ran:
+            kind = "in_progress"
+        else:
+            kind = "released"
         seconds = time.monotonic() - job.started_at if ran else 0.0
         why = "" if error is None else type(error).__name__
         self._consumer.events.emit(
@@ -178,15 +185,17 @@ class TransactionExecutor:
         """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
         consumer, retry = self._consumer, job.route.retry
         attempt = job.attempt
-        if isinstance(error, FATAL_ERRORS):
+        from_inbox = not job.was_called
+        if isinstance(error, FATAL_ERRORS) and (from_inbox or not isinstance(error, SchemaMissing | UnsafeStore)):
             self._fail(error)
             consumer.redeliver(job, 0.0)
-        elif isinstance(error, PayloadMismatch):
+        elif from_inbox and isinstance(error, PayloadMismatch):
             consumer.dead_letter(job, cause_of(error, "payload-mismatch", attempt))
-        elif isinstance(error, AttemptsExhausted):
+        elif from_inbox and isinstance(error, AttemptsExhausted):
+            # The inbox counts the starts without an outcome; the broker may have counted more.
             tried = max(attempt - 1, retry.max_crashes)
             consumer.dead_letter(job, cause_of(Poison(tried), "poison", tried))
-        elif isinstance(error, InProgress):
+        elif from_inbox and isinstance(error, InProgress):
             consumer.redeliver(job, error.retry_after)
         elif isinstance(error, _DATABASE_ERRORS):
             self._pool_of[job.route].waiting.appendleft(job)

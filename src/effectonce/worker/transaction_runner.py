@@ -111,6 +111,7 @@ class TransactionRunner:
         for at, job in enumerate(unit.jobs):
             if unit.waits_for_failed(at):
                 continue
+            job.started_at = 0.0  # not called yet; a batch that was rolled back may have called it
             try:
                 if job.key in self._starts_to_forget and not await self._forget_start(job):
                     raise ConnectionLost(
@@ -122,7 +123,8 @@ class TransactionRunner:
                 else:
                     self._handler_for(job).run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
-                if job.suspect and not isinstance(error, AttemptsExhausted) and job.key not in self._starts_to_forget:
+                refused = isinstance(error, AttemptsExhausted) and not job.was_called
+                if job.suspect and not refused and job.key not in self._starts_to_forget:
                     await self._forget_start(job)
                 if not is_failure(error):
                     raise
@@ -151,7 +153,8 @@ class TransactionRunner:
                     if not is_failure(error):
                         raise
                     known = batch.translated_error or error
-                    if isinstance(known, (ConnectionLost, *FATAL_ERRORS)):
+                    from_inbox = not any(job.was_called for job in unit.jobs)
+                    if isinstance(known, ConnectionLost) or (from_inbox and isinstance(known, FATAL_ERRORS)):
                         unit.errors[:] = [known] * len(unit.jobs)
                         return True
                     if isinstance(error, ConfigurationError):

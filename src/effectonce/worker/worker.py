@@ -204,7 +204,10 @@ class Worker:
         return decorate
 
     def add(self, companion: Companion) -> None:
-        """Run ``companion`` (a `Relay`, say) in this worker's process, as long as the worker runs."""
+        """Run ``companion`` (a `Relay` or another worker, say) in this worker's process, as long as the worker runs.
+
+        With ``listen=`` its metrics and its readiness are served, too.
+        """
         self._companions.append(companion)
 
     # -- running
@@ -305,7 +308,7 @@ class Worker:
             return nullcontext()
         from effectonce.telemetry.endpoints import Endpoints  # only on demand: telemetry stands above the tools
 
-        return Endpoints(self, self.listen)
+        return Endpoints(self, self.listen, self._companions)
 
     # -- for its dead letters
 

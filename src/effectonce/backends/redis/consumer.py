@@ -27,7 +27,8 @@ MAX_MOVED: Final = 200
 #: A consumer that holds nothing is removed from the group after it has been silent for so long.
 FORGET_SILENT_AFTER_MS: Final = 3_600_000
 FORGET_INTERVAL_S: Final = 60.0
-#: The part of the ack window within which an ack needs no proof that the delivery is still ours.
+#: The part of the ack window within which an ack needs no proof that the delivery is still ours. The window is counted
+#: from the server's reply, and the ack still has to travel there: the rest of the window is the margin for both.
 UNPROVEN_ACK_PART: Final = 0.7
 MAX_MAINTENANCE_INTERVAL_S: Final = 1.0
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from effectonce.errors import ConfigurationError
 from effectonce.http.protocol import KEY_HEADER, Headers
 from effectonce.intents.intents import Intents
-from effectonce.intents.operations import Intent, IntentOperation
+from effectonce.intents.operation import Intent, IntentOperation
 from effectonce.providers import Provider, classify, find_provider
 
 #: The request headers that are logged: they are the same whenever the call is made, and hold no credential.

@@ -11,7 +11,7 @@ from typing import Any
 
 from effectonce.core.run_sync import run_sync
 from effectonce.intents.intents import Intents
-from effectonce.intents.operations import Intent, IntentOperation
+from effectonce.intents.operation import Intent, IntentOperation
 from effectonce.providers import Provider, Verdict
 from effectonce.record import Query
 from tests.proof.explorer.provider import MARGIN, WINDOW, SimulatedProvider
