@@ -121,7 +121,7 @@ def test_the_package_loads_its_names_when_the_first_is_asked_for() -> None:
 import sys, threading
 import effectonce as eo
 assert "effectonce.guard" not in sys.modules
-assert {"once", "__version__"} <= set(dir(eo))
+assert set(dir(eo)) == {*eo.__all__, "__version__"}
 assert eo.errors.InDoubt.code == "in-doubt"
 assert not hasattr(eo, "nothing_of_ours") and not hasattr(eo, "__wrapped__")
 failed, start = [], threading.Barrier(16)
@@ -139,6 +139,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 names = {}
 exec("from effectonce import *", names)
+assert set(dir(eo)) == {*eo.__all__, "__version__"}, "also when its modules are loaded"
 assert not failed and names["once"] is eo.once and names["keys"] is eo.keys
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -82,4 +82,5 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        """The public names, and not the modules and helpers beside them: what an interactive shell completes."""
+        return sorted([*__all__, "__version__"])

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.backend_urls import load_backend, url_in_environment
 from .core.shared_loop import shared_loop
-from .errors import BrokerUnavailable, show
+from .errors import BrokerUnavailable, ConfigurationError, scrub_urls, show
 from .message import Message
 
 ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
@@ -239,6 +239,22 @@ def open_broker(url: str | None = None) -> BrokerBackend:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect_broker('sqlite:///queue.db')")
     backend: BrokerBackend = load_backend(url, "broker", SCHEMES)
     return backend
+
+
+def require_broker(broker: object, call: str) -> None:
+    """Raise `ConfigurationError` unless ``broker`` is a `Broker`. ``call``: as in `store.require_store`."""
+    if isinstance(broker, Broker):
+        return
+    if isinstance(broker, str):
+        url = show(scrub_urls(broker))
+        raise ConfigurationError(
+            f"{call.format(repr(url))} was given a URL instead of a broker; open the broker once, "
+            f"broker = eo.connect_broker({url!r}), and write {call.format('broker')}"
+        )
+    raise ConfigurationError(
+        f"{call.format('broker')} takes a broker, such as eo.connect_broker('sqlite:///queue.db'), and was given "
+        f"{show(type(broker).__name__)}"
+    )
 
 
 _brokers: weakref.WeakSet[Broker] = weakref.WeakSet()

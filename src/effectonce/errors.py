@@ -24,7 +24,7 @@
     ├── NotInDoubt                     not-in-doubt           resolve of a record that is not in doubt
     ├── Undecodable                    undecodable            a body that is not a message: dead-letter it
     │   └── ForgedMessage              forged-message         its signature is missing or wrong
-    ├── NotAwaited                     not-awaited            an async answer used without `await`
+    ├── NotAwaited                     not-awaited            a call on an async connection without `await`
     └── ConfigurationError             configuration          fix the code or the settings, then restart
         ├── UnknownScheme              unknown-scheme
         ├── MissingDriver              missing-driver
@@ -46,6 +46,9 @@ from __future__ import annotations
 
 import re
 from typing import ClassVar, Final
+
+_UNCOUNTED_DUPLICATE_DELAY_S: Final = 1.0
+_MAX_DOUBLINGS: Final = 30  # of the delay of a duplicate; its lease has ended long before
 
 _URL: Final = re.compile(r"\b([a-z][a-z0-9+.-]*://)([^\s/?#'\"<>]*)([^\s'\"<>]*)", re.IGNORECASE)
 
@@ -98,7 +101,23 @@ class Retryable(EffectOnceError, code="retryable"):
 
 
 class InProgress(Retryable, code="in-progress"):
-    """Another delivery of this key holds the lease. Do not ack this one: the first may still die."""
+    """Another delivery of this key holds the lease. Do not ack this one: the first may still die.
+
+    ``retry_after`` is short, since the first may end soon. `delay_after` grows with the attempts of this delivery, up
+    to ``lease_left``: the seconds until the lease ends, unless it is renewed."""
+
+    def __init__(self, message: str, retry_after: float = 1.0, lease_left: float | None = None) -> None:
+        super().__init__(message, retry_after)
+        self.lease_left = lease_left
+
+    def delay_after(self, attempt: int | None) -> float:
+        """The seconds to wait after attempt number ``attempt`` of this delivery met the first one: ``retry_after``,
+        doubled with each further attempt, at most ``lease_left``. None: nothing counts them; then it is a second."""
+        if self.lease_left is None:
+            return self.retry_after
+        if attempt is None:
+            return min(_UNCOUNTED_DUPLICATE_DELAY_S, self.lease_left)
+        return min(self.retry_after * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS), self.lease_left)
 
 
 class NotExecuted(Retryable, code="not-executed"):
@@ -200,7 +219,8 @@ class ForgedMessage(Undecodable, code="forged-message"):
 
 
 class NotAwaited(EffectOnceError, code="not-awaited"):
-    """An async answer was tested without `await`; its truth value would always be true."""
+    """A call on an async connection was not awaited. Its answer was tested, which would always be true; or a handler of
+    effectonce's own transaction returned without it, and to commit would lose what the call was to write."""
 
 
 class ConfigurationError(EffectOnceError, code="configuration"):

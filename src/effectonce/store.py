@@ -14,7 +14,16 @@ from .core.codec import ABANDONED_ERROR, encode_untyped
 from .core.privacy import SEALED_PREFIX, Privacy
 from .core.run_sync import run_sync
 from .core.store_runtime import StoreRuntime
-from .errors import ConfigurationError, InvalidOption, NotInDoubt, SchemaMissing, ScopeTaken, StoreUnavailable, show
+from .errors import (
+    ConfigurationError,
+    InvalidOption,
+    NotInDoubt,
+    SchemaMissing,
+    ScopeTaken,
+    StoreUnavailable,
+    scrub_urls,
+    show,
+)
 from .record import Figures, Page, Query, Record, Resolution, State, Stats, SweepResult
 from .values.durations import Duration, micros
 from .values.identity import Key, encode_key
@@ -339,6 +348,23 @@ def open_backend(url: str | None = None) -> Backend:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect('sqlite:///shop.db')")
     backend: Backend = load_backend(url, "store", SCHEMES)
     return backend
+
+
+def require_store(store: object, call: str) -> None:
+    """Raise `ConfigurationError` unless ``store`` is a `Store`. ``call`` is the call that takes it, with ``{}`` in
+    place of the store: the error shows how to write it."""
+    if isinstance(store, Store):
+        return
+    if isinstance(store, str):
+        url = show(scrub_urls(store))
+        raise ConfigurationError(
+            f"{call.format(repr(url))} was given a URL instead of a store; open the store once, "
+            f"store = eo.connect({url!r}), and write {call.format('store')}"
+        )
+    raise ConfigurationError(
+        f"{call.format('store')} takes a store, such as eo.connect('sqlite:///shop.db'), and was given "
+        f"{show(type(store).__name__)}"
+    )
 
 
 def require_existing(backend: object, remedy: str) -> None:

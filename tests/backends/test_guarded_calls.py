@@ -173,7 +173,7 @@ def test_errors_doubts_and_limits_are_the_same_everywhere(store: eo.Store) -> No
         pytest.fail("entered in doubt")
     store.resolve("mail", "m", "done", result={"sent": 1})
     with eo.block(store, scope="mail", key="m") as block:
-        assert block.result == {"sent": 1}
+        assert (block.first, block.result) == (False, {"sent": 1})
     assert store.forget("charge", "fails")
     with pytest.raises(ValueError):
         charge("fails", 2)

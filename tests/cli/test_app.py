@@ -340,8 +340,8 @@ def test_a_closed_pipe_is_not_a_failure(environment: dict[str, str], tmp_path: P
     """`effectonce … | head`, also where the page is longer than a pipe holds."""
     with eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None) as store:
         for number in range(300):
-            with eo.block(store, scope="charge", key=f"pay-{number}-{'x' * 300}"):
-                pass
+            with eo.block(store, scope="charge", key=f"pay-{number}-{'x' * 300}") as block:
+                assert block.first
     command = f"{sys.executable} -m effectonce records list sqlite:///shop.db -n 1000 --json | head -c 10"
     options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], timeout=60, **options)

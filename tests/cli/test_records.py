@@ -39,6 +39,7 @@ def store(cli: Cli) -> Iterator[eo.Store]:
     with eo.connect("sqlite:///shop.db", sweep_every=None) as store:
         for number in range(5):
             with eo.block(store, scope="charge", key=f"pay_{number}") as block:
+                assert block.first
                 block.result = {"receipt": number}
         with pytest.raises(ValueError, match="who"), eo.block(store, scope="mail", key="m1", on_error="doubt"):
             raise ValueError("who knows")
@@ -51,9 +52,11 @@ def store(cli: Cli) -> Iterator[eo.Store]:
             refund("r1")
         for key in ("old1", "old2"):
             with eo.block(store, scope="old", key=key, retention="1ms") as block:
+                assert block.first
                 block.result = 1
         running = eo.block(store, scope="slow", key="s1")
         running.__enter__()
+        assert running.first
         yield store
         running.__exit__(None, None, None)
 
@@ -105,6 +108,7 @@ def test_a_cursor_does_not_repaint_the_terminal(store: eo.Store, cli: Cli) -> No
     """F65"""
     for key in ("a\x1b[31m", "b"):
         with eo.block(store, scope="forged", key=key) as block:
+            assert block.first
             block.result = 1
     page = cli("records", "list", "--scope", "forged", "--limit", "1")
     assert (page.err, "\x1b" in page.out) == ("there may be more: --json prints the cursor\n", False)
@@ -348,6 +352,7 @@ def test_a_result_that_was_traced_is_shown_as_any_other(cli: Cli, store: eo.Stor
 
     Traced().watch(store)
     with eo.block(store, scope="charge", key="traced") as block:
+        assert block.first
         block.result = {"receipt": 9}
     record = store.get("charge", "traced")
     assert record is not None
@@ -376,6 +381,7 @@ def test_a_table_is_aligned_in_every_script(cli: Cli, store: eo.Store) -> None:
     keys = ("注文・受注番号一二三", "cafe\u0301", "주문", "x" * 20)
     for key in keys:
         with eo.block(store, scope="受注", key=key) as block:
+            assert block.first
             block.result = 1
     lines = cli("records", "list", "--scope", "受注").out.splitlines()
     assert len({cell_len(line) for line in lines}) == 1

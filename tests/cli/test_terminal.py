@@ -101,6 +101,7 @@ def store(tmp_path: Path) -> Iterator[eo.Store]:
     """One record that is done."""
     with eo.connect(f"sqlite:///{tmp_path}/shop.db?synchronous=normal", sweep_every=None) as store:
         with eo.block(store, scope="charge", key="pay_1") as block:
+            assert block.first
             block.result = 1
         yield store
 
@@ -109,8 +110,8 @@ def store(tmp_path: Path) -> Iterator[eo.Store]:
 def expired(store: eo.Store) -> int:
     """More than one batch of expired records."""
     for number in range(600):
-        with eo.block(store, scope="old", key=str(number), retention="1ms"):
-            pass
+        with eo.block(store, scope="old", key=str(number), retention="1ms") as block:
+            assert block.first
     return 600
 
 

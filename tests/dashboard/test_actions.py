@@ -267,7 +267,7 @@ def test_a_hash_as_a_key_is_not_taken_for_a_private_one(tmp_path: Path) -> None:
     with eo.connect(f"sqlite:///{tmp_path}/public.db", sweep_every=None) as store:
         for key in ("0" * 64, "a" * 64):
             with suppress(TimeoutError), eo.block(store, scope="files", key=key, on_error="doubt") as block:
-                if key[0] == "a":
+                if block.first and key[0] == "a":
                     raise TimeoutError
                 block.result = 1
         events: list[Any] = []

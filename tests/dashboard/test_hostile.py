@@ -36,6 +36,7 @@ def visiting(url: str) -> Generator[Visitor]:
     store = eo.connect(url, sweep_every=None)
     store.migrate()
     with eo.block(store, scope=f"scope {HTML}", key=f"key {HTML}") as block:
+        assert block.first
         block.result = {"note": HTML}
     with pytest.raises(ValueError), eo.block(store, scope="doubt", key=f"doubt {HTML}", on_error="doubt"):
         raise ValueError(HTML)

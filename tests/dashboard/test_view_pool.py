@@ -27,6 +27,7 @@ def dashboard(redis_url: str, name: str) -> Iterator[tuple[Starlette, FaultProxy
     with FaultProxy(int(redis_url.rpartition(":")[2].partition("/")[0])) as proxy:
         store = eo.connect(f"{proxy.through(redis_url)}?namespace={name}&timeout=2", sweep_every=None)
         with eo.block(store, scope="charge", key="a", on_error="doubt") as block:
+            assert block.first
             block.result = 1
         app = make_app(Sources(store), Access(operator=OPERATOR, hosts=["testserver"]))
         app.state.dashboard.view_pool = ViewPool(20, max_running=2)

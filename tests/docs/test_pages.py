@@ -49,7 +49,8 @@ def test_every_block_runs(page: Path, tmp_path: Path, request: pytest.FixtureReq
     addresses = {written: request.getfixturevalue(fixture) for written, fixture in servers_of(found).items()}
     if WITHOUT_DATABASES.intersection(servers_of(found).values()):
         request.getfixturevalue("one_at_a_time")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "120"}
+    sources = f"{ROOT / 'src'}:{ROOT / 'lint' / 'src'}:{ROOT}"  # this tree's, also where another one is installed
+    environment = {**os.environ, "PYTHONPATH": sources, "NO_COLOR": "1", "COLUMNS": "120"}
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", "-m", "tests.docs.session", str(page)],
         input=json.dumps(addresses),

@@ -70,4 +70,5 @@ def make_done_records(store: eo.Store, *keys: str, scope: str = "charge", retent
     """Make records that are done."""
     for key in keys:
         with eo.block(store, scope=scope, key=key, retention=retention) as block:
+            assert block.first
             block.result = 1

@@ -18,6 +18,22 @@ def test_what_did_not_run_comes_again_when_its_error_says(error: eo.Retryable) -
     assert decide_delivery(error) == Redeliver(7.0, error)
 
 
+def test_a_duplicate_beside_the_first_comes_back_soon_and_then_later_and_later_until_the_lease_ends() -> None:
+    """The lease is for a first delivery that died. One that lives has mostly ended in a moment."""
+    error = eo.InProgress("first runs", 0.2, lease_left=29.99)
+    delays = [decide_delivery(error, attempt=attempt).after for attempt in range(1, 11)]  # type: ignore[union-attr]
+    assert delays == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 29.99, 29.99]
+    assert decide_delivery(error) == Redeliver(1.0, error), "where the deliveries are not counted"
+    assert decide_delivery(eo.InProgress("it dies", 0.2, lease_left=0.5), attempt=9).after == 0.5  # type: ignore[union-attr]
+
+
+def test_a_duplicate_beside_the_first_is_not_given_up() -> None:
+    """It has not failed, however often it came."""
+    error = eo.InProgress("first runs", 0.2, lease_left=30.0)
+    assert decide_delivery(error, retry=Retry(2), attempt=4) == Redeliver(1.6, error)
+    assert decide_delivery(error, retry=Retry(on={eo.InProgress: "dead"}), attempt=1) == Reject(error)
+
+
 def test_no_message_comes_again_at_once() -> None:
     """A store that is down, or a first delivery that runs, would be asked as fast as the broker can deliver."""
     error = eo.InProgress("first runs", 0.0)

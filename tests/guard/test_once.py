@@ -222,7 +222,9 @@ def test_a_dead_runner_is_replaced_when_its_lease_ends(store: eo.Store, form: Ha
     charge = form.once(store, scope="charge", key="payment_id", lease="30s")(lambda payment_id: "charged")
     with pytest.raises(eo.InProgress) as caught:
         charge("p1")
-    assert 0 < caught.value.retry_after <= 30
+    assert caught.value.retry_after == 0.2
+    assert caught.value.lease_left is not None
+    assert 0.2 < caught.value.lease_left <= 30
     clock.advance("30s")
     assert charge.call("p1") == eo.Outcome("charged", False, "p1", "charge", 2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -90,3 +91,21 @@ def test_a_guarded_function_is_async_exactly_where_its_function_is(store: eo.Sto
 
     assert inspect.iscoroutinefunction(handler)
     assert not inspect.iscoroutinefunction(plain)
+
+
+async def test_an_async_answer_may_be_a_task_of_its_own() -> None:
+    async def first(key: int) -> int:
+        await asyncio.sleep(0)
+        return key
+
+    async def cancelled() -> None:
+        raise AssertionError("it ran")
+
+    answers = [Pending(first(key), "inbox.first(...)") for key in range(4)]
+    assert await asyncio.create_task(answers[0]) == 0
+    assert await asyncio.gather(*answers[1:3]) == [1, 2]
+    assert await asyncio.wait_for(answers[3], 10) == 3
+    task = asyncio.create_task(Pending(cancelled(), "outbox.send(...)"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

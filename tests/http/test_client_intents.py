@@ -20,7 +20,7 @@ from effectonce.providers import Provider
 
 from .test_client import Api
 
-BANK = Provider(name="bank", field="Bank-Key", window=86_400_000_000)
+BANK = Provider("bank", field="Bank-Key", window="24h")
 SECRET = {"Authorization": "Bearer secret-token"}
 
 
@@ -119,7 +119,7 @@ def test_a_refusal_is_an_answer_like_any_other(library: str, tmp_path: Path, api
 def test_a_redirect_leads_to_the_same_call_when_the_handler_runs_again(library: str, tmp_path: Path, api: Api) -> None:
     """Its answer came from the log then, without the header that was sent; so the call behind it got another key, and
     was made twice."""
-    bank = Bank(library, tmp_path, api, Provider(name="bank", field="Idempotency-Key", window=86_400_000_000))
+    bank = Bank(library, tmp_path, api, Provider("bank", field="Idempotency-Key", window="24h"))
     api.told = [(307, {"Location": f"{api.url}/moved"}, b""), (201, {}, b"charged")]
     assert [bank.charge("m1"), bank.charge("m1")] == [(201, b"charged")] * 2
     assert (len(api.seen), bank.states) == (2, ["done", "done"])
@@ -175,4 +175,4 @@ def test_a_body_that_can_be_read_once_cannot_be_written_down(tmp_path: Path, api
 
 def test_a_provider_with_its_key_in_the_body_is_refused(tmp_path: Path) -> None:
     with eo.connect(f"sqlite:///{tmp_path / 'x.db'}") as store, pytest.raises(eo.ConfigurationError, match="body"):
-        IntentLog(eo.Intents(store, scope="b"), Provider(name="adyen", carrier="body", window=1))
+        IntentLog(eo.Intents(store, scope="b"), Provider("adyen", carrier="body", window=1))

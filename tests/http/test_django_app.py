@@ -131,6 +131,7 @@ def test_it_may_run_after_effectonce_migrate_and_reversed_it_keeps_the_records(s
     sqlite_project.manage("effectonce", "migrate")
     store = eo.connect(f"sqlite:///{sqlite_project.database['NAME']}")
     with store, eo.block(store, scope="mailer", key="welcome:42") as block:
+        assert block.first
         block.result = "sent"
     sqlite_project.manage("migrate")
     sqlite_project.manage("migrate", "effectonce", "zero")

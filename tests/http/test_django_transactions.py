@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ class Shop:
             told = json.loads(request.body)
             with connections[alias].cursor() as cursor:
                 cursor.execute("INSERT INTO orders VALUES (%s)", [told.get("name", "book")])
+            if told.get("cut"):
+                connections[alias].connection.close()
+                connections[alias].cursor().execute("SELECT 1")
             if told.get("raise"):
                 raise ZeroDivisionError
             if told.get("stream"):
@@ -139,6 +143,35 @@ def test_refusals_are_problems(alias: str) -> None:
     assert code(shop.post(key='"')) == "invalid-key"
     assert code(shop.post({"name": "p" * 40})) == "payload-too-large"
     assert shop.orders == 1
+
+
+@pytest.fixture
+def away(unique_name: str) -> Iterator[str]:
+    """The alias of a PostgreSQL that does not answer."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    told = {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "PORT": str(port), "NAME": "shop"}
+    connections.settings.update(connections.configure_settings({"default": {}, unique_name: told}))
+    with override_settings(ALLOWED_HOSTS=["*"], USE_I18N=False):
+        yield unique_name
+
+
+def test_a_database_that_is_away_is_503_with_retry_after(away: str) -> None:
+    """As the middleware answers it. It would be a 500, which clients do not repeat."""
+    shop = Shop(away)
+    answer = shop.post()
+    assert (answer.status_code, code(answer), answer["Retry-After"], shop.calls) == (503, "store-unavailable", "1", 0)
+    with pytest.raises(eo.StoreUnavailable):
+        Shop(away, errors="raise").post()
+
+
+def test_a_database_that_goes_away_while_the_view_works_is_503_too(alias: str) -> None:
+    shop = Shop(alias)
+    answer = shop.post({"cut": True, "once": True})
+    assert (answer.status_code, answer["Retry-After"]) == (503, "1")
+    connections[alias].close()
+    assert (shop.post({"cut": False}, key="k2").status_code, shop.orders) == (201, 1)
 
 
 def test_a_response_over_the_cap_is_done_without_its_body(alias: str) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+import sqlite3
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
+import asyncpg
+import psycopg
+import pymysql
 import pytest
 from fastapi import (
     BackgroundTasks,
@@ -26,6 +31,7 @@ from litestar import Litestar, post
 from litestar.middleware import DefineMiddleware
 from litestar.params import JSONBody
 from pydantic import BaseModel
+from sqlalchemy import create_engine
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.middleware import Middleware
@@ -39,6 +45,7 @@ import effectonce as eo
 from effectonce.http import Route, record_key
 from effectonce.http.asgi import IdempotencyMiddleware
 from effectonce.integrations.fastapi import RESPONSES, Idempotency, answer_problems, request_key
+from effectonce.values.awaitables import maybe_await
 
 
 class Payment(BaseModel):
@@ -403,6 +410,65 @@ async def test_the_key_of_a_request_for_a_transaction_of_ones_own(app: FastAPI) 
         assert (await http.post("/orders", headers=key(user=None))).status_code == 401
         operation = (await http.get("/openapi.json")).json()["paths"]["/orders"]["post"]
     assert "Idempotency-Key" in {each["name"] for each in operation["parameters"]}
+
+
+def refused_port() -> int:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return int(closed.getsockname()[1])
+
+
+def open_sqlalchemy(port: int) -> None:
+    with create_engine(f"postgresql+psycopg://ada@127.0.0.1:{port}/shop").begin():
+        raise AssertionError("it connected")
+
+
+async def open_asyncpg(port: int) -> None:
+    await asyncpg.connect(f"postgresql://ada@127.0.0.1:{port}/shop")
+
+
+OPENERS: dict[str, Callable[[int], Any]] = {
+    "psycopg": lambda port: psycopg.connect(f"postgresql://ada@127.0.0.1:{port}/shop"),
+    "pymysql": lambda port: pymysql.connect(host="127.0.0.1", port=port, user="ada"),
+    "sqlalchemy": open_sqlalchemy,
+    "asyncpg": open_asyncpg,
+}
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("place", ["handler", "dependency"])
+async def test_a_database_that_is_away_is_503_with_retry_after_in_mode_t(app: FastAPI, opener: str, place: str) -> None:
+    """As the middleware answers it. It would be a 500, which clients do not repeat."""
+    answer_problems(app)
+    port = refused_port()
+
+    async def connection() -> Any:
+        if place == "dependency":
+            await maybe_await(OPENERS[opener](port))
+
+    @app.post("/orders", responses=RESPONSES)
+    async def order(
+        key: Annotated[str, Depends(request_key(current_user))],
+        conn: Any = Depends(connection),  # noqa: B008 - a local name
+    ) -> None:
+        await maybe_await(OPENERS[opener](port))
+
+    async with client(app) as http:
+        answer = await http.post("/orders", headers=key())
+    assert (answer.status_code, answer.json()["code"]) == (503, "store-unavailable")
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_what_is_not_about_the_database_stays_the_handlers_own_error_in_mode_t(app: FastAPI) -> None:
+    answer_problems(app)
+
+    @app.post("/orders")
+    def order(key: Annotated[str, Depends(request_key(current_user))]) -> None:
+        sqlite3.connect(":memory:").execute("SELECT nonsense FROM")
+
+    async with client(app) as http:
+        with pytest.raises(sqlite3.OperationalError, match="incomplete"):
+            await http.post("/orders", headers=key())
 
 
 # -- Starlette

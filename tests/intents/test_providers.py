@@ -8,6 +8,7 @@ import http.client
 import smtplib
 import socket
 import ssl
+from datetime import timedelta
 from enum import Enum
 from typing import Any
 
@@ -16,8 +17,9 @@ import httpx
 import pytest
 import requests
 
+import effectonce as eo
 from effectonce.errors import NotExecuted, OutcomeUnknown
-from effectonce.providers import PROVIDERS, classify, find_provider, is_ambiguous
+from effectonce.providers import PROVIDERS, Provider, classify, find_provider, is_ambiguous
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -42,7 +44,7 @@ def test_where_the_key_goes_and_how_long_it_is_kept(
     name: str, carrier: str, field: str, limit: int, window: int | None
 ) -> None:
     known = find_provider(name)
-    assert (known.carrier, known.field, known.limit, known.window) == (carrier, field, limit, window)
+    assert (known.carrier, known.field, known.limit, known.window_of("any")) == (carrier, field, limit, window)
     assert not known.keyed or known.limit >= 36, "ours have 36 characters"
 
 
@@ -341,3 +343,38 @@ def test_an_error_that_cannot_be_read_leaves_it_open_in_a_step_too() -> None:
     assert is_ambiguous(Unreadable("boom"))
     assert not is_ambiguous(Unspeakable()), "it is the step's own"
     assert classify(find_provider("stripe"), Declined()).kind == "failure"
+
+
+# -- a provider of one's own
+
+
+def test_a_provider_of_ones_own_has_windows_as_durations() -> None:
+    acmepay = Provider(
+        "acmepay", field="X-Request-Key", window="24h", windows={"payout": timedelta(days=7), "quote": 90}
+    )
+    assert acmepay.window_of("charge") == 86_400_000_000
+    assert acmepay.window_of("payout") == 7 * 86_400_000_000
+    assert acmepay.window_of("quote") == 90_000_000
+    assert Provider("acmepay").window_of("charge") is None
+    assert find_provider(acmepay) is acmepay
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": "a day"}, r"window='a day' is not a span of time; write it like"),
+        ({"window": 0}, r"window=0 must be more than zero"),
+        ({"windows": {"payout": "7 days"}}, r"the window of 'payout'='7 days' is not a span"),
+        ({"carrier": "query"}, r"carrier='query' is none of 'header', 'body' and 'none'"),
+        ({"name": ""}, r"a Provider has a name"),
+    ],
+)
+def test_a_provider_that_cannot_be_is_refused_where_it_is_written(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(eo.InvalidOption, match=message):
+        Provider(**{"name": "acmepay", **options})
+
+
+def test_an_unknown_provider_is_told_how_to_describe_one() -> None:
+    with pytest.raises(eo.ConfigurationError) as raised:
+        eo.Intents(eo.connect("memory://"), scope="billing").operation("acmepay", "charge")
+    assert "from effectonce.providers import Provider; Provider('acmepay', window='24h')" in str(raised.value)

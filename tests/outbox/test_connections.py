@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ from effectonce.contracts import Event
 from effectonce.outbox import outbox as outboxes
 from effectonce.outbox.outbox import Outbox
 from effectonce.values.awaitables import maybe_await
-from tests.inbox.kinds import KINDS, Kind
+from tests.inbox.kinds import KINDS, Kind, run
 from tests.outbox.conftest import Office
 from tests.relay.harness import FakeBroker
 
@@ -112,15 +113,47 @@ async def test_a_connection_that_commits_by_itself_is_refused(office: Office, ki
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.is_async])
-async def test_an_async_send_that_is_not_awaited_is_not_silent(office: Office) -> None:
+async def test_an_async_send_that_is_not_awaited_is_not_silent(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
     """F71."""
     caller = await office.caller()
     with pytest.raises(eo.NotAwaited, match=r"await outbox\.send"):
         bool(office.outbox.send(caller.conn, paid()))  # type: ignore[call-overload, unused-ignore]
-    with pytest.warns(RuntimeWarning, match="never awaited"):
+    with pytest.warns(RuntimeWarning, match=r"outbox\.send\(\.\.\.\) was never awaited, so it did nothing") as warned:
         office.outbox.send(caller.conn, paid())
+    assert [warning.filename for warning in warned] == [__file__]
+    (logged,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{__file__}, line {warned[0].lineno}: outbox.send(...) was never awaited" in logged.getMessage()
     await caller.commit()
     assert office.ids == []
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.is_async and kind.connect])
+@pytest.mark.filterwarnings("ignore:outbox.send")
+async def test_a_handler_that_does_not_await_a_send_is_not_committed(office: Office, kind: Kind) -> None:
+    """F71: the message would be lost, and nothing would deliver it again."""
+    is_corrected = False
+
+    async def handle(conn: Any, message: eo.Message[Any]) -> None:
+        await run(conn, office.effect(message.key))
+        sending = office.outbox.send(conn, paid(f"paid-{message.key}"))
+        if is_corrected:
+            await sending
+
+    assert kind.connect is not None
+    place = r"not committed: outbox\.send\(\.\.\.\) in .*test_connections\.py, line \d+"
+    opened = kind.connect(office.place)
+    async with AsyncExitStack() as stack:
+        is_async = hasattr(opened, "__aenter__")
+        connect = await stack.enter_async_context(opened) if is_async else stack.enter_context(opened)
+        handler = office.inbox.handler(connect=connect)(handle)
+        with pytest.raises(eo.NotAwaited, match=place):
+            await handler(paid("o1"))
+        assert (office.ids, office.effects) == ([], [])
+        is_corrected = True
+        await handler(paid("o1"))
+    assert (office.ids, office.effects) == (["paid-o1"], ["o1"])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name == "asyncpg"])

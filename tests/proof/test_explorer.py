@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from effectonce.core import claim_errors
 from tests.proof.explorer import (
     CONTRACT,
     FAULTS,
@@ -28,7 +29,7 @@ from tests.proof.explorer import (
 )
 from tests.proof.explorer.__main__ import main
 from tests.proof.explorer.catalogue import LARGE, NAIVE
-from tests.proof.explorer.scenario import MAX_CRASHES
+from tests.proof.explorer.scenario import LEASE, MAX_CRASHES
 from tests.proof.explorer.table import FULL, SHORT
 from tests.proof.explorer.tools import worker
 
@@ -309,6 +310,8 @@ def test_f20_a_message_is_parked_after_that_many_crashes_and_not_before(
 ) -> None:
     """Two workers whose leases are never renewed, and handlers that outlast them: each takes the other's claim."""
     monkeypatch.setattr(worker, "MAX_CRASHES", max_crashes)
+    # The schedule below counts every step: a duplicate comes back when the lease ends, and not before.
+    monkeypatch.setattr(claim_errors, "FIRST_DUPLICATE_DELAY_S", LEASE / 1e6)
     takes_over = {3, 14, 20, 21, *range(56, 345, 36)}
     story: list[str] = []
     simulation = replay(system_for(scenario("worker-E")), [int(at in takes_over) for at in range(345)], story=story)

@@ -83,8 +83,8 @@ async def test_a_workers_metrics_match_its_work(redis_url: str, unique_name: str
         await broker.apublish(unique_name, first)
         await until(lambda: worker.consumers[0].executor.pools[1].claimed_count == 1)
         with pytest.raises(eo.InProgress):
-            async with eo.block(store, scope=f"{unique_name}-slow", key="slow-1"):
-                pass
+            async with eo.block(store, scope=f"{unique_name}-slow", key="slow-1") as block:
+                assert block.first
         may_continue.set()
         await broker.apublish(unique_name, [paid(type="doubtful"), paid(type="unheard-of"), paid(type="zombie")])
         await until(lambda: worker.consumers[0].settler.settled["dead"] == 2)

@@ -18,8 +18,8 @@ Log = pytest.LogCaptureFixture
 
 
 def charged(store: eo.Store, key: str = "pay_7f3a") -> None:
-    with eo.block(store, scope="charge", key=key):
-        pass
+    with eo.block(store, scope="charge", key=key) as block:
+        _ = block.first
 
 
 def test_a_duplicate_is_logged_and_a_first_run_is_not(caplog: Log) -> None:

@@ -341,7 +341,7 @@ def test_names_made_of_data_do_not_fill_the_metrics(watching: Watching, monkeypa
     with eo.connect("memory://") as store:
         watching.tracing.watch(store)
         for number in range(10):
-            with eo.block(store, scope=f"tenant-{number}", key="k"):
-                pass
+            with eo.block(store, scope=f"tenant-{number}", key="k") as block:
+                assert block.first
     labels = {"effectonce_kind": "completed", "effectonce_scope": "(other)"}
     assert watching.metric("effectonce.outcomes", **labels) == 7

@@ -110,8 +110,8 @@ def test_scopes_beyond_the_limit_are_counted_as_one(monkeypatch: pytest.MonkeyPa
     store = eo.connect("memory://", sweep_every=None)
     metrics = private().watch(store)
     for number in range(10):
-        with eo.block(store, scope=f"tenant-{number}", key="x"):
-            pass
+        with eo.block(store, scope=f"tenant-{number}", key="x") as block:
+            assert block.first
     scraped = page(metrics)
     assert (
         len({sample.labels["scope"] for sample in scraped.samples if sample.name == "effectonce_outcomes_total"}) == 4
@@ -124,8 +124,8 @@ def test_alerting_kinds_are_counted_from_zero() -> None:
     """Prometheus sees no increase in a series that begins with 1: the first fenced write would raise no alarm."""
     store = eo.connect("memory://", sweep_every=None)
     metrics = private().watch(store)
-    with eo.block(store, scope="s", key="x"):
-        pass
+    with eo.block(store, scope="s", key="x") as block:
+        assert block.first
     scraped = page(metrics)
     for kind in prometheus.ALERT_KINDS:
         assert scraped.value("effectonce_outcomes_total", scope="s", kind=kind) == 0
@@ -135,8 +135,8 @@ def test_f37_a_store_that_was_never_swept_grows_stale_as_well() -> None:
     store = eo.connect("memory://", sweep_every=None)
     metrics = private().watch(store)
     assert page(metrics).value("effectonce_sweep_age_seconds") == -1, "there is nothing to sweep"
-    with eo.block(store, scope="s", key="x"):
-        pass
+    with eo.block(store, scope="s", key="x") as block:
+        assert block.first
     assert page(private().watch(store)).value("effectonce_sweep_age_seconds") >= 0
     store.purge()
     assert page(private().watch(store)).value("effectonce_sweep_age_seconds") >= 0
@@ -147,8 +147,8 @@ def test_metrics_of_one_registry_count_once_however_often_they_are_made() -> Non
     store = eo.connect("memory://", sweep_every=None)
     Metrics(registry).watch(store)
     Metrics(registry).watch(store, store)
-    with eo.block(store, scope="s", key="x"):
-        pass
+    with eo.block(store, scope="s", key="x") as block:
+        assert block.first
     assert page(Metrics(registry)).value("effectonce_outcomes_total", kind="completed") == 1
 
 
@@ -156,11 +156,11 @@ def test_another_hook_still_sees_the_events() -> None:
     store = eo.connect("memory://", sweep_every=None)
     seen: list[Event] = []
     metrics = private().watch(store)
-    with eo.block(store, scope="s", key="x"):
-        pass
+    with eo.block(store, scope="s", key="x") as block:
+        assert block.first
     store.add_hook(seen.append)
-    with eo.block(store, scope="s", key="y"):
-        pass
+    with eo.block(store, scope="s", key="y") as block:
+        assert block.first
     assert [event.kind for event in seen] == ["claimed", "completed"]
     assert page(metrics).value("effectonce_outcomes_total", kind="completed") == 2
 
@@ -233,7 +233,7 @@ from effectonce.telemetry.prometheus import Metrics
 store = eo.connect("sqlite:///shop.db", sweep_every=None)
 metrics = Metrics().watch(store)
 for number in range(3):
-    with eo.block(store, scope="charge", key=f"{sys.argv[1]}-{number}"): pass
+    with eo.block(store, scope="charge", key=f"{sys.argv[1]}-{number}") as block: assert block.first
 print(metrics.text().decode())
 """
     (tmp_path / "shared").mkdir()

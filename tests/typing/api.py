@@ -24,6 +24,8 @@ from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue.seen_set import SeenSet, seen_set
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage
 from effectonce.envelopes import CloudEvents, Raw, Signed
+from effectonce.intents.operation import IntentOperation
+from effectonce.providers import Provider
 from effectonce.record import Page, Stats, SweepResult
 from effectonce.sessions import Pending
 
@@ -358,6 +360,54 @@ async def settling() -> None:
     assert_type(await asettled.call(order), eo.Outcome[int])
 
 
+# -- an operation of an outside API has the types of its function
+
+intents = eo.Intents(store, scope="billing")
+acmepay = Provider("acmepay", window="24h", windows={"payout": timedelta(days=7)})
+Provider("acmepay", window=b"24h")  # type: ignore[arg-type]
+
+
+class Payment:
+    amount: int
+
+
+@intents.operation(acmepay, "charge")
+def charge_card(intent: eo.Intent[Payment]) -> Receipt:
+    assert_type(intent.request, Payment)
+    return Receipt()
+
+
+@intents.operation("stripe", "refund", lease="1m")
+async def refund_card(intent: eo.Intent[Payment]) -> Receipt:
+    return Receipt()
+
+
+@intents.operation("stripe", "payout", returns=Receipt)
+def pay_out(intent: eo.Intent[Payment]) -> object:
+    return object()
+
+
+assert_type(charge_card, IntentOperation[Payment, Receipt])
+assert_type(charge_card(Payment(), key="k"), Receipt)
+assert_type(charge_card.call(Payment(), key="k"), eo.Outcome[Receipt])
+charge_card("pay_1", key="k")  # type: ignore[arg-type]
+charge_card(Payment())  # type: ignore[call-arg]
+assert_type(pay_out, IntentOperation[Payment, Any])
+with charge_card.send(Payment(), key="k", account="a1", step="s") as sent:
+    assert_type(sent.result, Receipt)
+    sent.complete(psycopg.connect(""))
+
+
+async def refunding() -> None:
+    assert_type(await refund_card(Payment(), key="k"), Receipt)
+    assert_type(await refund_card.call(Payment(), key="k"), eo.Outcome[Receipt])
+    refund_card(Payment(), key="k")  # type: ignore[unused-coroutine]
+    async with refund_card.send(Payment(), key="k") as refunded:
+        assert_type(refunded.result, Receipt)
+        await refunded.complete(await psycopg.AsyncConnection.connect(""))
+        refunded.complete(await psycopg.AsyncConnection.connect(""))  # type: ignore[unused-coroutine]
+
+
 # -- the outbox, too; the relay takes it on
 
 outbox = eo.Outbox(to="orders", max_size=100_000, notify=True)
@@ -376,8 +426,10 @@ def sending_in_a_transaction(sqlite: sqlite3.Connection, postgres: psycopg.Conne
 
 
 async def sending_in_an_async_transaction(sqlite: aiosqlite.Connection, orm: AsyncSession) -> None:
-    assert_type(outbox.send(sqlite, order), Pending[None])
-    assert_type(outbox.send_many(orm, [order]), Pending[None])
+    outbox.send(sqlite, order)  # type: ignore[unused-coroutine]
+    outbox.send_many(orm, [order])  # type: ignore[unused-coroutine]
+    inbox.check(sqlite)  # type: ignore[unused-coroutine]
+    inbox.migrate(sqlite)  # type: ignore[unused-coroutine]
     await outbox.send(orm, order)
 
 

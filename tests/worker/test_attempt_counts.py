@@ -73,3 +73,12 @@ def test_the_oldest_count_is_forgotten_where_there_are_too_many(monkeypatch: pyt
     for id in ("m1", "m2", "m3"):
         counts.add_attempt(job(id))
     assert [attempt_of(counts, id) for id in ("m1", "m2", "m3")] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("broker_counts", [True, False])
+def test_a_duplicate_that_is_delayed_counts_how_often(broker_counts: bool) -> None:
+    counts = AttemptCounts(broker_counts=broker_counts)
+    assert [counts.add_delayed(job("m1")) for _ in range(3)] == [1, 2, 3]
+    assert counts.add_delayed(job("m1", attempt=7)) == 7, "it was delayed in other processes, too"
+    counts.forget(job("m1"))
+    assert counts.add_delayed(job("m1")) == 1

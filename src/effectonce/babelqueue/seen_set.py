@@ -19,7 +19,7 @@ from effectonce.core.guarded_call.run import Policy, StoreRun
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ResultNotStored
 from effectonce.guard.options import check_scope
-from effectonce.store import DEFAULT_RETENTION, Store
+from effectonce.store import DEFAULT_RETENTION, Store, require_store
 from effectonce.values.durations import Duration, micros
 from effectonce.values.identity import encode_key
 
@@ -76,6 +76,7 @@ def seen_set(store: Store, *, scope: str, retention: Duration = DEFAULT_RETENTIO
     ``scope`` names the consumer and its handler. Two consumers that receive the same message need two scopes, or the
     first would hide it from the second. ``retention`` is how long an id is known: longer than the broker can redeliver.
     """
+    require_store(store, "seen_set({}, …)")
     check_scope(scope)
     codec = Codec(Any, store.max_result)
     return SeenSet(store, Policy(scope=scope, codec=codec, seen_set=True, retention_us=micros(retention, "retention")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from effectonce.errors import (
     AttemptsExhausted,
     InDoubt,
@@ -15,6 +17,10 @@ from effectonce.record import Answer
 from effectonce.values.durations import span_text
 
 from .codec import StoredError, decode_error
+
+FIRST_DUPLICATE_DELAY_S: Final = 0.2
+"""When a duplicate that meets the first delivery is to come back. Most handlers have ended by then, long before their
+lease does; a later attempt waits longer (`InProgress.delay_after`)."""
 
 Errors = tuple[type[BaseException], ...]
 
@@ -34,7 +40,8 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
         return InProgress(
             f"{about} is being run by another delivery; its lease ends in {when} unless it is renewed: do not ack this "
             "one, deliver it again later (or let it wait for the result: wait=)",
-            answer.retry_after,
+            min(FIRST_DUPLICATE_DELAY_S, answer.retry_after),
+            lease_left=answer.retry_after,
         )
     if kind == "in_doubt":
         return InDoubt(

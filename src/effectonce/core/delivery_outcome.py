@@ -4,7 +4,8 @@
 worker knows more of its messages, and decides in `HandlerRoute.decide_failure` and its executors:
 
     ResultNotStored                                    ack: it is done, only its result was not kept
-    Retryable, LeaseLost                               redeliver: nothing ran, or its outcome is not known yet
+    InProgress                                         redeliver: soon, then later and later, however often
+    another Retryable, LeaseLost                       redeliver: nothing ran, or its outcome is not known yet
     SchemaMissing, UnsafeStore, MissingDriver          redeliver: the store is not set up yet
     another ConfigurationError                         raised: the program is wrong, and no answer would be right
     any other `EffectOnceError`                        reject: delivering it again cannot help
@@ -61,12 +62,14 @@ DeliveryOutcome = Ack | Redeliver | Reject
 
 
 def decide_delivery(
-    error: Exception, *, retry: Retry | None = None, attempt: int = 1, final: bool = False
+    error: Exception, *, retry: Retry | None = None, attempt: int | None = None, final: bool = False
 ) -> DeliveryOutcome:
     """Decide about a delivery that ended with ``error``, by the table of the module.
 
     ``retry`` decides from the ``attempt`` how long to wait, and when to give up. Without it the error's own
-    ``retry_after`` is the delay, and there is no end. ``final``: the guard recorded the handler's error as permanent.
+    ``retry_after`` is the delay, and there is no end. A duplicate whose first delivery is running is not given up: it
+    has not failed. ``attempt`` counts the deliveries from 1; None: they are not counted. ``final``: the guard recorded
+    the handler's error as permanent.
     """
     if isinstance(error, ResultNotStored):
         return Ack(replayed=True)
@@ -80,10 +83,12 @@ def decide_delivery(
             return Reject(error)
     elif final:
         return Reject(error)
+    if isinstance(error, InProgress) and (retry is None or not retry.refuses(error)):
+        return Redeliver(max(error.delay_after(attempt), _MIN_REDELIVERY_S), error)
     if retry is None:
         delay = error.retry_after if isinstance(error, Retryable) else _DEFAULT_REDELIVERY_S
         return Redeliver(max(delay, _MIN_REDELIVERY_S), error)
-    after = retry.delay_after(error, attempt)
+    after = retry.delay_after(error, attempt or 1)
     return Reject(error) if after is None else Redeliver(after, error)
 
 

@@ -16,8 +16,8 @@ from effectonce.core.guarded_call.finish import abort, finish
 from effectonce.core.guarded_call.run import Policy, Run, StoreRun
 from effectonce.core.run_sync import refuse_in_event_loop, run_sync
 from effectonce.core.store_clients import StoreClient
-from effectonce.errors import ConfigurationError, ResultNotStored
-from effectonce.store import DEFAULT_RETENTION, Store
+from effectonce.errors import ConfigurationError, ResultNotStored, show
+from effectonce.store import DEFAULT_RETENTION, Store, require_store
 from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
@@ -30,6 +30,11 @@ class Block:
 
     Where ``first`` is true, do the work and set ``result``; otherwise ``result`` is the stored one. Leaving the block
     records the success, or releases the claim after an error.
+
+    A block whose ``first`` was never read guards nothing: its body runs for duplicates, too. So leaving it raises
+    `ConfigurationError`, for the first delivery as for a duplicate. The claim ends as after any other error of the
+    body: it is released, or in doubt with ``on_error="doubt"``. It is not recorded as done, since nothing says that the
+    work was; and it is not left to its lease, since the attempt has ended, and the corrected program may run at once.
     """
 
     def __init__(self, prepare_run: Callable[[], StoreRun], loop_error: str = "") -> None:
@@ -40,7 +45,14 @@ class Block:
         self._client: StoreClient
         self._missing_result: ResultNotStored | None = None
         self._result: Any = None
-        self.first = False
+        self._first = False
+        self._first_was_read = False
+
+    @property
+    def first(self) -> bool:
+        """Whether the work is to be done now. Read it before the block ends: it is what guards the work."""
+        self._first_was_read = True
+        return self._first
 
     @property
     def result(self) -> Any:
@@ -51,7 +63,7 @@ class Block:
 
     @result.setter
     def result(self, value: Any) -> None:
-        if not self.first:
+        if not self._first:
             raise ConfigurationError("a block's result is set by its first run only: test `if b.first:`")
         self._result = value
 
@@ -97,7 +109,7 @@ class Block:
             if run.replayed:
                 self._result = run.value
             else:
-                self.first = True
+                self._first = True
                 run.enter()
         except ResultNotStored as error:
             self._missing_result = error
@@ -109,12 +121,23 @@ class Block:
     async def _end(self, error: BaseException | None) -> None:
         run = self._entered_run()
         try:
-            if self.first and error is None:
+            unguarded = None if error is not None or self._first_was_read else _unguarded(run)
+            failure = error or unguarded
+            if self._first and failure is None:
                 await finish(run, self._client, self._result)
-            elif self.first and error is not None:
-                await abort(run, self._client, error)
+            elif self._first and failure is not None:
+                await abort(run, self._client, failure)
+            if unguarded is not None:
+                raise unguarded
         finally:
             run.end()
+
+
+def _unguarded(run: Run) -> ConfigurationError:
+    return ConfigurationError(
+        f"the block of scope {show(run.scope)!r}, key {show(run.key)!r} ended, and its `first` was never looked at: "
+        "its body runs for duplicates, too, and this run was not recorded; write `if b.first:` around the work"
+    )
 
 
 def block(
@@ -140,6 +163,7 @@ def block(
     ``key`` is the value itself. ``payload``, if you give it, must be the same under one key, else `PayloadMismatch`.
     The promise, the errors and the other options are those of `once`.
     """
+    require_store(store, "block({}, …)")
     check_scope(scope)
     options = policy_options(
         mode=mode,

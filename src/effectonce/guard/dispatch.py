@@ -58,10 +58,10 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
         if isinstance(error, ConfigurationError):
             raise error
         first = args[0] if args else None
-        id, attempt = (first.id, first.attempt) if isinstance(first, Message) else ("", 1)
+        id, attempt = (first.id, first.attempt) if isinstance(first, Message) else ("", None)
         final = handler.policy.doubt_on_error or isinstance(error, handler.policy.permanent)
         outcome = decide_delivery(error, retry=policy, attempt=attempt, final=final)
-        log_outcome(handler.policy.scope, outcome, id, attempt)
+        log_outcome(handler.policy.scope, outcome, id, attempt or 1)
         return outcome
 
     def dispatch(*args: Any, **kwargs: Any) -> DeliveryOutcome:

@@ -18,7 +18,7 @@ from effectonce.core.guarded_call.begin import prepare_run, run_unprotected
 from effectonce.core.guarded_call.run import Policy, StoreRun, current_run
 from effectonce.errors import ConfigurationError, MissingKey
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, encode_key, extractor
-from effectonce.store import DEFAULT_RETENTION, Store
+from effectonce.store import DEFAULT_RETENTION, Store, require_store
 from effectonce.values.durations import Duration
 
 from .block import Block
@@ -94,6 +94,7 @@ class _Plan(Struct, kw_only=True):
             key = encode_key(self.extract(args, kwargs))
         except MissingKey as error:
             if not self.run_without_key:
+                error.args = (f"{error}; or let such calls run unprotected: @once(…, on_missing_key='run')",)
                 raise
             run = StoreRun(runtime, policy, key="", parent=current_run.get())
             run_unprotected(run, "missing_key", str(error))
@@ -342,6 +343,12 @@ def once(
     - ``on_missing_key="run"``, ``on_store_error="run"``: run unprotected, with an event each time, instead of raising.
     - ``returns``: the type of the stored result, where it is not the one of the annotation.
     """
+    if inspect.isroutine(store) or isinstance(store, type):
+        raise ConfigurationError(
+            f"@once was written above {name_of(store)} without its store; write @eo.once(store, key=…), where store is "
+            "eo.connect('sqlite:///shop.db'), for example"
+        )
+    require_store(store, "once({}, …)")
     if scope is not None:
         check_scope(scope)
     options = policy_options(

@@ -24,7 +24,7 @@ from effectonce.errors import (
 from effectonce.guard.once import GLOBAL
 from effectonce.guard.options import check_scope, read_choice
 from effectonce.keys import Key, encode_key
-from effectonce.store import Store
+from effectonce.store import Store, require_store
 
 from . import protocol
 from .problems import problem
@@ -94,6 +94,7 @@ class HttpGuard:
     def __init__(
         self, store: Store, service: str, docs: str, *, principal: Callable[..., Any] | str, errors: str = "respond"
     ) -> None:
+        require_store(store, "an HTTP guard on {}")
         protocol.load_parser()
         check_scope(service)
         if any(c in docs for c in '<>" \r\n'):

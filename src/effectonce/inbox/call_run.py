@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from effectonce.core.codec import Codec
 from effectonce.guard.once import Outcome
-from effectonce.sessions import BaseDriverSession
+from effectonce.sessions import AwaitedCalls, BaseDriverSession
 
 from .recording import outcome_of, require_transaction_still, undo
 from .table import InboxKey
@@ -29,12 +29,14 @@ class CallRun:
         self._codec = codec
         self._message = message
         self._savepoint: Any = None
+        self._calls = AwaitedCalls()
 
     async def begin(self) -> bool:
         require_transaction_still(self.session)
         self._savepoint = await self.session.savepoint()
         existing = await self._table.insert(self.session, self._key, result=True)
         if existing is None:
+            self._calls.begin()
             return True
         await self._release()
         value = self._inbox.replay(self._codec, self._key, existing)
@@ -42,6 +44,8 @@ class CallRun:
         return False
 
     async def finish(self, value: Any) -> None:
+        self._calls.end()
+        self._calls.require_all()
         # Sent even without a result: if the transaction has failed unnoticed, this statement raises the error.
         await self._table.store_result(
             self.session, self._key, self._inbox.encode_result(self._codec, self._key, value)
@@ -55,5 +59,6 @@ class CallRun:
 
     async def abort(self, error: BaseException) -> None:
         """Roll back to the savepoint. After a cancellation, too: the insert may have been executed all the same."""
+        self._calls.end()
         if self._savepoint is not None:
             await undo(self.session, self._savepoint, error)

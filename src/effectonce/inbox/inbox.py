@@ -11,7 +11,7 @@ that transaction, within retention, with durable commits.
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
 
@@ -20,13 +20,13 @@ from effectonce.core.codec import Codec, Unstorable
 from effectonce.core.privacy import Privacy
 from effectonce.core.run_sync import run_sync
 from effectonce.core.sql_files import inbox_schema, quote_name, strip_comments
-from effectonce.errors import InvalidOption, ResultNotStored, SyncAsyncMismatch, show
+from effectonce.errors import ConfigurationError, InvalidOption, ResultNotStored, SyncAsyncMismatch, show
 from effectonce.guard.introspection import is_async, name_of, return_type
 from effectonce.guard.once import Outcome
 from effectonce.guard.options import check_scope
 from effectonce.message import Message
 from effectonce.sessions import BaseDriverSession, Pending, session_on
-from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES
+from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES, SCHEMES
 from effectonce.values.durations import Duration, micros
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
@@ -73,6 +73,12 @@ class Inbox:
         max_result: int = MAX_RESULT_BYTES,
     ) -> None:
         check_scope(scope)
+        scheme, is_url, _ = scope.partition("://")
+        if is_url and scheme in SCHEMES:
+            raise ConfigurationError(
+                "an Inbox takes no URL: it works on the connection of your transaction; write inbox = "
+                "eo.Inbox(scope='billing') and inbox.first(conn, message) (eo.connect(url) opens a store, for eo.once)"
+            )
         quote_name(table, "sqlite")
         if len(table.rpartition(".")[2]) > MAX_TABLE_NAME:
             raise InvalidOption(
@@ -184,7 +190,7 @@ class Inbox:
     @overload
     def check(self, conn: SyncConnection) -> None: ...
     @overload
-    def check(self, conn: AsyncConnection | AsyncpgConnection) -> Pending[None]: ...
+    def check(self, conn: AsyncConnection | AsyncpgConnection) -> Coroutine[Any, Any, None]: ...
     def check(self, conn: Any) -> Any:
         """Raise `UnsafeStore` if this database may lose a commit that it has confirmed (the broker would not deliver
         the message again), and `SchemaMissing` without the table. The error says what to change."""
@@ -201,7 +207,7 @@ class Inbox:
     @overload
     def migrate(self, conn: SyncConnection) -> None: ...
     @overload
-    def migrate(self, conn: AsyncConnection | AsyncpgConnection) -> Pending[None]: ...
+    def migrate(self, conn: AsyncConnection | AsyncpgConnection) -> Coroutine[Any, Any, None]: ...
     def migrate(self, conn: Any) -> Any:
         """Create the table where it is missing. On MySQL and MariaDB this commits an open transaction."""
         session = session_on(conn)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, SyncAsyncMismatch, TransactionConflict, show
 from effectonce.guard.introspection import name_of
-from effectonce.sessions import BaseDriverSession, connect_error, is_connection, session_on
+from effectonce.sessions import AwaitedCalls, BaseDriverSession, connect_error, is_connection, session_on
 from effectonce.values.awaitables import maybe_await
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class InboxTransaction:
         self._leave_manager: Callable[..., Any] | None = None  # `__exit__` or `__aexit__` of what connect= returned
         self._is_open = False  # a transaction was begun and has not been ended
         self._is_marked = False  # `mark` was called in it
+        self._calls = AwaitedCalls()  # what handlers wrote on an async connection
         self._retries = 0
 
     @property
@@ -78,10 +79,14 @@ class InboxTransaction:
         transaction, the mark is gone: so `release_mark` and `abort` notice."""
         await self.session.mark()
         self._is_marked = True
+        self._calls.begin()
 
     async def release_mark(self) -> bool:
         """Release the mark before the commit. Returns False if it is gone, since the transaction was ended: raise an
-        error then, so that `abort` is called, or clean up at once after `begin_anew`."""
+        error then, so that `abort` is called, or clean up at once after `begin_anew`.
+
+        Raises `NotAwaited` if a handler wrote ``outbox.send(…)`` without ``await``: the message would be lost."""
+        self._calls.require_all()
         if not await self.session.is_marked(release=True):
             return False
         self._is_marked = False
@@ -108,6 +113,7 @@ class InboxTransaction:
 
     async def commit(self) -> None:
         """Commit, and give the connection back."""
+        self._calls.end()
         await self.session.commit()
         await self.give_back()
 
@@ -118,6 +124,7 @@ class InboxTransaction:
         `translated_error`, or ``error`` if that is None.
         """
         session = self._session
+        self._calls.end()
         cause = connect_error(error) if session is None else session.database_failure(error)
         try:
             if session is not None and self._is_open:

@@ -6,8 +6,9 @@
 
 A duplicate of a finished task succeeds with the first one's result, so that chains, groups and callbacks work. One
 that arrives while the first runs, or while the store does not answer, is retried later, without using up
-``max_retries``; ``autoretry_for`` is for what the function itself raises. Models are passed and returned with Celery's
-own ``pydantic=True``. A task is acked after it ran (``acks_late``), and delivered again if its worker was killed
+``max_retries``: while the first runs after 0.2 s, then after twice as long each time, at most until its lease ends.
+``autoretry_for`` is for what the function itself raises. Models are passed and returned with Celery's own
+``pydantic=True``. A task is acked after it ran (``acks_late``), and delivered again if its worker was killed
 (``reject_on_worker_lost``). A task that is revoked or exceeds its time limit is over for Celery; its record is
 released, or its lease lapses if the process was killed. ``self.retry()`` is an exception like any other: under
 ``on_error="doubt"`` the retry finds the task in doubt.
@@ -27,6 +28,9 @@ from effectonce.guard.once import Guarded
 from effectonce.values.durations import span_text
 
 log = logging.getLogger("effectonce")
+
+#: The header that counts the retries that Celery does not.
+REDELIVERIES_HEADER: Final = "effectonce_redeliveries"
 
 #: By transport: seconds until an unacked message is delivered again, unless ``visibility_timeout`` is set.
 DEFAULT_VISIBILITY_TIMEOUT_S: Final = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
@@ -61,7 +65,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
         try:
             return self.run(*args, **kwargs)
         except EffectOnceError as error:
-            outcome = decide_delivery(error)
+            outcome = decide_delivery(error, attempt=self._redeliveries + 1)
             if isinstance(outcome, Ack):
                 log.warning("task %s: %s", show(self.name), error)
                 return None
@@ -69,13 +73,19 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
                 self._retry_uncounted(outcome)
             raise
 
+    @property
+    def _redeliveries(self) -> int:
+        """How often this task was retried without being counted by Celery."""
+        return int((self.request.headers or {}).get(REDELIVERIES_HEADER, 0))
+
     def _retry_uncounted(self, outcome: Redeliver) -> NoReturn:
         """Let Celery deliver the task again. `retry` counts an attempt, but the task did not run: take it back
         first."""
         log_outcome(self.name, outcome)
         self.request.retries -= 1
         try:
-            raise self.retry(exc=outcome.error, countdown=outcome.after) from outcome.error
+            headers = {**(self.request.headers or {}), REDELIVERIES_HEADER: self._redeliveries + 1}
+            raise self.retry(exc=outcome.error, countdown=outcome.after, headers=headers) from outcome.error
         except celery.exceptions.Reject as unsent:
             # The broker did not accept the retry. Celery would drop the message, which it still holds: requeue it.
             raise celery.exceptions.Reject(unsent.reason, requeue=True) from unsent

@@ -31,7 +31,7 @@ from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, lo
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, ResultNotStored, Retryable
 from effectonce.guard.once import once
 from effectonce.keys import Extract, Strategy
-from effectonce.store import Store
+from effectonce.store import Store, require_store
 
 #: The errors for which `decide_delivery` rejects a message: dramatiq must not retry them either.
 REJECTED_ERRORS: Final = tuple(
@@ -39,6 +39,10 @@ REJECTED_ERRORS: Final = tuple(
 )
 
 _message_id: ContextVar[str | None] = ContextVar("effectonce_dramatiq_message", default=None)
+_redeliveries: ContextVar[int] = ContextVar("effectonce_dramatiq_redeliveries", default=0)
+
+#: The option of a message that counts the retries that dramatiq does not.
+REDELIVERIES_OPTION: Final = "effectonce_redeliveries"
 
 
 class _MessageId(Strategy):
@@ -60,6 +64,7 @@ class Idempotency(Middleware):
     """
 
     def __init__(self, store: Store, **defaults: Any) -> None:
+        require_store(store, "Idempotency({}, …)")
         self._store = store
         self._defaults = defaults
 
@@ -91,7 +96,7 @@ class Idempotency(Middleware):
             try:
                 return call(*args, **kwargs)
             except EffectOnceError as error:
-                outcome = decide_delivery(error)
+                outcome = decide_delivery(error, attempt=_redeliveries.get() + 1)
                 if isinstance(outcome, Ack):
                     return None
                 log_outcome(call.scope, outcome)
@@ -103,11 +108,13 @@ class Idempotency(Middleware):
 
     def before_process_message(self, broker: Any, message: Any) -> None:
         _message_id.set(message.message_id)
+        _redeliveries.set(message.options.get(REDELIVERIES_OPTION, 0))
 
     def after_process_message(self, broker: Any, message: Any, *, result: Any = None, exception: Any = None) -> None:
         _message_id.set(None)
         if isinstance(exception, UncountedRetry):  # dramatiq's own middleware is next, and counts it
             message.options["retries"] = message.options.get("retries", 0) - 1
+            message.options[REDELIVERIES_OPTION] = message.options.get(REDELIVERIES_OPTION, 0) + 1
 
     after_skip_message = after_process_message
 

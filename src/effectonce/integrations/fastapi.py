@@ -13,7 +13,7 @@ dependency, `effectonce.http.asgi` inside of it does the same for all routes at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
@@ -24,6 +24,7 @@ from effectonce.guard.once import GLOBAL
 from effectonce.http import asgi, protocol
 from effectonce.http.guard import HttpGuard, identify_request, make_principal_getter, refusal
 from effectonce.http.routes import SAFE_METHODS, RoutePlan, make_view_plan
+from effectonce.sessions import outage_error
 from effectonce.store import Store
 
 _KEY_DESCRIPTION: Final = "A new UUID for each operation, the same for each retry of it."
@@ -122,7 +123,7 @@ class Idempotency:
         }
 
 
-def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> Callable[..., str]:
+def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> Callable[..., AsyncIterator[str]]:
     """Make a dependency that returns the key of a request, for an `Inbox` in your own transaction (mode T).
 
         inbox = Inbox(scope="orders")
@@ -134,17 +135,26 @@ def request_key(principal: Callable[..., Any] | str, *, longest: int = 255) -> C
 
     It is made of caller, method, path and Idempotency-Key, which is required. ``principal`` is as in
     `Idempotency.route`. What it and the inbox raise is answered by `answer_problems`.
+
+    While the database is away, the driver raises where your code uses it: in the handler, at its commit, or in a
+    dependency after this one that opens the connection. That becomes `StoreUnavailable`: 503 with Retry-After.
     """
     protocol.load_parser()
     caller = Depends(_dependency(principal))
 
-    def key(
+    async def key(
         request: Request,
         idempotency_key: Annotated[str | None, Header(alias="Idempotency-Key", description=_KEY_DESCRIPTION)] = None,
         principal: Any = caller,
-    ) -> str:
+    ) -> AsyncIterator[str]:
         sent = protocol.parse_key(asgi.key_lines(request.scope), longest)
-        return identify_request(principal, request.method, request.scope["path"], sent)
+        try:
+            yield identify_request(principal, request.method, request.scope["path"], sent)
+        except Exception as error:
+            outage = outage_error(error)
+            if outage is None:
+                raise
+            raise outage from error
 
     return key
 

@@ -33,7 +33,7 @@ from effectonce.core.guarded_call.run import Policy
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, MissingKey, Retryable
 from effectonce.guard.introspection import default_scope, return_type
 from effectonce.guard.options import check_scope, policy_options
-from effectonce.store import DEFAULT_RETENTION, Store
+from effectonce.store import DEFAULT_RETENTION, Store, require_store
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
@@ -53,6 +53,7 @@ class Idempotency:
     def __init__(
         self, store: Store, *, scope: str, key: str | Callable[[Any], Key], returns: Any = ..., **options: Any
     ) -> None:
+        require_store(store, "Idempotency({}, …)")
         check_scope(scope)
         if not isinstance(key, str) and not callable(key):
             raise ConfigurationError("key= takes the name of a header, or a function of the message")

@@ -44,14 +44,15 @@ class IdempotencyMiddleware(TaskiqMiddleware):
     async def on_error(self, message: Any, result: Any, exception: BaseException) -> None:
         if not isinstance(exception, EffectOnceError):
             return
+        redeliveries = int(message.labels.get(REDELIVERIES_LABEL, 0))
         try:
-            outcome = decide_delivery(exception)
+            outcome = decide_delivery(exception, attempt=redeliveries + 1)
         except ConfigurationError:  # the program is wrong: taskiq reports it as a failed task
             return
         if not isinstance(outcome, Redeliver):
             return
         await asyncio.sleep(min(outcome.after, self._longest))
-        labels = {**message.labels, REDELIVERIES_LABEL: int(message.labels.get(REDELIVERIES_LABEL, 0)) + 1}
+        labels = {**message.labels, REDELIVERIES_LABEL: redeliveries + 1}
         kicker: AsyncKicker[Any, Any] = AsyncKicker(task_name=message.task_name, broker=self.broker, labels=labels)
         await kicker.with_task_id(message.task_id).kiq(*message.args, **message.kwargs)
         result.error = NoResultError()  # the next delivery has the result

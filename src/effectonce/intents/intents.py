@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
 
 from effectonce.core.claim_notes import read_listed_note
 from effectonce.core.codec import Codec
@@ -39,12 +39,12 @@ from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.providers import Provider, find_provider
 from effectonce.record import Record
-from effectonce.store import Store, require_existing
+from effectonce.store import Store, require_existing, require_store
 from effectonce.values.durations import Duration, micros, span_text
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
 from .logged_intent import LoggedIntent, decode_log
-from .operation import Classifier, Intent, IntentOperation, Reconciler, Req
+from .operation import Classifier, Intent, IntentOperation, Reconciler, Req, Res
 from .orphans import find_orphaned_scopes, list_records, rebuild_id
 from .recovery import IntentRecovery, RecoveryCounts
 from .resend_rules import ResendRules
@@ -64,6 +64,7 @@ class Intents:
     """
 
     def __init__(self, store: Store, *, scope: str) -> None:
+        require_store(store, "Intents({}, …)")
         check_scope(scope)
         self.store = store
         self.scope = scope
@@ -72,6 +73,35 @@ class Intents:
         self.reconcilers: dict[str, Reconciler] = {}
         self._recovery = IntentRecovery(self)
 
+    @overload
+    def operation(
+        self,
+        provider: str | Provider,
+        name: str,
+        *,
+        window: Duration | None = None,
+        margin: Duration = "5m",
+        without_key: Literal["at-most-once", "at-least-once"] | None = None,
+        lease: Duration = "30s",
+        retention: Duration = DEFAULT_RETENTION,
+        wait: Duration | None = None,
+        max_run: Duration = "1h",
+    ) -> Callable[[Callable[[Intent[Req]], Res]], IntentOperation[Req, Res]]: ...
+    @overload
+    def operation(
+        self,
+        provider: str | Provider,
+        name: str,
+        *,
+        returns: Any,
+        window: Duration | None = None,
+        margin: Duration = "5m",
+        without_key: Literal["at-most-once", "at-least-once"] | None = None,
+        lease: Duration = "30s",
+        retention: Duration = DEFAULT_RETENTION,
+        wait: Duration | None = None,
+        max_run: Duration = "1h",
+    ) -> Callable[[Callable[[Intent[Req]], Any]], IntentOperation[Req, Any]]: ...
     def operation(
         self,
         provider: str | Provider,
@@ -91,6 +121,8 @@ class Intents:
         Provider and ``name`` identify it, so that a recovery in another process finds it. ``window`` is how long the
         provider keeps a key, if it does not say; resends end ``margin`` before that. ``without_key`` is your choice for
         a provider without keys: ``at-most-once``, or ``at-least-once`` at the risk of a second effect.
+        The result has the type of the function's annotation. ``returns`` is its type where a classifier makes it of
+        what the function returns; type checkers take it for Any then.
         """
         known, margin_us = find_provider(provider), micros(margin, "margin")
         key_window = micros(window, "window") if window is not None else known.window_of(name)

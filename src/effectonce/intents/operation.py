@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
 
 from msgspec import Struct
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Req = TypeVar("Req")
 Res = TypeVar("Res")
+Res_co = TypeVar("Res_co", covariant=True)
+T = TypeVar("T")
 
 Classifier = Callable[[Any], "Verdict | None"]
 Reconciler = Callable[["Intent[Any]"], Any]
@@ -68,8 +70,11 @@ class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
         return f"<intent {self.id} {self.provider.name} {show(self.operation)}, send {self.send_count}>"
 
 
-class IntentOperation(Generic[Req, Res]):
-    """A function under `Intents.operation`: called with a request and a key, it happens once."""
+class IntentOperation(Generic[Req, Res_co]):
+    """A function under `Intents.operation`: called with a request and a key, it happens once.
+
+    ``Req`` is the type of its requests, and ``Res_co`` what the function returns: a coroutine if it is async.
+    """
 
     def __init__(
         self, intents: Intents, function: Callable[..., Any], provider: Provider, rules: ResendRules, policy: Policy
@@ -95,17 +100,39 @@ class IntentOperation(Generic[Req, Res]):
     def reconciler(self) -> Reconciler | None:
         return self._intents.reconcilers.get(self.provider.name)
 
-    def __call__(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Res:
+    def __call__(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Res_co:
         """Do it once for ``key``, and return its result. Await that if the function is async."""
         run = self._prepare_new(request, key, account, step)
         return self._execute(run, as_outcome=False)  # type: ignore[no-any-return]
 
-    def call(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Outcome[Res]:
+    @overload
+    def call(  # type: ignore[overload-overlap]
+        self: IntentOperation[Req, Coroutine[Any, Any, T]],
+        request: Req,
+        *,
+        key: Key,
+        account: str = "",
+        step: str = "",
+    ) -> Coroutine[Any, Any, Outcome[T]]: ...
+    @overload
+    def call(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Outcome[Res_co]: ...
+    def call(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Any:
         """Do it once for ``key`` and return an `Outcome`. Await it if the function is async."""
         run = self._prepare_new(request, key, account, step)
-        return self._execute(run, as_outcome=True)  # type: ignore[no-any-return]
+        return self._execute(run, as_outcome=True)
 
-    def send(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Sent[Res]:
+    @overload
+    def send(
+        self: IntentOperation[Req, Coroutine[Any, Any, T]],
+        request: Req,
+        *,
+        key: Key,
+        account: str = "",
+        step: str = "",
+    ) -> Sent[T]: ...
+    @overload
+    def send(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Sent[Res_co]: ...
+    def send(self, request: Req, *, key: Key, account: str = "", step: str = "") -> Sent[Any]:
         """Do it once for ``key``, and complete it in your own transaction: ``with charge.send(…) as sent:``."""
         return Sent(self, self._prepare_new(request, key, account, step, transactional=True))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from effectonce.contracts import DriverSession, Joinable
+from effectonce.contracts import AsyncConnection, AsyncpgConnection, DriverSession, Joinable, SyncConnection
 from effectonce.core.guarded_call.finish import encode_result, make_completion, settle_unfinished
 from effectonce.core.guarded_call.run import StoreRun
 from effectonce.core.run_sync import run_sync
@@ -36,7 +36,7 @@ class Sent(Generic[Res]):
     so writing them again would double them.
     """
 
-    def __init__(self, operation: IntentOperation[Any, Res], run: StoreRun) -> None:
+    def __init__(self, operation: IntentOperation[Any, Any], run: StoreRun) -> None:
         self._operation = operation
         self._run = run
         self._result: Any = None
@@ -50,6 +50,12 @@ class Sent(Generic[Res]):
     def replayed(self) -> bool:
         return self._run.replayed
 
+    @overload
+    def complete(self, connection: SyncConnection, result: Any = ...) -> None: ...
+    @overload
+    def complete(
+        self, connection: AsyncConnection | AsyncpgConnection, result: Any = ...
+    ) -> Coroutine[Any, Any, None]: ...
     def complete(self, connection: Any, result: Any = ...) -> Any:
         """Record the success, with its result, in the transaction that is open on ``connection``. Await it if that is
         async. Raises `LeaseLost` if another process has resumed this intent: roll back then. A replay records nothing.

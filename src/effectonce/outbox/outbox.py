@@ -9,7 +9,7 @@ The message is a row in that transaction. A `Relay` takes it to the broker after
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -44,9 +44,13 @@ class Outbox:
     - ``notify``: on PostgreSQL, wake the relay at the commit instead of at its next poll, at most a second later. Such
       commits wait for each other: use it for few urgent messages, not for many.
 
-    `send` takes the connection that the transaction is open on. On an async connection it returns something to await.
-    It never begins or ends that transaction. A message that cannot be stored is refused before any statement is sent,
-    so that the transaction stays usable; of many, all are sent or none.
+    `send` takes the connection that the transaction is open on. It never begins or ends that transaction. A message
+    that cannot be stored is refused before any statement is sent, so that the transaction stays usable; of many, all
+    are sent or none.
+
+    On an async connection await it: otherwise nothing is sent. Type checkers flag that, since its type is a coroutine.
+    While it runs, an ERROR is logged with the line of the call, and a handler whose transaction effectonce commits
+    (`Inbox.handler`, `Worker`) gets `NotAwaited` instead of the commit.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Outbox:
     @overload
     def send(self, conn: SyncConnection, message: Message[Any]) -> None: ...
     @overload
-    def send(self, conn: AsyncConnection | AsyncpgConnection, message: Message[Any]) -> Pending[None]: ...
+    def send(self, conn: AsyncConnection | AsyncpgConnection, message: Message[Any]) -> Coroutine[Any, Any, None]: ...
     def send(self, conn: Any, message: Message[Any]) -> Any:
         """Write ``message`` into the transaction that is open on ``conn``. One round trip."""
         return self._send(conn, [message], "outbox.send(...)")
@@ -77,7 +81,7 @@ class Outbox:
     @overload
     def send_many(
         self, conn: AsyncConnection | AsyncpgConnection, messages: Iterable[Message[Any]]
-    ) -> Pending[None]: ...
+    ) -> Coroutine[Any, Any, None]: ...
     def send_many(self, conn: Any, messages: Iterable[Message[Any]]) -> Any:
         """`send` for several messages, in their order, with one statement for every 500 messages or 2 MB."""
         return self._send(conn, messages, "outbox.send_many(...)")

@@ -10,14 +10,15 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from effectonce.errors import ConfigurationError, show
-
-HOUR_US: Final = 3_600_000_000
-DAY_US: Final = 24 * HOUR_US
+from effectonce.errors import ConfigurationError, InvalidOption, show
+from effectonce.values.durations import Duration, micros
 
 
-class Provider(Struct, frozen=True, kw_only=True):
-    """An API that has effects. Windows are in microseconds."""
+class Provider(Struct, frozen=True):
+    """An API that has effects: ``Provider("acmepay", field="X-Request-Key", window="24h")``.
+
+    Its name is a part of the identity of each intent: rename it only when no intent of it is unfinished.
+    """
 
     name: str
     #: Where the key goes: a header, or a field of the request's body. ``none``: the API takes no keys.
@@ -26,9 +27,9 @@ class Provider(Struct, frozen=True, kw_only=True):
     #: The longest key that it takes, in characters.
     limit: int = 255
     #: How long it keeps a key at least. None: that is not documented, so the operation must say it.
-    window: int | None = None
+    window: Duration | None = None
     #: The window of each operation that has another one.
-    windows: Mapping[str, int] = {}
+    windows: Mapping[str, Duration] = {}
     #: Error codes for "a request with this key is still running".
     in_use: tuple[str, ...] = ()
     #: Error codes for "this key was used with another request".
@@ -38,21 +39,32 @@ class Provider(Struct, frozen=True, kw_only=True):
     #: A header that is ``true`` on errors after which the request may be sent again. Otherwise a 4xx is final.
     transient: str = ""
 
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidOption("a Provider has a name, as in Provider('acmepay', window='24h')")
+        if self.carrier not in ("header", "body", "none"):
+            raise InvalidOption(f"carrier={self.carrier!r} is none of 'header', 'body' and 'none'")
+        if self.window is not None:
+            micros(self.window, "window")
+        for operation, window in self.windows.items():
+            micros(window, f"the window of {show(operation)!r}")
+
     @property
     def keyed(self) -> bool:
         return self.carrier != "none"
 
     def window_of(self, operation: str) -> int | None:
         """How long the API keeps a key of ``operation``, in microseconds."""
-        return self.windows.get(operation, self.window)
+        window = self.windows.get(operation, self.window)
+        return None if window is None else micros(window, "window")
 
 
-_PAYPAL_WINDOWS: Final = {
-    "orders": 6 * HOUR_US,
-    "vault": 3 * HOUR_US,
-    "subscriptions": 72 * HOUR_US,
-    "payouts": 30 * DAY_US,
-    "payments": 45 * DAY_US,
+_PAYPAL_WINDOWS: Final[Mapping[str, Duration]] = {
+    "orders": "6h",
+    "vault": "3h",
+    "subscriptions": "72h",
+    "payouts": "30d",
+    "payments": "45d",
 }
 _AWS_THROTTLING_CODES: Final = (
     *("Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException"),
@@ -63,29 +75,27 @@ _AWS_THROTTLING_CODES: Final = (
 PROVIDERS: Final[Mapping[str, Provider]] = {
     provider.name: provider
     for provider in (
-        Provider(name="stripe", window=DAY_US, in_use=("idempotency_key_in_use",), mismatch=("idempotency_error",)),
-        Provider(name="stripe-v2", window=30 * DAY_US),
+        Provider("stripe", window="24h", in_use=("idempotency_key_in_use",), mismatch=("idempotency_error",)),
+        Provider("stripe-v2", window="30d"),
         Provider(
-            name="paypal",
+            "paypal",
             field="PayPal-Request-Id",
             limit=108,
             windows=_PAYPAL_WINDOWS,
             in_use=("PREVIOUS_REQUEST_IN_PROGRESS",),
             mismatch=("PAYPAL_REQUEST_ID_PREVIOUSLY_USED",),
         ),
+        Provider("square", carrier="body", field="idempotency_key", limit=45, mismatch=("IDEMPOTENCY_KEY_REUSED",)),
         Provider(
-            name="square", carrier="body", field="idempotency_key", limit=45, mismatch=("IDEMPOTENCY_KEY_REUSED",)
-        ),
-        Provider(
-            name="adyen",
+            "adyen",
             field="idempotency-key",
             limit=64,
-            window=7 * DAY_US,
+            window="7d",
             in_use=("704",),
             transient="transient-error",
         ),
         Provider(
-            name="aws",
+            "aws",
             carrier="body",
             field="ClientToken",
             limit=64,
@@ -93,18 +103,18 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             turned_away=_AWS_THROTTLING_CODES,
         ),
         Provider(
-            name="dynamodb-transactions",
+            "dynamodb-transactions",
             carrier="body",
             field="ClientRequestToken",
             limit=36,
-            window=600_000_000,
+            window="10m",
             in_use=("TransactionInProgressException",),
             mismatch=("IdempotentParameterMismatchException",),
             turned_away=_AWS_THROTTLING_CODES,
         ),
-        Provider(name="resend", limit=256, window=DAY_US),
-        Provider(name="ses", carrier="none", field="", limit=0, turned_away=_AWS_THROTTLING_CODES),
-        Provider(name="twilio", carrier="none", field="", limit=0),
+        Provider("resend", limit=256, window="24h"),
+        Provider("ses", carrier="none", field="", limit=0, turned_away=_AWS_THROTTLING_CODES),
+        Provider("twilio", carrier="none", field="", limit=0),
     )
 }
 
@@ -116,7 +126,7 @@ def find_provider(name: str | Provider) -> Provider:
     if name not in PROVIDERS:
         known = ", ".join(PROVIDERS)
         raise ConfigurationError(
-            f"no provider is known by {show(name)!r}; known are {known}; describe another with "
-            "Provider(name=…, field=…, window=…)"
+            f"no provider is known by {show(name)!r}; known are {known}; describe another, and pass that in "
+            f"place of its name: from effectonce.providers import Provider; Provider({show(name)!r}, window='24h')"
         )
     return PROVIDERS[name]

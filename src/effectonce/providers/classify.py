@@ -137,7 +137,7 @@ def _after_an_earlier_send(sent_before: bool | None) -> str:
     return f"after the client {'had' if sent_before else 'may have'} sent it before"
 
 
-_ANY_PROVIDER: Final = Provider(name="it")
+_ANY_PROVIDER: Final = Provider("it")
 
 
 def _is_unknown(error: BaseException, resend: bool) -> bool:

@@ -73,6 +73,11 @@ def _load_factory(kind: type) -> SessionFactory:
             module, name = SESSION_CLASSES[_qualified_name(base)]
             factory: SessionFactory = getattr(import_module(f"{__package__}.{module}"), name)
             return factory
+    if kind is str:
+        raise ConfigurationError(
+            "a URL or another text is not a connection that effectonce can join: open it, and pass one of "
+            f"{SUPPORTED_CONNECTIONS} (eo.connect(url) opens a store, for eo.once and eo.block)"
+        )
     raise ConfigurationError(
         f"{show(kind.__module__)}.{show(kind.__qualname__)} is not a connection that effectonce can join; pass one of "
         f"{SUPPORTED_CONNECTIONS} (the connection itself: not a cursor, engine or pool)"

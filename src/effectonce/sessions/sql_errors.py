@@ -25,6 +25,16 @@ from effectonce.values.sql_error_codes import MYSQL_MEANINGS, SqlErrorMeaning, p
 _DRIVER_PACKAGES: Final = frozenset(
     ("sqlite3", "psycopg", "psycopg2", "psycopg_pool", "asyncpg", "pymysql", "aiomysql", "MySQLdb", "sqlalchemy")
 )
+_DRIVER_DIALECTS: Final[dict[str, Dialect]] = {
+    "sqlite3": "sqlite",
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "asyncpg": "postgresql",
+    "pymysql": "mysql",
+    "aiomysql": "mysql",
+    "MySQLdb": "mysql",
+}
+_MYSQL_CANNOT_CONNECT: Final = (2002, 2003, 2005)
 _MAX_SHOWN: Final = 200  # characters of a database's message in ours
 
 
@@ -69,6 +79,28 @@ def connect_error(error: BaseException) -> ConnectionLost | None:
     if isinstance(error, OSError) or (isinstance(error, Exception) and _is_driver_error(error)):
         return ConnectionLost(f"no connection could be opened: {_message_of(_unwrap(error))}")
     return None
+
+
+def outage_error(error: BaseException) -> StoreUnavailable | TransactionConflict | None:
+    """The error of ours for an ``error`` by which the database was away, or ended the transaction in favour of another;
+    None where the error is about something else. For code that has no session: any driver, also before a connection."""
+    if isinstance(error, ConnectionError):  # asyncpg raises the socket's own
+        return lost_connection_error(error)
+    if not isinstance(error, Exception) or not _is_driver_error(error):
+        return None
+    driver_error = _unwrap(error)
+    driver = type(driver_error).__module__.partition(".")[0]
+    if driver == "psycopg_pool":  # it could not give a connection
+        return lost_connection_error(driver_error)
+    dialect = _DRIVER_DIALECTS.get(driver)
+    if dialect is None:
+        return None
+    if dialect == "mysql" and driver_error.args and driver_error.args[0] in _MYSQL_CANNOT_CONNECT:
+        return lost_connection_error(driver_error)
+    # psycopg has no other operational errors without a code, and asyncpg none that say "closed".
+    lost = dialect == "postgresql" and (type(driver_error).__name__ == "OperationalError" or "closed" in str(error))
+    translated = translate(dialect, error, lost=lost)
+    return translated if isinstance(translated, StoreUnavailable | TransactionConflict) else None
 
 
 def lost_connection_error(error: BaseException) -> ConnectionLost:

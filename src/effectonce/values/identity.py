@@ -29,7 +29,7 @@ def encode_key(value: object, *, limit: int = MAX_KEY) -> str:
     else:
         text = value if type(value) is str else _text(value, limit)
     if not text:
-        raise MissingKey("the key is empty; the sender must give one (or: on_missing_key='run')")
+        raise MissingKey("the key is empty; the sender must give one")
     if len(text) > limit:  # UTF-8 is never shorter, so a huge key need not be encoded
         raise _too_long(f"{len(text):,} characters, {show(text, 48)}", limit)
     if "\0" in text:
@@ -62,7 +62,7 @@ def _text(value: object, limit: int) -> str:
     if isinstance(value, UUID):
         return str(value)
     if value is None:
-        raise MissingKey("the key, or a part of it, is None; the sender must give one (or: on_missing_key='run')")
+        raise MissingKey("the key, or a part of it, is None; the sender must give one")
     raise InvalidKey(
         f"a key cannot be made of {type(value).__qualname__}; give a str, int, UUID or a tuple of these "
         "(decode bytes first, write numbers and dates as text)"

@@ -23,6 +23,7 @@ class AttemptCounts:
         self._broker_counts = broker_counts
         self._attempts: dict[str, int] = {}  # where the broker does not count
         self._untried: dict[str, int] = {}  # deliveries that were given back untried, where it does
+        self._delayed: dict[str, int] = {}  # deliveries that were delayed because the first one was running
 
     def set_attempt(self, delivery: Delivery) -> None:
         """Where the broker does not count: set ``delivery.attempt`` to one more than this process has counted."""
@@ -43,10 +44,18 @@ class AttemptCounts:
         if self._broker_counts:
             _remember(self._untried, job.delivery.packet.id, job.untried + 1)
 
+    def add_delayed(self, job: Job) -> int:
+        """``job`` is delayed because another delivery runs it. Returns how often it has been by now, as far as known:
+        by the broker's count, which goes on in other processes, or by this one's."""
+        delayed = self._delayed.get(job.delivery.packet.id, 0) + 1
+        _remember(self._delayed, job.delivery.packet.id, delayed)
+        return max(delayed, job.delivery.attempt)
+
     def forget(self, job: Job) -> None:
         """``job`` is settled for good."""
         self._attempts.pop(job.delivery.packet.id, None)
         self._untried.pop(job.delivery.packet.id, None)
+        self._delayed.pop(job.delivery.packet.id, None)
 
 
 def _remember(counts: dict[str, int], id: str, count: int) -> None:

@@ -22,7 +22,7 @@ from effectonce.core.failure_log import retried_in
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
 from effectonce.core.store_clients import ByKind, release_with_refund
-from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, StoreUnavailable
+from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, InProgress, StoreUnavailable
 from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
 
@@ -220,8 +220,9 @@ class LeaseExecutor:
         try:
             begin.take_answer(run, answer)
         except Exception as error:
-            if answer.kind == "in_progress":
-                self._consumer.redeliver(job, max(answer.retry_after, MIN_DUPLICATE_DELAY_S))
+            if isinstance(error, InProgress):
+                delay = error.delay_after(self._consumer.counts.add_delayed(job))
+                self._consumer.redeliver(job, max(delay, MIN_DUPLICATE_DELAY_S))
                 return
             if answer.kind != "done":
                 self._recorder.give_up(job, error, job.attempts_at(answer), _REFUSAL_CODES[answer.kind])

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from effectonce.broker import Broker
+from effectonce.broker import Broker, require_broker
 from effectonce.contracts import Envelope, HandlerTracer
 from effectonce.core.events import Events
 from effectonce.core.retry import Retry
@@ -18,7 +18,7 @@ from effectonce.core.signals import serve_until_signalled
 from effectonce.errors import ConfigurationError
 from effectonce.inbox.inbox import Inbox
 from effectonce.keys import FingerprintSpec, KeySpec
-from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES, Store
+from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES, Store, require_store
 from effectonce.values.durations import Duration, micros
 from effectonce.values.queue_names import require_name
 
@@ -78,6 +78,13 @@ class Worker:
         recover_every: Duration = "30s",
         listen: str | None = None,
     ) -> None:
+        require_broker(broker, "Worker({}, …)")
+        if store is not None:
+            require_store(store, "Worker(…, store={})")
+        if inbox is not None and not isinstance(inbox, Inbox):
+            raise ConfigurationError(
+                f"inbox= takes an eo.Inbox(scope=…), not {type(inbox).__name__}; connect= opens the connections"
+            )
         if (store is None) == (inbox is None):
             raise ConfigurationError(
                 "a Worker needs either store=, which remembers what was done (eo.connect('redis://…')), or inbox= and "

@@ -18,7 +18,7 @@ from .simulation import Move, Process, SimulatedDelivery, Simulation
 from .system import SCOPE, PermanentDecline, Transient
 from .transport import DelayedRequest, SimulatedRequest
 
-MAX_STEPS: Final = 400
+MAX_STEPS: Final = 1000
 SPANS: Final = {"half": LEASE // 2, "lapse": LEASE, "age": LEASE + RETENTION}
 JUMPS: Final = {"forward": 2 * LEASE, "back": -LEASE // 2}
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from effectonce.errors import InDoubt, PayloadMismatch, PermanentFailure, ResultNotStored, Retryable
+from effectonce.errors import InDoubt, InProgress, PayloadMismatch, PermanentFailure, ResultNotStored, Retryable
 from effectonce.record import Batchable, Look
 from effectonce.store import Store, open_backend
 
@@ -151,6 +151,8 @@ class SystemUnderTest:
         if word != "again":
             await simulation.ask_broker(process, delivery, word)
         wait = failure.retry_after if isinstance(failure, Retryable) else 1.0
+        if isinstance(failure, InProgress) and failure.lease_left is not None:
+            wait = failure.lease_left  # the deliveries before the end of the lease would all be answered the same
         simulation.end_delivery(process, delivery, 0 if isinstance(failure, asyncio.CancelledError) else wait)
 
     async def settle_after(

@@ -41,7 +41,7 @@ def _probe(simulation: Simulation, key: str, states: Collection[str]) -> None:
             return
         if isinstance(failure, InProgress):
             # The delayed claim of a dead sender has arrived: its lease must end.
-            pass_time(simulation, round(failure.retry_after * 1e6))
+            pass_time(simulation, round((failure.lease_left or failure.retry_after) * 1e6))
         elif isinstance(failure, InDoubt):
             if key not in [record.key for record in run_sync(simulation.port.list(Query(state="in_doubt"))).records]:
                 simulation.fail("lost", f"{key}: in doubt, and not on the operator's list")

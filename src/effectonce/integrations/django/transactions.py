@@ -29,6 +29,7 @@ from effectonce.http import protocol
 from effectonce.http.guard import KEY_VARIABLE, identify_request, key_lines, make_principal_getter, refusal
 from effectonce.http.routes import make_view_plan
 from effectonce.inbox.inbox import Inbox
+from effectonce.sessions import outage_error
 
 from .request_guard import hash_request, make_http_response, render_response
 
@@ -53,7 +54,8 @@ def transactional(
 
     An exception, a 5xx or a transient status rolls everything back, so that the retry runs; any other response is
     committed with the view's work and replayed. A second request while the first runs waits for it, as long as the lock
-    timeout allows (then: 409). A response over the inbox's ``max_result`` is done without its body.
+    timeout allows (then: 409). While the database is away it answers 503 with Retry-After. A response over the inbox's
+    ``max_result`` is done without its body.
     """
     if settings.keys() - SUPPORTED_SETTINGS:
         raise TypeError(f"of the settings of http.Route, transactional takes {', '.join(sorted(SUPPORTED_SETTINGS))}")
@@ -104,6 +106,12 @@ def transactional(
                 refused: EffectOnceError = StoreUnavailable(f"the transaction was rolled back: {error}")
             except EffectOnceError as error:
                 refused = error
+            except Exception as error:  # of the view, or of Django's own statements: BEGIN, COMMIT, a savepoint
+                outage = outage_error(error)
+                if outage is None:
+                    raise
+                refused = outage
+                refused.__cause__ = error
             if raises:
                 raise refused
             return make_http_response(refusal(refused, str(request.method), request.path, docs))

@@ -6,11 +6,12 @@ ambiguous outcome is on the operator's list.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 from effectonce.core.run_sync import run_sync
 from effectonce.intents.intents import Intents
-from effectonce.intents.operation import Intent
+from effectonce.intents.operation import Intent, IntentOperation
 from effectonce.providers import Provider, Verdict
 from effectonce.record import Query
 from tests.proof.explorer.provider import MARGIN, WINDOW, SimulatedProvider
@@ -28,7 +29,7 @@ class IntentsSystem(SystemUnderTest):
         self.keyed = scenario.worker in ("keyed", "new-key")
         self.intents = intents = Intents(self.store, scope=SCOPE)
         described = Provider(
-            name="modelled", carrier="header" if self.keyed else "none", window=WINDOW if self.keyed else None
+            "modelled", carrier="header" if self.keyed else "none", window=WINDOW / 1e6 if self.keyed else None
         )
         options: dict[str, Any] = {"margin": MARGIN / 1e6} if self.keyed else {"without_key": "at-most-once"}
 
@@ -36,7 +37,7 @@ class IntentsSystem(SystemUnderTest):
         async def charge(intent: Intent[str]) -> str:
             return await self.charge(intent)
 
-        self.operation = charge
+        self.operation: IntentOperation[str, Coroutine[Any, Any, str]] = charge
         if scenario.worker == "asked":
 
             @intents.reconcile(described)
