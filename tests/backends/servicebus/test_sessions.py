@@ -45,6 +45,7 @@ class Session:
         self.messages = list(messages)
         self.calls: list[tuple[str, int]] = []  # what was done with which message
         self.requested: list[int] = []  # how many messages each receive asked for
+        self.read_takes_s = 0.0
         self.renewals = 0
         self.error: Exception | None = None
         self.is_closed = False
@@ -64,7 +65,7 @@ class Session:
         self._fail()
         self.requested.append(limit)
         received, self.messages = self.messages[:limit], self.messages[limit:]
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.read_takes_s)
         return received
 
     async def complete_message(self, message: Message) -> None:
@@ -264,6 +265,20 @@ async def test_a_session_with_an_unsettled_message_is_not_released(set_constant:
         reads = len(session.requested)
         await auntil(lambda: len(session.requested) > reads + 1)
         assert await consumer.ack(deliveries) == [True]
+
+
+async def test_a_session_whose_message_was_nacked_during_a_read_is_not_released(
+    set_constant: Callable[[str, float], None],
+) -> None:
+    set_constant("RELEASE_IDLE_AFTER_S", 0.0)
+    session = Session(Message(1))
+    session.read_takes_s = 0.02
+    async with consuming(session) as (consumer, _):
+        deliveries = await receive(consumer, 1)
+        reads = len(session.requested)
+        await auntil(lambda: len(session.requested) > reads)
+        await consumer.nack(deliveries, 0.1)
+        assert [delivery.attempt for delivery in await receive(consumer, 1)] == [2]
 
 
 async def test_a_session_is_not_released_before_it_was_idle_for_long() -> None:
