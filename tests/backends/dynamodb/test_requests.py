@@ -26,7 +26,7 @@ from effectonce.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from effectonce.record import Look, Query
+from effectonce.record import Look, Query, Resolution
 from effectonce.values.identity import digest
 
 from .table import FixedClock
@@ -311,3 +311,23 @@ def test_the_stored_item_comes_with_a_failed_condition() -> None:
         error = translate(ClientError(reply, "PutItem"), Service().target)
         assert isinstance(error, ConditionFailed)
         assert error.item == stored
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda ready: ready.get("scope", "key"),
+        lambda ready: ready.forget("scope", "key", 1),
+        lambda ready: ready.resolve("scope", "key", Resolution(state="free", retention=1)),
+        lambda ready: ready.list(Query(limit=1)),
+        lambda ready: ready.stats(),
+        lambda ready: ready.sweep(1),
+        lambda ready: ready.now(),
+        lambda ready: ready.check(),
+        lambda ready: ready.run([Look("scope", "key")]),
+    ],
+    ids=["get", "forget", "resolve", "list", "stats", "sweep", "now", "check", "run"],
+)
+def test_every_call_refuses_a_table_that_is_not_prepared(work: Any) -> None:
+    with pytest.raises(SchemaMissing, match="not prepared"):
+        run_sync(work(DynamoDBPort(Service(get_item={}))))
