@@ -26,7 +26,7 @@ from effectonce.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from effectonce.record import Look, Query, Resolution
+from effectonce.record import Look, Query, Remember, Resolution
 from effectonce.values.identity import digest
 
 from .table import FixedClock
@@ -331,3 +331,43 @@ def test_the_stored_item_comes_with_a_failed_condition() -> None:
 def test_every_call_refuses_a_table_that_is_not_prepared(work: Any) -> None:
     with pytest.raises(SchemaMissing, match="not prepared"):
         run_sync(work(DynamoDBPort(Service(get_item={}))))
+
+
+# -- changes of a record that was read
+
+
+def test_a_change_replaces_the_version_that_was_read_by_the_next() -> None:
+    stored = item("key", state="in_doubt", version=7, token=5, expires_at=None)
+    service = Service()
+    ready = DynamoDBPort(service)
+    run_sync(ready.now())
+    service._replies["get_item"] = {"Item": stored}
+    assert run_sync(ready.resolve("scope", "key", Resolution(state="done", retention=1))) is True
+    (put,) = service.made("put_item")
+    assert put["Item"]["version"] == {"N": "8"}
+    assert put["ExpressionAttributeValues"] == {":version": {"N": "7"}, ":token": {"N": "5"}}
+
+
+def test_a_record_that_is_absent_becomes_the_first_version() -> None:
+    service = Service()
+    assert run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention=1)])) == [True]
+    (put,) = service.made("put_item")
+    assert put["Item"]["version"] == {"N": "1"}
+    assert put["ConditionExpression"] == "attribute_not_exists(#id)"
+
+
+def test_a_record_that_changes_under_every_attempt_is_contended() -> None:
+    service = Service(put_item=ConditionFailed(item("key", state="free")))
+    (reply,) = run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention=1)]))
+    assert isinstance(reply, StoreUnavailable)
+    assert "changed 20 times" in str(reply)
+    assert reply.retry_after == 0.1
+
+
+def test_a_write_whose_reply_was_lost_is_recognised_by_its_name() -> None:
+    def lose(parameters: dict[str, Any]) -> dict[str, Any]:
+        raise ConditionFailed(parameters["Item"])
+
+    service = Service(put_item=lose)
+    assert run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention=1)])) == [True]
+    assert len(service.made("put_item")) == 1
