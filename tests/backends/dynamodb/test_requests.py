@@ -29,7 +29,7 @@ from effectonce.errors import (
 from effectonce.record import Look, Query, Remember, Resolution
 from effectonce.values.identity import digest
 
-from .table import FixedClock
+from .table import FixedClock, make_claim
 
 NOW = 4_102_444_800_000_000
 META = {"id": {"B": META_ID}, "schema": {"N": str(SCHEMA_VERSION)}}
@@ -371,3 +371,46 @@ def test_a_write_whose_reply_was_lost_is_recognised_by_its_name() -> None:
     service = Service(put_item=lose)
     assert run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention=1)])) == [True]
     assert len(service.made("put_item")) == 1
+
+
+# -- probes of the service's time
+
+
+class UncertainClock(FixedClock):
+    """A clock that is wrong by a second, and that no probe makes more precise."""
+
+    wrong = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("lease_us", "is_probed"), [(40_000, False), (40_004, True), (4_000_000, False), (3_000_000, True)]
+)
+def test_the_time_is_probed_for_leases_that_probes_can_help(lease_us: int, is_probed: bool) -> None:
+    ticks = iter(range(NOW, NOW + 100_000_000, 100_000))
+    service = Service(UncertainClock(lambda: next(ticks)))
+    ready = DynamoDBPort(service)
+    run_sync(ready.now())
+    run_sync(ready.run([make_claim("key", lease=lease_us)]))
+    assert bool(service.pauses) == is_probed
+
+
+def test_probes_that_did_not_help_are_not_repeated_at_once() -> None:
+    now = [NOW]
+    service = Service(UncertainClock(lambda: now[0]))
+    service.pause = lambda seconds: probe(seconds)  # type: ignore[method-assign]
+    probes: list[float] = []
+
+    async def probe(seconds: float) -> None:
+        probes.append(seconds)
+        now[0] += 500_000
+
+    ready = DynamoDBPort(service)
+    counts = []
+    for _ in range(2):
+        run_sync(ready.run([make_claim("key", lease=1_000_000)]))
+        counts.append(len(probes))
+    now[0] += 10_000_000
+    run_sync(ready.run([make_claim("key", lease=1_000_000)]))
+    assert counts == [3, 3]
+    assert len(probes) == 6
+    assert probes[0] == 0.125  # half of a quarter of the lease
