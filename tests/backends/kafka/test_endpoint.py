@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from effectonce.backends.common import drivers
-from effectonce.backends.kafka.cluster import parse_cluster
+from effectonce.backends.kafka.endpoint import parse_cluster
 from effectonce.errors import MissingDriver
 from effectonce.values.urls import Address
 
