@@ -142,8 +142,8 @@ def channel() -> Channel:
     return Channel()
 
 
-def publisher_on(channel: Channel, **options: Any) -> ConfirmedPublisher:
-    endpoint = RabbitMQEndpoint(Address("amqp://h?timeout=50ms"))
+def publisher_on(channel: Channel, timeout: str = "10s") -> ConfirmedPublisher:
+    endpoint = RabbitMQEndpoint(Address(f"amqp://h?timeout={timeout}"))
     publisher = ConfirmedPublisher(QueueDeclarations(endpoint, "quorum", "", True), "test")
 
     async def open() -> Any:
@@ -211,7 +211,7 @@ async def test_without_the_right_to_declare_what_was_returned_is_refused(channel
 
 async def test_f36_a_batch_that_is_not_confirmed_ends_in_time(channel: Channel) -> None:
     with pytest.raises(BrokerUnavailable, match="did not answer"):
-        await publisher_on(channel).publish("", "q", CONTENTS)
+        await publisher_on(channel, "10ms").publish("", "q", CONTENTS)
 
 
 async def test_a_cancelled_batch_ends_the_connection_since_its_returns_are_under_way(channel: Channel) -> None:

@@ -281,7 +281,10 @@ async def test_a_session_whose_message_was_nacked_during_a_read_is_not_released(
         assert [delivery.attempt for delivery in await receive(consumer, 1)] == [2]
 
 
-async def test_a_session_is_not_released_before_it_was_idle_for_long() -> None:
+async def test_a_session_is_not_released_before_it_was_idle_for_long(
+    set_constant: Callable[[str, float], None],
+) -> None:
+    set_constant("RELEASE_IDLE_AFTER_S", 60.0)
     session = Session(Message(1))
     async with consuming(session) as (consumer, _):
         await consumer.ack(await receive(consumer, 1))

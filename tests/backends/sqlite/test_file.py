@@ -19,7 +19,7 @@ from effectonce.values.urls import Address
 
 @pytest.fixture
 def file(tmp_path: Path) -> SQLiteFile:
-    return SQLiteFile(Address(f"sqlite:///{tmp_path}/eo.db?timeout=20ms"))
+    return SQLiteFile(Address(f"sqlite:///{tmp_path}/eo.db?timeout=30s"))
 
 
 def error_with(code: int) -> sqlite3.Error:
@@ -154,10 +154,10 @@ def test_work_that_meets_a_lock_is_repeated_on_the_same_connection(file: SQLiteF
 
 
 def test_f36_a_lock_that_stays_is_an_unavailable_store(file: SQLiteFile) -> None:
+    file.timeout = 0.02
     connection, work = connection_to(file), Work(*[error_with(sqlite3.SQLITE_BUSY)] * 1000)
     with pytest.raises(StoreUnavailable, match=r"locked by another connection for 0\.02 s"):
         connection.execute(work)
-    assert len(work.connections) > 1
     connection.close()
 
 
