@@ -23,9 +23,11 @@ from effectonce.backends.redis.record_format import (
     parse_cursor,
     parse_record,
 )
+from effectonce.backends.redis.store import RedisClientStoreBackend, RedisStoreBackend
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
 from effectonce.record import EXHAUSTED_ERROR
+from effectonce.values.urls import Address
 
 A, B = Node("a", 1), Node("b", 2)
 SCRIPT: Any = SimpleNamespace(sha=b"sha", source=b"source")
@@ -332,3 +334,32 @@ def test_a_cursor_is_of_one_kind_of_list() -> None:
     for cursor in ("", "s|x||p", "s|1|zz|p", "s|1||p|q"):
         with pytest.raises(InvalidOption):
             parse_cursor(cursor, "scan")
+
+
+# -- the store
+
+
+def seeds_of(url: str) -> list[Node]:
+    return RedisStoreBackend(Address(url))._seeds
+
+
+def test_a_cluster_is_asked_at_the_nodes_of_its_url() -> None:
+    assert seeds_of("redis+cluster://") == [Node("localhost", 6379)]
+    assert seeds_of("redis+cluster://h:7000?nodes=i:7001,j") == [Node("h", 7000), Node("i", 7001), Node("j", 6379)]
+    assert seeds_of("redis://h") == []
+    with pytest.raises(InvalidOption, match="only database 0"):
+        seeds_of("redis+cluster://h/1")
+
+
+def test_a_batch_through_a_cluster_client_is_a_round_trip_for_each_operation() -> None:
+    class Client:
+        def execute_command(self) -> None: ...
+
+    class ClusterClient(Client):
+        def get_primaries(self) -> None: ...
+
+    assert RedisClientStoreBackend(Client()).capabilities.mixed_batches
+    assert not RedisClientStoreBackend(ClusterClient()).capabilities.mixed_batches
+    assert repr(RedisClientStoreBackend(Client())) == "tests.Client"
+    with pytest.raises(InvalidOption, match="not a Redis client"):
+        RedisClientStoreBackend(object())
