@@ -294,3 +294,18 @@ async def test_what_timed_out_is_not_given_back_and_what_is_forgotten_is_not_eit
     consumer._forget_deliveries()
     await consumer.close()
     assert consumer.given_back == []
+
+
+async def test_a_closed_consumer_hands_out_nothing_that_it_gave_back() -> None:
+    consumer = Consumer()
+    consumer.pages = [page_of(b"a", b"b")]
+    consumer.may_return.clear()
+    receiving = asyncio.create_task(consumer.receive(2, 60.0))
+    await auntil(lambda: bool(consumer.polls))
+    receiving.cancel()
+    await asyncio.gather(receiving, return_exceptions=True)
+    consumer.may_return.set()
+    await auntil(lambda: bool(consumer._arrived))
+    await consumer.close()
+    assert sorted(held.key for held in consumer.given_back) == [b"a", b"b"]
+    assert await consumer.receive(2, 0.0) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,13 @@ import pytest
 
 from effectonce.backends.common.aws_sdk import AWSTarget
 from effectonce.backends.dynamodb import index, port, schema
-from effectonce.backends.dynamodb.client import ConditionFailed, SyncDynamoDBClient, TableInUse, translate
+from effectonce.backends.dynamodb.client import (
+    AsyncDynamoDBClient,
+    ConditionFailed,
+    SyncDynamoDBClient,
+    TableInUse,
+    translate,
+)
 from effectonce.backends.dynamodb.clock import ServerClock
 from effectonce.backends.dynamodb.items import StoredItem, decode, encode, unwrap, whole_seconds
 from effectonce.backends.dynamodb.port import DynamoDBPort
@@ -414,3 +421,20 @@ def test_probes_that_did_not_help_are_not_repeated_at_once() -> None:
     assert counts == [3, 3]
     assert len(probes) == 6
     assert probes[0] == 0.125  # half of a quarter of the lease
+
+
+async def test_of_several_calls_at_once_an_error_is_raised_after_all_have_ended() -> None:
+    ended: list[int] = []
+
+    async def work(number: int) -> int:
+        await asyncio.sleep(0)
+        ended.append(number)
+        if number == 1:
+            raise StoreUnavailable("gone")
+        return number
+
+    client = AsyncDynamoDBClient(Service().target, ServerClock())
+    assert await client.gather(work, [2, 3]) == [2, 3]
+    with pytest.raises(StoreUnavailable, match="gone"):
+        await client.gather(work, [1, 4])
+    assert ended == [2, 3, 1, 4]

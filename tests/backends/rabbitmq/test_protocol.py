@@ -358,7 +358,7 @@ async def test_a_connection_is_closed_by_the_protocol(
 ) -> None:
     monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", 0.01)
     await under_test.connection.close()  # the server does not answer
-    assert [frame.name for _, frame in under_test.transport.take_frames()] == ["Connection.Close"]
+    assert [(number, frame.name) for number, frame in under_test.transport.take_frames()] == [(0, "Connection.Close")]
     assert under_test.transport.aborted
     assert "is closed" in lost(under_test.connection)
 
