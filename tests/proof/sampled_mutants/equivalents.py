@@ -167,4 +167,14 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "width = max(SCAN_ENTRIES, query.limit + 1)",
         "width = max(SCAN_ENTRIES, query.limit + 2)",
     ): "how many rows are read at once is a question of speed",
+    (
+        "backends/servicebus/sessions.py",
+        "return bool(messages)",
+        "return None",
+    ): "a short pause after each read is a question of speed",
+    (
+        "backends/dynamodb/clock.py",
+        "return 1 << 62 if offsets is None else (offsets[1] - offsets[0] + 1) // 2",
+        "return 2 << 62 if offsets is None else (offsets[1] - offsets[0] + 1) // 2",
+    ): "either is longer than any lease",
 }

@@ -30,7 +30,7 @@ ONE_TEST_SECONDS: Final = 90
 PASSED, FAILED = 0, 1  # exit codes of pytest
 
 TOOLS: Final = "guard inbox outbox relay sagas intents http worker"
-BACKENDS: Final = "memory sqlite redis postgres mysql dynamodb rabbitmq kafka nats sqs servicebus"
+BACKENDS: Final = "common memory sqlite redis postgres mysql dynamodb rabbitmq kafka nats sqs servicebus"
 OUTBOX_PORT: Final = ("relay/test_port.py", "relay/test_port_details.py")
 TOOLS_ON_CORE: Final = (
     *(f"worker/test_{part}.py" for part in ("effects", "stop", "poison", "retries")),

@@ -187,7 +187,8 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
                     continue
                 # Half of the room: other sessions receive at the same time.
                 if not await self._receive_messages(session, (room + 1) // 2):
-                    if not session.unsettled and time.monotonic() - session.idle_since >= RELEASE_IDLE_AFTER_S:
+                    is_idle = time.monotonic() - session.idle_since >= RELEASE_IDLE_AFTER_S
+                    if is_idle and not session.unsettled and not session.delayed:
                         return
                     await asyncio.sleep(2 * READ_PAUSE_S)
         except LockLost:

@@ -1,0 +1,365 @@
+"""Slots, redirections and failing nodes of a Redis Cluster, with stand-ins for the sockets; and keys and cursors."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import hiredis
+import pytest
+
+from effectonce.backends.redis.cluster import CLUSTER_SLOTS, Node, RedisClusterConnection, parse_nodes, slot_of
+from effectonce.backends.redis.connection import Subscription, run_script
+from effectonce.backends.redis.endpoint import RedisEndpoint
+from effectonce.backends.redis.errors import RedisErrors, ReplyError
+from effectonce.backends.redis.record_format import (
+    Layout,
+    ListPosition,
+    index_keys,
+    make_cursor,
+    parse_answer,
+    parse_change,
+    parse_cursor,
+    parse_record,
+)
+from effectonce.backends.redis.store import RedisClientStoreBackend, RedisStoreBackend
+from effectonce.contracts import ConnectionLost
+from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
+from effectonce.record import EXHAUSTED_ERROR
+from effectonce.values.urls import Address
+
+A, B = Node("a", 1), Node("b", 2)
+SCRIPT: Any = SimpleNamespace(sha=b"sha", source=b"source")
+
+
+def test_a_slot_is_that_of_the_hash_tag() -> None:
+    assert slot_of(b"123456789") == 0x31C3 % CLUSTER_SLOTS  # the example of the specification
+    assert slot_of(b"{user1000}.following") == slot_of(b"{user1000}.followers") == slot_of(b"user1000")
+    assert slot_of(b"foo{}{bar}") == slot_of(b"foo{}{bar}") != slot_of(b"bar")
+    assert slot_of(b"foo{{bar}}zap") == slot_of(b"{bar")
+    assert slot_of(b"foo{bar}{zap}") == slot_of(b"bar")
+    assert slot_of(b"x{a}") == slot_of(b"a")
+    assert slot_of(b"}a{") != slot_of(b"a")
+
+
+def test_nodes_are_listed_with_their_ports() -> None:
+    assert parse_nodes("a:1,b") == [Node("a", 1), Node("b", 6379)]
+
+
+# -- batches
+
+
+class Socket:
+    """A node. ``answers`` are the replies to its next scripts; every other command is answered by OK."""
+
+    def __init__(self, endpoint: RedisEndpoint) -> None:
+        self.endpoint = endpoint
+        self.answers: list[Any] = []
+        self.slots: Any = [[0, CLUSTER_SLOTS - 1, [b"a", 1, b"id"], [b"", 2, b"id"]]]
+        self.commands: list[tuple[bytes, ...]] = []
+        self.pauses: list[float] = []
+        self.drops = 0
+        self.error: Exception | None = None
+        self._pending: list[Any] = []
+
+    async def send(self, data: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        reader = hiredis.Reader()
+        reader.feed(data)
+        while (command := reader.gets()) is not False:
+            self.commands.append(tuple(command))
+            if command[0] == b"CLUSTER":
+                self._pending.append(self.slots)
+            else:
+                is_script = command[0] == b"EVALSHA"
+                self._pending.append(self.answers.pop(0) if is_script and self.answers else [b"done"])
+
+    async def receive(self, count: int, within: float | None = None) -> list[Any]:
+        replies, self._pending = self._pending[:count], self._pending[count:]
+        for reply in replies:
+            if isinstance(reply, (StoreUnavailable, asyncio.CancelledError)):
+                raise reply
+        return replies
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    def drop(self) -> None:
+        self.drops += 1
+
+    def names(self) -> list[str]:
+        return [command[0].decode() for command in self.commands]
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.connection = RedisClusterConnection(self._connect, RedisEndpoint(shown="r"), [A])
+        self.sockets: dict[str, Socket] = {}
+        self.a, self.b = self._socket("a"), self._socket("b")
+
+    def _socket(self, host: str) -> Socket:
+        return self.sockets.setdefault(host, Socket(RedisEndpoint()))
+
+    def _connect(self, endpoint: RedisEndpoint) -> Any:
+        return self._socket(endpoint.host)
+
+    async def batch(self, *keys: bytes) -> list[Any]:
+        return list(await self.connection.batch(SCRIPT, keys, [b""] * len(keys)))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+async def test_slots_are_read_once_and_scripts_name_the_indexes_of_their_key(cluster: Cluster) -> None:
+    assert await cluster.batch(b"eo:{n/00}:k") == [b"done"]
+    assert await cluster.batch(b"eo:{n/00}:k") == [b"done"]
+    assert cluster.a.names() == ["CLUSTER", "EVALSHA", "EVALSHA"]
+    assert cluster.a.commands[1][1:-1] == (b"sha", b"3", b"eo:{n/00}:k", b"eo:{n/00}:open", b"eo:{n/00}:doubt")
+
+
+async def test_a_script_that_a_node_does_not_know_is_loaded_once_for_all_items(cluster: Cluster) -> None:
+    cluster.a.answers = [ReplyError("NOSCRIPT x")] * 2
+    assert await cluster.batch(b"k1", b"k2") == [b"done"] * 2
+    assert cluster.a.names() == ["CLUSTER", "EVALSHA", "EVALSHA", "SCRIPT", "EVALSHA", "EVALSHA"]
+
+
+async def test_a_slot_that_has_moved_is_followed_and_remembered(cluster: Cluster) -> None:
+    cluster.a.answers = [ReplyError("MOVED 1 b:2")]
+    assert await cluster.batch(b"k") == [b"done"]
+    assert cluster.b.names() == ["EVALSHA"]
+    await cluster.batch(b"k")
+    assert cluster.a.names() == ["CLUSTER", "EVALSHA", "CLUSTER", "EVALSHA"]  # the map was read again
+
+
+async def test_a_slot_that_is_moving_is_asked_for_at_the_other_node_this_time_only(cluster: Cluster) -> None:
+    cluster.a.answers = [ReplyError("ASK 1 b:2")]
+    assert await cluster.batch(b"k") == [b"done"]
+    assert cluster.b.names() == ["ASKING", "EVALSHA"]
+    await cluster.batch(b"k")
+    assert cluster.a.names() == ["CLUSTER", "EVALSHA", "EVALSHA"]
+
+
+async def test_a_redirection_without_a_host_is_to_the_node_that_was_asked(cluster: Cluster) -> None:
+    cluster.a.answers = [ReplyError("MOVED 1 :7")]
+    assert await cluster.batch(b"k") == [b"done"]
+    assert cluster.a.names() == ["CLUSTER", "EVALSHA", "EVALSHA"]
+
+
+async def test_a_key_that_is_moving_now_is_tried_again_with_growing_pauses(cluster: Cluster) -> None:
+    cluster.a.answers = [ReplyError("TRYAGAIN x")] * 3
+    assert await cluster.batch(b"k") == [b"done"]
+    assert cluster.a.pauses == [0.01, 0.02, 0.04]
+    cluster.a.answers = [ReplyError("TRYAGAIN x")] * 8
+    (reply,) = await cluster.batch(b"k")
+    assert isinstance(reply, StoreUnavailable)
+    assert "is moving this key" in str(reply)
+
+
+async def test_f36_a_node_that_fails_fails_its_own_items_only(cluster: Cluster) -> None:
+    half = CLUSTER_SLOTS // 2
+    cluster.a.slots = [[0, half - 1, [b"a", 1, b"id"]], [half, CLUSTER_SLOTS - 1, [b"b", 2, b"id"]]]
+    keys = [b"%d" % n for n in range(20)]
+    cluster.b.error = ConnectionLost("gone")
+    replies = await cluster.batch(*keys)
+    for key, reply in zip(keys, replies, strict=True):
+        assert isinstance(reply, ConnectionLost) == (slot_of(key) >= half)
+    cluster.b.error = None
+    cluster.b.answers = [StoreUnavailable("late")]
+    assert {type(reply) for reply in await cluster.batch(*keys)} == {bytes, StoreUnavailable}
+
+
+async def test_a_slot_without_a_node_fails_its_items_and_the_map_is_read_again(cluster: Cluster) -> None:
+    cluster.a.slots = [[0, 0, [b"a", 1, b"id"]]]
+    (reply,) = await cluster.batch(b"k")
+    assert "has no node for this key's slot" in str(reply)
+    cluster.a.slots = [[0, CLUSTER_SLOTS - 1, [b"a", 1, b"id"]]]
+    assert await cluster.batch(b"k") == [b"done"]
+
+
+@pytest.mark.parametrize(("code", "is_stale"), [("READONLY", True), ("CLUSTERDOWN", True), ("OOM", False)])
+async def test_an_error_of_a_node_is_that_of_its_item(cluster: Cluster, code: str, is_stale: bool) -> None:
+    cluster.a.answers = [ReplyError(f"{code} x")]
+    (reply,) = await cluster.batch(b"k")
+    assert isinstance(reply, ReplyError)
+    await cluster.batch(b"k")
+    assert cluster.a.names().count("CLUSTER") == (2 if is_stale else 1)
+
+
+async def test_a_cancelled_batch_drops_the_connections_with_replies_under_way(cluster: Cluster) -> None:
+    cluster.a.answers = [asyncio.CancelledError()]
+    with pytest.raises(asyncio.CancelledError):
+        await cluster.batch(b"k")
+    assert cluster.a.drops == 1
+
+
+async def test_another_node_is_asked_for_the_slots_where_one_does_not_answer(cluster: Cluster) -> None:
+    await cluster.batch(b"k")  # names the replica, too, without a host: it is where the node is that was asked
+    assert list(cluster.connection._known_nodes) == [A, Node("a", 2)]
+    other = RedisClusterConnection(cluster._connect, RedisEndpoint(shown="r"), [B, A])
+    for error in (StoreUnavailable("down"), UnsafeStore("evicts")):
+        cluster.b.error = error
+        assert list(await other.nodes()) == ["a:1"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "said"),
+    [
+        (ReplyError("ERR This instance has cluster support disabled"), ConfigurationError, "not a Redis Cluster"),
+        (ReplyError("LOADING x"), StoreUnavailable, "is loading"),
+        ([], StoreUnavailable, "not assigned its slots"),
+    ],
+)
+async def test_a_server_that_has_no_slots_says_why(
+    cluster: Cluster, reply: Any, kind: type[Exception], said: str
+) -> None:
+    cluster.a.slots = reply
+    with pytest.raises(kind, match=said):
+        await cluster.connection.nodes()
+
+
+async def test_a_script_is_loaded_where_the_server_does_not_know_it() -> None:
+    class Connection:
+        errors = RedisErrors("r")
+
+        def __init__(self, *replies: Any) -> None:
+            self.replies, self.commands = list(replies), []
+
+        async def command(self, node: str, *words: Any) -> Any:
+            self.commands.append(words[0])
+            reply = self.replies.pop(0)
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+    connection: Any = Connection(ReplyError("NOSCRIPT x"), b"sha", [b"done"])
+    assert await run_script(connection, "", SCRIPT, [b"k"], []) == [b"done"]
+    assert connection.commands == ["EVALSHA", "SCRIPT", "EVALSHA"]
+    for text, kind in (("OOM x", StoreUnavailable), ("WRONGTYPE x", CorruptRecord)):
+        with pytest.raises(kind):
+            await run_script(Connection(ReplyError(text)), "", SCRIPT, [b"k"], [])  # type: ignore[arg-type]
+
+
+# -- subscriptions
+
+
+class Pushing(Socket):
+    """A server that pushes messages."""
+
+    pushed: list[list[Any]]
+
+    async def receive(self, count: int | None, within: float | None = None) -> list[Any]:
+        if count is not None:
+            return [[b"subscribe"]]
+        return self.pushed.pop(0) if self.pushed else []
+
+
+async def test_a_subscription_returns_messages_and_notices_a_silent_server() -> None:
+    socket = Pushing(RedisEndpoint(timeout=0.01))
+    socket.pushed = [[[b"pong", b""], [b"message", b"c", b""], [b"message", b"c", b"x"], [b"message", b"c", b"y"]]]
+    subscription = Subscription(socket)  # type: ignore[arg-type]
+    assert await subscription.listen("c", 5.0) == [b"x", b"y"]
+    assert socket.names() == ["SUBSCRIBE"]
+    assert await subscription.listen("c", 0.0) == []
+    assert socket.names() == ["SUBSCRIBE", "PING"]
+    await asyncio.sleep(0.02)
+    socket.pushed = [[[b"pong", b""]]]
+    assert await subscription.listen("c", 0.0) == []  # it has answered, and is pinged again
+    assert socket.names()[2:] == ["PING"]
+    await asyncio.sleep(0.02)
+    drops = socket.drops
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        await subscription.listen("c", 0.0)
+    assert socket.drops == drops + 1
+    await subscription.listen("c", 0.0)
+    assert socket.names()[3] == "SUBSCRIBE"
+
+
+# -- keys, answers and cursors
+
+
+@pytest.mark.parametrize("namespace", ["", "a b", "a{", "é", "n" * 65])
+def test_a_namespace_is_a_plain_name(namespace: str) -> None:
+    assert Layout("n" * 64).meta == b"eo:{%b}:meta" % (b"n" * 64)
+    with pytest.raises(InvalidOption, match="namespace"):
+        Layout(namespace)
+
+
+def test_a_record_and_its_indexes_are_on_one_node() -> None:
+    layout = Layout("shop")
+    key = layout.key("scope", "key")
+    assert {slot_of(name) for name in (key, *index_keys(key))} == {slot_of(key)}
+    assert len(index_keys(key)) == 2
+    assert index_keys(layout.meta) == ()
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ([b"claimed", 7, 2, 1, 1], {"kind": "claimed", "token": 7, "attempts": 2, "generation": 1, "lapsed": True}),
+        ([b"claimed", 7, 2, 1, 0], {"kind": "claimed", "lapsed": False}),
+        ([b"done", 7, 2, 1, b"r"], {"kind": "done", "result": b"r"}),
+        ([b"in_progress", 7, 2, 1, 1_500_000], {"kind": "in_progress", "retry_after": 1.5}),
+        ([b"failed", 7, 2, 1, b"e"], {"kind": "failed", "error": b"e"}),
+        ([b"failed", 7, 2, 1, EXHAUSTED_ERROR], {"kind": "exhausted", "error": EXHAUSTED_ERROR}),
+        ([b"in_doubt", 7, 2, 1, None], {"kind": "in_doubt", "token": 7, "attempts": 2}),
+    ],
+)
+def test_an_answer_has_what_its_kind_needs(item: list[Any], expected: dict[str, Any]) -> None:
+    answer = parse_answer(item)
+    assert {name: getattr(answer, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("fields", [[], [b"h", b"short", b"S", b"s", b"K", b"k"]])
+def test_a_hash_of_another_program_is_corrupt(fields: list[bytes]) -> None:
+    with pytest.raises(CorruptRecord, match="HGETALL"):
+        parse_record(b"name", fields)
+
+
+def test_a_change_names_the_scope_and_the_key() -> None:
+    assert parse_change(b"3:a:bkey") == ("a:b", "key")
+    assert parse_change("2:ék".encode()) == ("é", "k")
+
+
+def test_a_cursor_is_of_one_kind_of_list() -> None:
+    position = ListPosition("a:1", "7", b"\xff")
+    for kind, other in (("index", "scan"), ("scan", "index")):
+        cursor = make_cursor(kind, position)  # type: ignore[arg-type]
+        assert parse_cursor(cursor, kind) == position  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption):
+            parse_cursor(cursor, other)  # type: ignore[arg-type]
+    for cursor in ("", "s|x||p", "s|1|zz|p", "s|1||p|q"):
+        with pytest.raises(InvalidOption):
+            parse_cursor(cursor, "scan")
+
+
+# -- the store
+
+
+def seeds_of(url: str) -> list[Node]:
+    return RedisStoreBackend(Address(url))._seeds
+
+
+def test_a_cluster_is_asked_at_the_nodes_of_its_url() -> None:
+    assert seeds_of("redis+cluster://") == [Node("localhost", 6379)]
+    assert seeds_of("redis+cluster://h:7000?nodes=i:7001,j") == [Node("h", 7000), Node("i", 7001), Node("j", 6379)]
+    assert seeds_of("redis://h") == []
+    with pytest.raises(InvalidOption, match="only database 0"):
+        seeds_of("redis+cluster://h/1")
+
+
+def test_a_batch_through_a_cluster_client_is_a_round_trip_for_each_operation() -> None:
+    class Client:
+        def execute_command(self) -> None: ...
+
+    class ClusterClient(Client):
+        def get_primaries(self) -> None: ...
+
+    assert RedisClientStoreBackend(Client()).capabilities.mixed_batches
+    assert not RedisClientStoreBackend(ClusterClient()).capabilities.mixed_batches
+    assert repr(RedisClientStoreBackend(Client())) == "tests.Client"
+    with pytest.raises(InvalidOption, match="not a Redis client"):
+        RedisClientStoreBackend(object())
