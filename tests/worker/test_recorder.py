@@ -125,3 +125,49 @@ async def test_a_completion_that_is_rejected_during_an_outage_waits_for_its_end(
         outage.set()
         await until(lambda: bench.count("ack") == 2)
     assert bench.count("nack") == 0
+
+
+# -- what a handler sends on
+
+
+class RefusingOutlet:
+    """A broker that refuses what is sent to "invoices", ``refusals`` times, and a worker that sends it there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refusals: int, retry: eo.Retry) -> None:
+        self.bench = Bench()
+        self.worker = self.bench.worker()
+        publish = self.bench.broker.apublish
+        left = [ValueError("the invoice is too ugly")] * refusals
+
+        async def apublish(queue: str, messages: Any, **options: Any) -> None:
+            if queue == "invoices" and left:
+                raise left.pop()
+            await publish(queue, messages, **options)
+
+        monkeypatch.setattr(self.bench.broker, "apublish", apublish)
+
+        @self.worker.handler("orders", to="invoices", retry=retry)
+        async def charge(message: eo.Message[Any]) -> eo.Message[Any]:
+            return eo.Message(type="invoice", data={})
+
+
+@pytest.mark.parametrize("broker_counts", [True, False])
+async def test_what_the_broker_refuses_to_send_on_is_tried_again_after_the_first_delay(
+    monkeypatch: pytest.MonkeyPatch, broker_counts: bool
+) -> None:
+    outlet = RefusingOutlet(monkeypatch, 1, eo.Retry(5, first="40ms", factor=3, cap="10s", jitter=False))
+    if not broker_counts:
+        outlet.bench.count_nothing()
+    async with serving(outlet.worker):
+        await outlet.bench.send("orders", paid())
+        await until(lambda: outlet.bench.count("ack") == 1)
+    assert outlet.bench.delays() == [0.04]
+
+
+async def test_what_the_broker_refuses_to_send_on_too_often_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlet = RefusingOutlet(monkeypatch, 99, eo.Retry(2, first="1ms"))
+    async with serving(outlet.worker):
+        await outlet.bench.send("orders", paid())
+        await until(lambda: outlet.bench.count("dead") == 1)
+        (letter,) = await outlet.bench.dead(outlet.worker, "orders").alist()
+    assert (letter.cause.why, letter.cause.attempts, outlet.bench.count("nack")) == ("unsent", 2, 1)

@@ -39,7 +39,8 @@ TOOLS_ON_CORE: Final = (
 DOCTOR: Final = ("doctor/test_servers.py",)
 PROVIDERS: Final = tuple(f"intents/test_{part}.py" for part in ("providers", "verdicts", "clients", "user_errors"))
 FRAMEWORKS: Final = tuple(
-    f"http/test_{part}.py" for part in ("fastapi", "flask", "django", "django_disconnects", "django_inbox")
+    f"http/test_{part}.py"
+    for part in ("fastapi", "flask", "django", "django_app", "django_disconnects", "django_transactions")
 )
 
 #: The tests near each room, as folders and files of tests/.
