@@ -53,7 +53,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "dead_letters": ("dead_letters", "worker/test_poison.py", "worker/test_quarantine.py"),
     "integrations": ("integrations", "guard/test_dispatch.py", *FRAMEWORKS),
     "providers": PROVIDERS,
-    "values": ("values", "guard", "test_connect.py", "http/test_client.py", "worker/test_pause.py", *PROVIDERS),
+    "values": ("values", "test_keys.py", "test_connect.py", "http/test_client.py", *PROVIDERS),
     "backends/sqlite": ("backends/sqlite", *OUTBOX_PORT),
     "backends/redis": ("backends/redis", *DOCTOR),
     "backends/postgres": ("backends/postgres", *OUTBOX_PORT, *DOCTOR),
