@@ -18,6 +18,7 @@ import requests
 
 from effectonce.errors import NotExecuted, OutcomeUnknown
 from effectonce.providers import PROVIDERS, classify, find_provider, is_ambiguous
+from effectonce.providers.outcome_fields import find_status
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -217,6 +218,31 @@ def test_what_grpc_says(code: Code, module: str) -> None:
     verdict = classify(find_provider("twilio"), error)
     assert verdict.kind == ("failure" if final else "not_executed" if turned_away else "unknown")
     assert code.name in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("names", "status"),
+    [
+        ("UNKNOWN INTERNAL DATA_LOSS", 500),
+        ("UNAVAILABLE ABORTED RESOURCE_EXHAUSTED", 503),
+        ("DEADLINE_EXCEEDED CANCELLED", 504),
+        ("INVALID_ARGUMENT FAILED_PRECONDITION", 400),
+        ("PERMISSION_DENIED ALREADY_EXISTS", 403),
+        ("UNAUTHENTICATED", 401),
+        ("NOT_FOUND", 404),
+        ("UNIMPLEMENTED", 405),
+    ],
+)
+def test_a_code_of_grpc_has_the_status_of_its_meaning_in_http(names: str, status: int) -> None:
+    for name in names.split():
+        assert find_status(of("grpc._channel", "RpcError", code=lambda: Code[name])) == status  # noqa: B023
+
+
+@pytest.mark.parametrize("attribute", ["json_body", "body"])
+@pytest.mark.parametrize(("code", "verdict"), [("idempotency_error", "unknown"), ("card_error", "failure")])
+def test_the_codes_of_an_error_are_in_the_body_that_it_carries(attribute: str, code: str, verdict: str) -> None:
+    error = of("stripe", http_status=400, **{attribute: {"error": {"type": code}}})
+    assert classify(find_provider("stripe"), error).kind == verdict
 
 
 @pytest.mark.parametrize(
