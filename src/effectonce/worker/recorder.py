@@ -151,9 +151,9 @@ class Recorder:
         except BrokerUnavailable as error:
             self._consumer.redeliver(job, error.retry_after)
         except Exception as error:
-            delay = job.route.retry.delay_after(error, max(1, job.delivery.attempt))
+            delay = job.route.retry.delay_after(error, job.broker_attempt)
             if delay is None:
-                await self._dead_letter(job, error, job.delivery.attempt, "unsent")
+                await self._dead_letter(job, error, job.broker_attempt, "unsent")
             else:
                 self._consumer.redeliver(job, delay, tried=True)
         else:
