@@ -132,6 +132,22 @@ def test_rule_4_on_a_resend_only_what_comes_from_behind_the_keys_is_final(status
     assert classify(find_provider("stripe"), answered(status)).kind == "failure"
 
 
+@pytest.mark.parametrize("status", [307, 308, 401, 407, 429])
+def test_an_earlier_try_that_was_turned_away_leaves_the_last_answer_final(status: int) -> None:
+    assert classify(find_provider("twilio"), answered_after(status, 422)).kind == "failure"
+
+
+@pytest.mark.parametrize("status", [302, 303, 500, 503])
+def test_an_earlier_try_that_may_have_been_executed_leaves_it_open(status: int) -> None:
+    assert classify(find_provider("twilio"), answered_after(status, 422)).kind == "unknown"
+
+
+def answered_after(first_status: int, status: int) -> httpx.Response:
+    """The answer to a request that the client sent twice, with the first answer in its history."""
+    request = httpx.Request("POST", "https://api.example/messages")
+    return httpx.Response(status, request=request, history=[httpx.Response(first_status, request=request)])
+
+
 def test_when_to_come_again_is_what_the_provider_says() -> None:
     assert classify(find_provider("stripe"), answered(429, retry_after="17")).retry_after == 17.0
     assert (
