@@ -125,7 +125,11 @@ def test_what_an_answer_is_taken_for(provider: str, outcome: Any, verdict: str) 
 
 
 @pytest.mark.parametrize(
-    ("status", "verdict"), [(402, "failure"), (400, "failure"), (403, "unknown"), (404, "unknown")]
+    ("status", "verdict"),
+    [
+        *((status, "failure") for status in (400, 402, 410, 422)),
+        *((status, "unknown") for status in (403, 404, 405, 407, 411, 413, 414, 415, 431, 451)),
+    ],
 )
 def test_rule_4_on_a_resend_only_what_comes_from_behind_the_keys_is_final(status: int, verdict: str) -> None:
     assert classify(find_provider("stripe"), answered(status), resend=True).kind == verdict
