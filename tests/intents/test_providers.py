@@ -152,6 +152,13 @@ def answered_after(first_status: int, status: int) -> httpx.Response:
     return httpx.Response(status, request=request, history=[httpx.Response(first_status, request=request)])
 
 
+def test_a_failure_says_what_the_error_says_and_not_what_an_answer_looks_like() -> None:
+    assert classify(find_provider("aws"), aws("InvalidParameterValue")).why.startswith(
+        "aws answered 400 InvalidParameterValue: An error occurred"
+    )
+    assert classify(find_provider("resend"), answered(422)).why == "resend answered 422"
+
+
 def test_when_to_come_again_is_what_the_provider_says() -> None:
     assert classify(find_provider("stripe"), answered(429, retry_after="17")).retry_after == 17.0
     assert (
@@ -297,6 +304,7 @@ def test_a_code_of_the_users_own_is_none_of_grpc(attributes: Any) -> None:
         (of("acme.sdk", response=httpx.Response(302)), True, True),
         (of("acme.sdk", status_code=200), True, True),
         (of("acme.sdk", "ReadTimeoutError"), True, True),
+        (of("acme.sdk", status_code=400), False, False),
         (of("acme.sdk", status_code=404), False, True),
         (of("acme.sdk", status_code=409), False, True),
         (of("acme.sdk", status_code=429), False, True),
