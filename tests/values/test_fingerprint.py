@@ -24,7 +24,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effectonce.errors import InvalidKey
-from effectonce.values.fingerprint import FINGERPRINT_SIZE, _normalized_json, canonical_json, fingerprint, fingerprints
+from effectonce.values.fingerprint import (
+    FINGERPRINT_SIZE,
+    _normalized_json,
+    canonical_json,
+    fingerprint,
+    fingerprints,
+    split_fingerprints,
+)
 
 
 class Status(enum.Enum):
@@ -371,3 +378,9 @@ def test_a_model_that_writes_a_member_in_its_own_way_has_a_fingerprint() -> None
     Parcel = pydantic.create_model("Parcel", place=(Annotated[Any, place], ...), weights=(dict[Any, Any], ...))
     parcel = Parcel(place=1 + 2j, weights={1: {"a"}, "1": {"b"}})  # two names that are one in JSON
     assert fingerprint(parcel) == fingerprint({"place": {"x": 1.0, "y": 2.0}, "weights": {"1": ["b"]}})
+
+
+def test_several_fingerprints_are_kept_as_one_and_split_again() -> None:
+    each = [fingerprint(number) for number in range(3)]
+    assert split_fingerprints(b"".join(each)) == each
+    assert split_fingerprints(b"") == []
