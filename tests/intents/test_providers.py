@@ -395,3 +395,52 @@ def test_an_error_that_cannot_be_read_leaves_it_open_in_a_step_too() -> None:
     assert is_ambiguous(Unreadable("boom"))
     assert not is_ambiguous(Unspeakable()), "it is the step's own"
     assert classify(find_provider("stripe"), Declined()).kind == "failure"
+
+
+def raised_in(module: str, function: str, error: Exception, **variables: Any) -> Exception:
+    """``error`` with the traceback that it has where ``function`` of a client that is not installed here raises it."""
+    namespace: dict[str, Any] = {"__name__": module, "error": error}
+    exec(f"def {function}({', '.join(variables)}):\n    raise error", namespace)
+    try:
+        namespace[function](**variables)
+    except Exception as raised:
+        return raised
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "counter", "of_first_try"),
+    [
+        ("square.core.http_client", "request", "retries", 0),
+        ("stripe._http_client", "_request_with_retries_internal", "num_retries", 0),
+        ("stripe._http_client", "_request_with_retries_internal_async", "num_retries", 0),
+        ("botocore.endpoint", "_send_request", "attempts", 1),
+        ("aiobotocore.endpoint", "_send_request", "attempts", 1),
+    ],
+)
+def test_a_refused_connection_of_a_client_that_counts_its_tries_never_left_at_the_first(
+    module: str, function: str, counter: str, of_first_try: int
+) -> None:
+    def verdict(tries: Any) -> str:
+        error = raised_in(module, function, httpx.ConnectError("refused"), **{counter: tries})
+        return classify(find_provider("stripe"), error).kind
+
+    assert verdict(of_first_try) == "not_executed"
+    assert verdict(of_first_try + 1) == "unknown"
+
+
+def test_a_client_that_retries_and_does_not_show_it_may_have_sent_it_before() -> None:
+    shown = raised_in("square.core.http_client", "request", of("square.errors", "ConnectError"), retries=0)
+    hidden = raised_in("square.core.http_client", "request", of("square.errors", "ConnectError"), retries=None)
+    assert classify(find_provider("square"), shown).kind == "not_executed"
+    assert classify(find_provider("square"), hidden).kind == "unknown"
+    assert classify(find_provider("square"), of("square.errors", "ConnectError")).kind == "unknown"
+
+
+@pytest.mark.parametrize(("allowed", "verdict"), [(0, "not_executed"), (2, "unknown"), (None, "unknown")])
+@pytest.mark.parametrize("function", ["request", "request_async"])
+def test_a_client_that_may_not_retry_has_not(function: str, allowed: int | None, verdict: str) -> None:
+    error = of("stripe._error", "ConnectError")
+    options = {"max_network_retries": allowed}
+    raised = raised_in("stripe._api_requestor", function, error, options=options, requestor=None)
+    assert classify(find_provider("stripe"), raised).kind == verdict
