@@ -332,6 +332,7 @@ def test_without_a_host_only_this_machine_is_served() -> None:
     """F64: other machines are served only on request."""
     assert parse_address(":9464") == ("127.0.0.1", 9464)
     assert parse_address("[::1]:9464") == ("::1", 9464)
+    assert parse_address("0.0.0.0:65535") == ("0.0.0.0", 65535)
 
 
 async def test_an_address_in_use_stops_the_worker() -> None:
