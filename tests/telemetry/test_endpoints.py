@@ -34,6 +34,7 @@ def by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept between two probes, and nothing of other tests is in the default registry."""
     monkeypatch.setattr(endpoints, "PROBE_MAX_AGE_S", 0.0)
     monkeypatch.setattr(endpoints, "PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(endpoints, "LOOP_TIMEOUT_S", 0.5)
     monkeypatch.setattr(prometheus_client, "REGISTRY", CollectorRegistry())
 
 
@@ -215,6 +216,28 @@ async def test_a_worker_is_not_ready_while_it_drains_or_its_loop_is_blocked() ->
     await serve
     with pytest.raises(OSError):
         await aget(address, "/healthz")
+
+
+async def test_a_restart_is_asked_for_once_the_loop_has_been_blocked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "LOOP_TIMEOUT_S", 0.05)
+    worker = Bench().worker(listen="127.0.0.1:0")
+    worker.handler("orders")(nothing)
+    async with serving(worker):
+        await until(lambda: worker.phase == "running")
+        assert get(worker.listen or "", "/healthz") == (200, "ok\n"), "a handler blocks it, for a moment so far"
+        monkeypatch.setattr(endpoints, "LOOP_STUCK_S", 0.01)
+        status, text = get(worker.listen or "", "/healthz")
+        assert (status, text) == (503, "the event loop has not run for 0 s\n")
+        assert (await aget(worker.listen or "", "/healthz"))[0] == 200
+
+
+async def test_only_these_three_pages_are_served_whatever_the_query() -> None:
+    worker = Bench().worker(listen="127.0.0.1:0")
+    worker.handler("orders")(nothing)
+    async with serving(worker):
+        await until(lambda: worker.phase == "running")
+        assert await aget(worker.listen or "", "/") == (404, "there are /metrics, /healthz and /readyz\n")
+        assert (await aget(worker.listen or "", "/healthz?verbose=1"))[0] == 200
 
 
 async def test_a_relay_serves_its_outbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
