@@ -83,3 +83,16 @@ async def test_a_release_that_nobody_waits_for_fails_without_a_word(
     await asyncio.sleep(0)
     gc.collect()
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("backend", [GroupedBackend(), MixingBackend()], ids=["apart", "mixed"])
+async def test_round_trips_are_counted_of_the_workers_that_still_run(backend: GroupedBackend) -> None:
+    runtime = StoreRuntime(backend, sweep_every=None)
+    ended, running = (runtime.open_batchers(lambda error: None) for _ in range(2))
+    for batcher in ended.distinct():
+        await batcher.close()
+    begun = runtime.open_batchers(lambda error: None)
+    expected = [batcher.sizes for batchers in (running, begun) for batcher in batchers.distinct()]
+    assert list(map(id, expected)) == [id(sizes) for _, sizes in runtime.batch_sizes()]
+    for batcher in (*running.distinct(), *begun.distinct()):
+        await batcher.close()
