@@ -84,3 +84,15 @@ def test_an_error_that_cannot_be_read_is_a_corrupt_record(stored: bytes) -> None
 def test_a_type_that_cannot_be_read_back_is_refused_when_the_guard_is_made() -> None:
     with pytest.raises(eo.ConfigurationError, match=r"a result of type .* cannot be read back"):
         Codec(int | msgspec.Raw | dict[str, int] | list[Any] | set[int], 100)
+
+
+class Money:
+    """A class that neither JSON nor pydantic knows."""
+
+
+def test_a_value_of_a_class_that_json_does_not_know_is_named_in_the_error() -> None:
+    codec = Codec(Money, 100)
+    with pytest.raises(Unstorable, match="Money cannot be stored"):
+        codec.encode(Money())
+    with pytest.raises(eo.CorruptRecord, match="Money cannot be read back"):
+        codec.decode(b"1{}")
