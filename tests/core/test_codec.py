@@ -96,3 +96,14 @@ def test_a_value_of_a_class_that_json_does_not_know_is_named_in_the_error() -> N
         codec.encode(Money())
     with pytest.raises(eo.CorruptRecord, match="Money cannot be read back"):
         codec.decode(b"1{}")
+
+
+@pytest.mark.parametrize("declared", [bool, str, int, float, list[int], dict[str, int]])
+@pytest.mark.parametrize("value", [None, True, "a", 7, [7], {"a": 7}])
+def test_a_result_is_stored_only_if_it_is_of_the_declared_type(declared: Any, value: Any) -> None:
+    codec = Codec(declared, 100)
+    if type(value) is getattr(declared, "__origin__", declared) or (declared is float and value == 7):
+        assert codec.decode(codec.encode(value)) == value
+    else:
+        with pytest.raises(Unstorable):
+            codec.encode(value)

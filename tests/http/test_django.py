@@ -354,6 +354,26 @@ async def test_the_error_of_a_guarded_view_reaches_its_caller(store: eo.Store, i
         await view(request) if is_async else await asyncio.to_thread(view, request)
 
 
+async def test_a_cancelled_request_is_cancelled_for_its_caller_and_done_for_its_retry(store: eo.Store) -> None:
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    @Idempotency(store, principal="*")
+    async def view(request: HttpRequest) -> HttpResponse:
+        begun.set()
+        await over.wait()
+        return HttpResponse("receipt")
+
+    request = RequestFactory().post("/view", b"{}", "application/json", HTTP_IDEMPOTENCY_KEY='"k1"')
+    task = asyncio.create_task(view(request))
+    await asyncio.wait_for(begun.wait(), 10)
+    task.cancel()
+    over.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    replay = await view(request)
+    assert (replay.content, replay.headers["Idempotent-Replayed"]) == (b"receipt", "true")
+
+
 def test_the_decorator_guards_one_view(stack: str, store: eo.Store) -> None:
     shop = Shop(stack, OneView(store), middleware=False)
     for url in ("/view", "/aview"):
