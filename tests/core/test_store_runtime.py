@@ -60,6 +60,29 @@ def test_round_trips_are_counted_by_kind(backend: GroupedBackend, kinds: list[st
         assert [kind for kind, _ in store.runtime.batch_sizes()] == kinds
 
 
+class OneConnectionBackend(GroupedBackend):
+    """As of a store that takes one connection for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = msgspec.structs.replace(self.capabilities, connections="one")
+
+
+@pytest.mark.parametrize(
+    ("backend", "kinds"), [(GroupedBackend(), ["claims", "settlements"]), (OneConnectionBackend(), ["both"])]
+)
+async def test_an_event_loop_sends_claims_and_settlements_apart_where_the_store_takes_them_so(
+    backend: GroupedBackend, kinds: list[str]
+) -> None:
+    async with eo.Store(backend, sweep_every=None) as store:
+
+        @eo.once(store, scope="charge", key="order")
+        async def charge(order: str) -> None: ...
+
+        await charge("o-1")
+        assert [kind for kind, _ in store.runtime.batch_sizes()] == kinds
+
+
 @pytest.mark.parametrize("outcome", ["the store is away", "the loop ends"])
 async def test_a_release_that_nobody_waits_for_fails_without_a_word(
     outcome: str, caplog: pytest.LogCaptureFixture
