@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.core.codec import Codec, Unstorable, decode_error, encode_error, with_trace, without_trace
+from effectonce.core.codec import (
+    Codec,
+    Unstorable,
+    decode_error,
+    encode_error,
+    encode_untyped,
+    with_trace,
+    without_trace,
+)
 
 
 def test_a_result_is_stored_up_to_its_limit() -> None:
@@ -107,3 +115,7 @@ def test_a_result_is_stored_only_if_it_is_of_the_declared_type(declared: Any, va
     else:
         with pytest.raises(Unstorable):
             codec.encode(value)
+
+
+def test_what_an_operator_entered_is_read_as_the_handlers_type() -> None:
+    assert Codec(list[int], 100).decode(encode_untyped([1, 2])) == [1, 2]
