@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import prometheus_client
 import pytest
@@ -24,6 +25,7 @@ from effectonce.telemetry import endpoints
 from effectonce.telemetry.endpoints import parse_address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
+from tests.relay.harness import FakeBroker
 from tests.worker.bench import Bench, paid, serving, until
 
 from .scrape import Page, aget, get
@@ -369,3 +371,38 @@ async def test_an_address_in_use_stops_the_worker() -> None:
 
 
 def nothing(message: eo.Message[int]) -> None: ...
+
+
+async def test_a_relay_is_not_ready_while_its_broker_is_away(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    broker = FakeBroker()
+    broker.raises = lambda packets: eo.BrokerUnavailable("it went for a walk")
+    with eo.connect(url, sweep_every=None) as store:
+        store.migrate()
+        with sqlite3.connect(tmp_path / "shop.db") as connection:
+            connection.execute("BEGIN")
+            eo.Outbox(to="orders").send(connection, paid())
+        connection.close()
+        relay = eo.Relay(store, broker, listen="127.0.0.1:0")  # type: ignore[arg-type]
+        serving_relay = asyncio.create_task(relay.serve())
+        await until(lambda: relay.outage is not None)
+        assert await aget(relay.listen or "", "/readyz") == (503, "the broker is away: it went for a walk\n")
+        relay.stop()
+        await serving_relay
+
+
+async def test_a_page_says_what_it_is_and_is_not_kept_by_those_who_pass_it_on() -> None:
+    worker = Bench().worker(listen="127.0.0.1:0")
+    worker.handler("orders")(nothing)
+
+    def ask(path: str, method: str = "GET") -> tuple[str | None, str | None, bytes]:
+        with urlopen(Request(f"http://{worker.listen}{path}", method=method), timeout=10) as answer:
+            return answer.headers["Content-Type"], answer.headers["Cache-Control"], answer.read()
+
+    async with serving(worker):
+        await until(lambda: worker.phase == "running")
+        assert await asyncio.to_thread(ask, "/healthz") == ("text/plain; charset=utf-8", "no-store", b"ok\n")
+        assert (await asyncio.to_thread(ask, "/healthz", "HEAD"))[2] == b""
+        metrics_type, _, text = await asyncio.to_thread(ask, "/metrics")
+    assert (metrics_type or "").startswith("text/plain; version=")
+    assert b"effectonce_ready" in text
