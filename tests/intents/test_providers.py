@@ -364,6 +364,11 @@ def test_a_status_of_anybodys_does_not_settle_an_intent() -> None:
     assert classify(find_provider("twilio"), of("twilio.base.exceptions", status=400, code=21211)).kind == "failure"
 
 
+def test_the_code_of_a_clients_error_may_be_its_status() -> None:
+    assert classify(find_provider("stripe"), of("braintree.exceptions", code=422)).kind == "failure"
+    assert classify(find_provider("stripe"), of("braintree.exceptions", code=503)).kind == "unknown"
+
+
 def test_an_answer_that_could_not_be_used_is_an_answer_all_the_same() -> None:
     error = of("aiohttp.client_exceptions", "ContentTypeError", status=200, headers={})
     assert classify(find_provider("stripe"), error).kind == "unknown"
