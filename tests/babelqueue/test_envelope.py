@@ -532,6 +532,7 @@ def test_headers_copied_to_another_message_do_not_make_it_the_first() -> None:
         (eo.Message(type="urn:a", data=None), "object"),
         (eo.Message(type="urn:a", data={"x": object()}), "JSON"),
         (eo.Message(type="urn:a", data={"x": "y" * 2_000_000}), "max_body"),
+        (eo.Message(type="urn:a", data={}, headers={"bq-envelope": "not ours"}), "was not written by effectonce"),
     ],
 )
 def test_what_cannot_be_written_says_why(message: eo.Message[Any], hint: str) -> None:
@@ -544,3 +545,14 @@ def test_the_time_of_creation_does_not_change_when_it_is_encoded_again() -> None
     assert BQ.encode(message).body == BQ.encode(message).body
     created = json.loads(BQ.encode(message).body)["meta"]["created_at"]
     assert abs(created - int(message.id.replace("-", "")[:12], 16)) == 0
+
+
+def test_a_body_may_be_as_long_as_the_limit_and_not_longer() -> None:
+    message = eo.Message(type="urn:a", data={"x": 1})
+    packet = BQ.encode(message)
+    exact, strict = BabelQueue(max_body=len(packet.body)), BabelQueue(max_body=len(packet.body) - 1)
+    assert exact.decode(exact.encode(message)).data == {"x": 1}
+    with pytest.raises(eo.ConfigurationError, match="over the limit"):
+        strict.encode(message)
+    with pytest.raises(eo.Undecodable, match="over the limit"):
+        strict.decode(packet)

@@ -343,3 +343,33 @@ async def test_pages_of_dead_letters_hold_together_while_some_are_removed(both: 
     assert [dead_letter.packet.body for dead_letter in rest] == [b'{"n":3}', b'{"n":4}', b'{"n":5}']
     assert end is None
     await dead.close()
+
+
+async def test_dead_letters_are_found_and_removed_among_hundreds(both: Both) -> None:
+    dead = f"{both.queue}.dlq"
+    both.redis.rpush(dead, *(EnvelopeCodec.encode(EnvelopeCodec.make(URN, {"n": n})) for n in range(250)))
+    letters = both.broker.backend.dead_letters(both.queue, group="g")
+    first_page, cursor = await letters.browse(220)
+    assert (len(first_page), cursor is not None) == (220, True)
+    assert await letters.remove([first_page[0].id, first_page[210].id, "not-there"]) == 2
+    second_page, end = await letters.browse(220, cursor)
+    assert (len(second_page), end) == (30, None)
+    assert await letters.count() == 248
+    assert await letters.remove([letter.id for letter in second_page]) == 30
+    assert both.redis.llen(dead) == 218
+    await letters.close()
+
+
+async def test_a_page_starts_again_where_its_place_is_gone(both: Both) -> None:
+    both.redis.rpush(f"{both.queue}.dlq", *(EnvelopeCodec.encode(EnvelopeCodec.make(URN, {"n": n})) for n in range(5)))
+    letters = both.broker.backend.dead_letters(both.queue, group="g")
+    first_page, cursor = await letters.browse(2)
+    await letters.remove([first_page[1].id])
+    again, _ = await letters.browse(2, cursor)
+    assert again[0].id == first_page[0].id
+    await letters.close()
+
+
+def test_a_message_is_reserved_for_ninety_seconds_unless_the_url_says_otherwise() -> None:
+    """As by BabelQueue's own consumers, whose ``retry_after`` is that."""
+    assert RedisBabelQueueBackend(Address("redis+babelqueue://localhost")).capabilities.ack_window == 90.0

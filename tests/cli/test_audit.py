@@ -112,3 +112,13 @@ def test_an_action_whose_end_cannot_be_logged_still_succeeds(tmp_path: Path, cap
 def test_a_log_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         AuditLog(tmp_path).recent()
+
+
+def test_an_entry_is_on_the_disk_before_its_action_and_not_only_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("effectonce.telemetry.audit_log.os.fsync", synced.append)
+    with AuditLog(tmp_path / "audit.jsonl").record_action("redrive", "orders", by="ann"):
+        assert len(synced) == 1
+    assert len(synced) == 2

@@ -236,6 +236,38 @@ async def test_a_settlement_goes_out_even_when_its_caller_is_cancelled() -> None
         assert (await handler.call("k")).replayed
 
 
+async def test_a_group_is_closed_between_two_round_trips_and_what_waits_goes_out_after_that() -> None:
+    backend = GroupedBackend(latency=0.02)
+    group = AsyncGroup([backend.async_port()], 128, lambda claim, answer: None, asyncio.get_running_loop())
+    first = group.submit(claim("first"))
+    async with asyncio.timeout(10):
+        while not backend.batches:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        second = group.submit(claim("second"))
+        await group.close()
+        assert (first.done(), second.done()) == (True, False)
+        assert (await second).kind == "claimed"
+
+
+async def test_a_task_that_is_cancelled_while_it_claims_ends_as_cancelled() -> None:
+    """And not with an error of ours about an answer that never came."""
+    backend = GroupedBackend(latency=0.05)
+    handled: list[str] = []
+
+    @eo.once(eo.Store(backend, sweep_every=None), scope="charge", key="k")
+    async def charge(k: str) -> None:
+        handled.append(k)
+
+    task = asyncio.create_task(charge("p1"))
+    async with asyncio.timeout(10):
+        while not backend.batches:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert handled == []
+
+
 async def test_a_grant_that_arrives_with_the_cancellation_is_released() -> None:
     async with eo.Store(GroupedBackend(latency=0.01), sweep_every=None) as store:
         runs: list[int] = []

@@ -199,3 +199,24 @@ def test_the_loop_is_opened_by_the_first_call(loop: SharedLoop) -> None:
     assert loop.is_open
     loop.close(5.0)
     assert not loop.is_open
+
+
+@pytest.mark.parametrize("state", ["its lock is held", "it is driven"])
+def test_a_child_waits_for_no_thread_of_its_parent(state: str) -> None:
+    """The fork may come while another thread of the parent is opening the loop, or drives it."""
+    loop = SharedLoop()
+    if state == "its lock is held":
+        loop._lock.acquire()
+    else:
+        loop._driven = True
+    loop.after_fork()
+
+    async def answer() -> int:
+        return 7
+
+    answers: list[int] = []
+    caller = threading.Thread(target=lambda: answers.append(loop.run(answer())), daemon=True)
+    caller.start()
+    caller.join(10)
+    assert answers == [7]
+    loop.close(1)

@@ -12,8 +12,8 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
-from effectonce.core.store_clients import ByKind, LoopClient
-from effectonce.core.store_runtime import StoreRuntime
+from effectonce.core.store_clients import ByKind, LoopClient, release_with_refund
+from effectonce.core.store_runtime import StoreRuntime, call_weakly
 from effectonce.record import Answer, Claim
 from effectonce.testing import ManualClock
 from tests.core.grouped import GroupedBackend
@@ -60,6 +60,29 @@ def test_round_trips_are_counted_by_kind(backend: GroupedBackend, kinds: list[st
         assert [kind for kind, _ in store.runtime.batch_sizes()] == kinds
 
 
+class OneConnectionBackend(GroupedBackend):
+    """As of a store that takes one connection for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = msgspec.structs.replace(self.capabilities, connections="one")
+
+
+@pytest.mark.parametrize(
+    ("backend", "kinds"), [(GroupedBackend(), ["claims", "settlements"]), (OneConnectionBackend(), ["both"])]
+)
+async def test_an_event_loop_sends_claims_and_settlements_apart_where_the_store_takes_them_so(
+    backend: GroupedBackend, kinds: list[str]
+) -> None:
+    async with eo.Store(backend, sweep_every=None) as store:
+
+        @eo.once(store, scope="charge", key="order")
+        async def charge(order: str) -> None: ...
+
+        await charge("o-1")
+        assert [kind for kind, _ in store.runtime.batch_sizes()] == kinds
+
+
 @pytest.mark.parametrize("outcome", ["the store is away", "the loop ends"])
 async def test_a_release_that_nobody_waits_for_fails_without_a_word(
     outcome: str, caplog: pytest.LogCaptureFixture
@@ -83,3 +106,67 @@ async def test_a_release_that_nobody_waits_for_fails_without_a_word(
     await asyncio.sleep(0)
     gc.collect()
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("backend", [GroupedBackend(), MixingBackend()], ids=["apart", "mixed"])
+async def test_round_trips_are_counted_of_the_workers_that_still_run(backend: GroupedBackend) -> None:
+    runtime = StoreRuntime(backend, sweep_every=None)
+    ended, running = (runtime.open_batchers(lambda error: None) for _ in range(2))
+    for batcher in ended.distinct():
+        await batcher.close()
+    begun = runtime.open_batchers(lambda error: None)
+    expected = [batcher.sizes for batchers in (running, begun) for batcher in batchers.distinct()]
+    assert list(map(id, expected)) == [id(sizes) for _, sizes in runtime.batch_sizes()]
+    for batcher in (*running.distinct(), *begun.distinct()):
+        await batcher.close()
+
+
+def test_a_thread_that_must_not_keep_an_object_calls_it_while_it_lives() -> None:
+    class Object:
+        def note(self, text: str) -> None:
+            noted.append(text)
+
+    noted: list[str] = []
+    watched = Object()
+    call = call_weakly(watched.note)
+    call("alive")
+    del watched
+    gc.collect()
+    call("gone")
+    assert noted == ["alive"]
+
+
+async def test_closing_a_store_closes_the_connections_of_its_event_loop() -> None:
+    backend = GroupedBackend()
+    opened: list[Any] = []
+    closed: list[Any] = []
+    make_port = backend.async_port
+
+    def async_port() -> Any:
+        port = make_port()
+
+        async def close() -> None:
+            closed.append(port)
+
+        port.close = close  # type: ignore[method-assign]
+        opened.append(port)
+        return port
+
+    backend.async_port = async_port  # type: ignore[method-assign]
+    store = eo.Store(backend, sweep_every=None)
+
+    @eo.once(store, scope="charge", key="order")
+    async def charge(order: str) -> None: ...
+
+    await charge("o-1")
+    assert opened
+    assert closed == []
+    await store.aclose()
+    assert closed == opened
+
+
+def test_what_never_started_is_given_back_as_no_attempt() -> None:
+    claim = Claim("charge", "o-1", b"o" * 16, lease=1, retention=7)
+    settlement = release_with_refund(claim, Answer("claimed", token=3))
+    assert (settlement.scope, settlement.key, settlement.owner, settlement.token) == ("charge", "o-1", b"o" * 16, 3)
+    assert (settlement.state, settlement.retention, settlement.refund) == ("free", 7, True)

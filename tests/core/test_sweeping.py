@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
+from effectonce.core.heartbeat import Heartbeat
 from effectonce.record import SweepResult
 from tests.harness.failure_lines import failures, raised
 from tests.harness.waiting import until
@@ -56,3 +58,40 @@ def test_f37_a_sweep_that_fails_is_reported_and_tried_again_when_the_next_is_due
     lines = [line for line in failures(caplog) if "failed and is tried again: " in line.getMessage()]
     assert [str(raised(line)) for line in lines] == ["it is away"] * 3
     assert all(later - earlier > 0.09 for earlier, later in pairwise(backend.sweeps)), "not as fast as it can"
+
+
+class OnePort:
+    """A port whose sweep ends with ``outcome``."""
+
+    def __init__(self, outcome: SweepResult | Exception) -> None:
+        self._outcome = outcome
+        self.limits: list[int] = []
+
+    async def sweep(self, limit: int) -> SweepResult:
+        self.limits.append(limit)
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "report", "more"),
+    [
+        (SweepResult(deleted=3, lapsed=2, more=True), (3, 2, ""), True),
+        (SweepResult(deleted=0, lapsed=0, more=False), (0, 0, ""), False),
+        (eo.StoreUnavailable("it is away"), (0, 0, "it is away"), False),
+        (ZeroDivisionError("a defect"), (0, 0, "ZeroDivisionError: a defect"), False),
+    ],
+    ids=["more", "all", "away", "defect"],
+)
+def test_a_sweep_reports_what_it_did_and_only_one_that_succeeded_goes_on_at_once(
+    outcome: SweepResult | Exception, report: tuple[int, int, str], more: bool
+) -> None:
+    reports: list[tuple[int, int, str]] = []
+    port: Any = OnePort(outcome)
+    heartbeat = Heartbeat(
+        set(), lambda: port, time.monotonic, lambda *facts: reports.append(facts), None, 100, manual=True
+    )
+    assert heartbeat.sweep(port) is more
+    assert reports == [report]
+    assert port.limits == [500]

@@ -295,6 +295,53 @@ async def test_what_another_program_put_there_is_listed_and_left_alone() -> None
     assert [(each.fate, each.sent) for each in report] == [("resume", True), ("unreadable", False)]
 
 
+@pytest.mark.parametrize("odd", ["many", "-1", "", "9" * 5000])
+async def test_a_count_of_attempts_that_is_none_does_not_stop_a_redrive(odd: str) -> None:
+    shop = Shop()
+    await shop.bury(paid(1), paid(2))
+    dead_letters = shop.bench.backend.queues.queue("orders").groups["billing"].dead_letters
+    for number, packet in list(dead_letters.items()):
+        dead_letters[number] = structs.replace(packet, headers={**packet.headers, "eo-used-attempts": odd})
+    assert [each.sent for each in await shop.dlq.aredrive()] == [True, True]
+    await shop.settle(2)
+
+
+def fill(shop: Shop, count: int) -> None:
+    """Put ``count`` dead letters into the queue, as another program does."""
+    dead_letters = shop.bench.backend.queues.queue("orders").groups["billing"].dead_letters
+    for number in range(count):
+        dead_letters[1000 + number] = Packet(body=b"\xff?", id=f"alien-{number}")
+
+
+async def test_hundreds_are_listed_in_pages_from_the_oldest_and_purged_together() -> None:
+    shop = Shop()
+    await shop.bury(paid())
+    await shop.dlq.apurge()
+    fill(shop, 250)
+    first = await shop.dlq.alist()
+    assert [dead.packet.id for dead in first] == [f"alien-{number}" for number in range(100)], "by default"
+    assert len(await shop.dlq.alist(limit=None)) == 250
+    following = await shop.dlq.alist(limit=120, after=first[-1].id)
+    assert [dead.packet.id for dead in following] == [f"alien-{number}" for number in range(100, 220)]
+    assert await shop.dlq.alist(after=(await shop.dlq.alist(limit=None))[-1].id) == []
+    assert len(await shop.dlq.apurge(limit=30)) == 30
+    assert len(await shop.dlq.apurge()) == 220
+    assert await shop.dlq.acount() == 0
+
+
+async def test_a_page_behind_a_dead_letter_that_is_gone_is_refused() -> None:
+    shop = Shop()
+    await shop.bury(paid())
+    with pytest.raises(eo.InvalidOption, match="the dead letter 'gone' was redriven or purged meanwhile"):
+        await shop.dlq.alist(after="gone")
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan")])
+async def test_a_rate_is_a_positive_number(rate: float) -> None:
+    with pytest.raises(eo.InvalidOption, match="use a positive number"):
+        await Shop().dlq.aredrive(rate=rate)
+
+
 def test_a_dead_letter_queue_needs_to_know_its_worker() -> None:
     shop = Shop()
     with pytest.raises(eo.ConfigurationError, match="group="):

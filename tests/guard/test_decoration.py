@@ -332,3 +332,22 @@ def test_f66_a_password_that_was_not_encoded_is_not_printed(url: str) -> None:
         eo.connect(url)
     assert "c4n4ry" not in str(caught.value)
     assert caught.value.__context__ is None or "c4n4ry" not in str(caught.value.__context__)
+
+
+def test_a_method_takes_its_key_from_the_message_behind_its_self(store: eo.Store) -> None:
+    handled: list[str] = []
+
+    class Billing:
+        @eo.once(store, scope="billing")
+        def handle(self, message: eo.Message[Any], note: str = "") -> None:
+            handled.append(message.id)
+
+    message = eo.Message(data={"amount": 7}, id="m1")
+    for _ in range(2):
+        Billing().handle(message)
+    assert handled == ["m1"]
+    with pytest.raises(eo.ConfigurationError, match="takes no argument that could carry a key"):
+
+        class Empty:
+            @eo.once(store, scope="empty")
+            def handle(self) -> None: ...

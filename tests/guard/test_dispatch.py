@@ -328,6 +328,27 @@ def test_f67_a_forged_event_is_refused_before_it_is_read(headers: dict[str, str]
         stripe("whsec_1", now=lambda: NOW)(EVENT, headers)
 
 
+@pytest.mark.parametrize("at", [NOW - 300, NOW + 300])
+def test_a_signature_may_be_as_old_as_the_tolerance(at: int) -> None:
+    assert stripe("whsec_1", now=lambda: NOW)(EVENT, signed(at=at)).id == "evt_1"
+    with pytest.raises(eo.ForgedMessage, match="too old"):
+        stripe("whsec_1", now=lambda: NOW, tolerance="299s")(EVENT, signed(at=at))
+
+
+def test_an_event_without_a_time_has_that_of_its_signature() -> None:
+    body = b'{"id": "evt_1", "type": "charge.succeeded"}'
+    assert stripe("whsec_1", now=lambda: NOW)(body, signed(body)).time == datetime.fromtimestamp(NOW, UTC)
+
+
+@pytest.mark.parametrize("missing", ["X-GitHub-Delivery", "X-GitHub-Event"])
+def test_a_delivery_of_githubs_without_its_id_or_kind_is_undecodable(missing: str) -> None:
+    code = f"sha256={hmac.new(b'secret', b'{}', hashlib.sha256).hexdigest()}"
+    headers = {"x-hub-signature-256": code, "X-GITHUB-DELIVERY": "d1", "x-github-event": "issues"}
+    assert github("secret")(b"{}", headers).id == "d1", "whatever the case of its headers"
+    with pytest.raises(eo.Undecodable, match="has no id or type of github's"):
+        github("secret")(b"{}", {name: value for name, value in headers.items() if name.lower() != missing.lower()})
+
+
 def test_a_secret_can_be_rolled() -> None:
     receive = stripe("whsec_2", "whsec_1", now=lambda: NOW)
     assert [receive(EVENT, signed(secret=secret)).id for secret in ("whsec_1", "whsec_2")] == ["evt_1", "evt_1"]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.store import DEFAULT_RETENTION
+from effectonce.values.durations import micros
 
 
 def handler(payment_id: str) -> str:
@@ -136,3 +138,17 @@ def test_a_lease_that_could_not_be_renewed_is_refused(store: eo.Store) -> None:
     assert eo.once(store, scope="s", key="payment_id", lease="10ms")(handler).policy.lease_us == 10_000
     with pytest.raises(eo.ConfigurationError, match="too short to be renewed"):
         eo.once(store, scope="s", key="payment_id", lease="9ms")
+
+
+@pytest.mark.parametrize("tool", ["once", "block"])
+def test_what_is_not_said_has_the_documented_defaults(store: eo.Store, tool: str) -> None:
+    if tool == "once":
+        policy = eo.once(store, scope="charge", key="payment_id")(handler).policy
+    else:
+        with eo.block(store, scope="charge", key="p1") as entered:
+            policy = entered.run.policy
+    assert (policy.lease_us, policy.max_run_s, policy.wait_s) == (30_000_000, 3600.0, None)
+    assert policy.retention_us == micros(DEFAULT_RETENTION)
+    assert (policy.max_attempts, policy.permanent) == (0, ())
+    assert (policy.seen_set, policy.doubt_on_error, policy.doubt_on_lapse) == (False, False, False)
+    assert not policy.run_on_store_error

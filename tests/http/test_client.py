@@ -210,6 +210,16 @@ def test_retries_are_bounded_and_the_last_failure_is_the_callers(client: Client,
     assert client.call(api.url, retries=1) == (503, b"down")
 
 
+def test_unless_told_otherwise_a_call_is_tried_three_times_more_after_delays_that_double(
+    client: Client, api: Api, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effectonce.http.client.calls.random.uniform", lambda least, most: (least + most) / 1.5)
+    api.told = [None] * 10
+    with pytest.raises(UNSURE):
+        client.call(api.url)
+    assert (len(api.seen), slept) == (4, pytest.approx([0.2, 0.4, 0.8]))
+
+
 def test_retry_after_is_honoured_in_both_forms(client: Client, api: Api, slept: list[float]) -> None:
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=9), usegmt=True)
     api.told = [

@@ -20,6 +20,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.test import RequestFactory
 from django.test.utils import override_settings
 from django.urls import path
 
@@ -335,6 +336,42 @@ class OneView:
                 return HttpResponse(error.code, status=418)
 
         self.urlpatterns = [path("view", view), path("aview", aview), path("typed", caught)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_the_error_of_a_guarded_view_reaches_its_caller(store: eo.Store, is_async: bool) -> None:
+    """As the error of any view: other decorators, and Django's handlers, see what was raised."""
+
+    def fail(request: HttpRequest) -> HttpResponse:
+        raise ZeroDivisionError("of the view")
+
+    async def fail_async(request: HttpRequest) -> HttpResponse:
+        raise ZeroDivisionError("of the view")
+
+    view: Any = Idempotency(store, principal="*")(fail_async if is_async else fail)
+    request = RequestFactory().post("/view", b"{}", "application/json", HTTP_IDEMPOTENCY_KEY='"k1"')
+    with pytest.raises(ZeroDivisionError, match="of the view"):
+        await view(request) if is_async else await asyncio.to_thread(view, request)
+
+
+async def test_a_cancelled_request_is_cancelled_for_its_caller_and_done_for_its_retry(store: eo.Store) -> None:
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    @Idempotency(store, principal="*")
+    async def view(request: HttpRequest) -> HttpResponse:
+        begun.set()
+        await over.wait()
+        return HttpResponse("receipt")
+
+    request = RequestFactory().post("/view", b"{}", "application/json", HTTP_IDEMPOTENCY_KEY='"k1"')
+    task = asyncio.create_task(view(request))
+    await asyncio.wait_for(begun.wait(), 10)
+    task.cancel()
+    over.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    replay = await view(request)
+    assert (replay.content, replay.headers["Idempotent-Replayed"]) == (b"receipt", "true")
 
 
 def test_the_decorator_guards_one_view(stack: str, store: eo.Store) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import django
+import pymysql
 import pytest
 from django.apps import apps
 from django.conf import settings
@@ -416,6 +417,42 @@ def test_a_postgresql_database_has_a_url(alias: Callable[..., str], database: di
     assert database_url(name) == url
     with override_settings(EFFECTONCE={"STORE": name}):
         assert get_store().capabilities.name == "postgresql"
+
+
+@pytest.mark.parametrize(
+    ("database", "url"),
+    [
+        ({"NAME": "shop", "HOST": "db", "PORT": 3307, "USER": "ann", "PASSWORD": "a:b/c@d"},
+         "mysql://ann:a%3Ab%2Fc%40d@db:3307/shop"),
+        ({"NAME": "shop", "HOST": "/run/mysqld.sock", "PORT": 3306}, "mysql:///shop?socket=%2Frun%2Fmysqld.sock"),
+        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"unix_socket": "/run/my.sock"}},
+         "mysql://db/shop?socket=%2Frun%2Fmy.sock"),
+        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"ca": "/etc/ca.pem"}}},
+         "mysql://db/shop?ssl=%2Fetc%2Fca.pem"),
+        ({"NAME": "shop", "HOST": "db", "USER": "ann", "OPTIONS": {"ssl": True}}, "mysql://ann@db/shop?ssl=true"),
+        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"cert": "x"}}}, "mysql://db/shop?ssl=true"),
+        ({"NAME": "shop"}, "mysql:///shop"),
+    ],
+)  # fmt: skip
+def test_a_mysql_database_has_a_url(
+    alias: Callable[..., str], monkeypatch: pytest.MonkeyPatch, database: dict[str, Any], url: str
+) -> None:
+    use_pymysql(monkeypatch)
+    assert database_url(alias("mysql", **database)) == url
+
+
+def test_a_mysql_database_of_an_option_file_says_what_to_give_instead(
+    alias: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_pymysql(monkeypatch)
+    with pytest.raises(eo.ConfigurationError, match="is named by an option file"):
+        database_url(alias("mysql", NAME="shop", OPTIONS={"read_default_file": "/etc/my.cnf"}))
+
+
+def use_pymysql(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Django use PyMySQL where it asks for mysqlclient."""
+    monkeypatch.setattr(pymysql, "version_info", (2, 2, 7, "final", 0))
+    pymysql.install_as_MySQLdb()
 
 
 @pytest.mark.parametrize("file", ["shop.db", "a folder?/shop #1.db"])

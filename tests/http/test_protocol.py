@@ -11,7 +11,7 @@ import effectonce as eo
 from effectonce import errors
 from effectonce.core.codec import Unstorable
 from effectonce.http import protocol
-from effectonce.http.problems import problem
+from effectonce.http.problems import error_of_problem, problem
 from effectonce.http.protocol import Response, ResponseCodec
 from effectonce.http.routes import Route, RouteTable, make_route_plan
 
@@ -188,6 +188,15 @@ def test_a_pause_is_whole_seconds_between_one_and_sixty(seconds: float, header: 
 
 def test_of_what_is_in_progress_the_pause_is_always_one_second() -> None:
     assert dict(problem(error_of(eo.InProgress, retry_after=30.0)).headers)["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(("said", "seconds"), [(None, 1.0), (0.0, 1.0), (7.0, 7.0)])
+def test_a_client_hears_when_to_ask_again_and_else_in_a_second(said: float | None, seconds: float) -> None:
+    body = problem(eo.InProgress("busy", 20)).body
+    assert body is not None
+    error = error_of_problem(body, said)
+    assert isinstance(error, eo.InProgress)
+    assert error.retry_after == seconds
 
 
 # -- routes

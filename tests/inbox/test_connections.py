@@ -382,6 +382,15 @@ async def test_a_unique_key_of_ones_own_table_serves_as_well(shop: Shop) -> None
     assert shop.effects == ["after"]
 
 
+async def test_another_unique_key_of_ones_own_table_raises_the_databases_error(shop: Shop) -> None:
+    caller = await shop.caller()
+    payments = shop.inbox.on_table("payments", column="idempotency_key")
+    first = await maybe_await(payments.insert(caller.conn, shop.scope, {"amount": 4200}))
+    with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
+        await maybe_await(payments.insert(caller.conn, f"{shop.scope}/2", {"id": first.row["id"], "amount": 1}))
+    await caller.roll_back()
+
+
 async def test_expired_rows_are_purged_and_no_others(shop: Shop) -> None:
     brief = eo.Inbox(scope=shop.scope, table=shop.place.table, retention=0.000001)
     caller = await shop.caller()

@@ -300,6 +300,36 @@ async def test_it_gives_up_after_so_many_repetitions(shop: Shop) -> None:
     assert shop.rows == shop.effects == []
 
 
+@pytest.mark.parametrize(
+    ("options", "longest_pauses"),
+    [
+        ({}, [0.02, 0.04, 0.08, 0.16, 0.32]),
+        ({"retries": 8}, [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]),
+        ({"retries": 3, "backoff": "500ms", "max_backoff": "2s"}, [0.5, 1.0, 2.0]),
+        ({"retries": 0}, []),
+    ],
+    ids=repr,
+)
+def test_the_pauses_between_repetitions_double_up_to_the_longest(
+    sqlite_place: Place,
+    unique_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    longest_pauses: list[float],
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("effectonce.inbox.run_loop.time.sleep", pauses.append)
+    monkeypatch.setattr("effectonce.inbox.handler.random.uniform", lambda least, most: most if least == 0 else -1.0)
+
+    @eo.Inbox(scope=unique_name).handler(connect=lambda: opened(sqlite_place), **options)
+    def charge(conn: Any, message: Any) -> None:
+        raise eo.TransactionConflict("a deadlock, again")
+
+    with pytest.raises(eo.TransactionConflict):
+        charge(paid())
+    assert pauses == longest_pauses
+
+
 async def test_an_error_of_the_handler_is_never_repeated(shop: Shop) -> None:
     """Its own, those of other systems, and those of its own statements."""
     for error in (ValueError("no"), ConnectionResetError("of another service"), StopIteration(), KeyboardInterrupt()):

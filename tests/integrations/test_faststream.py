@@ -307,3 +307,25 @@ async def test_f06_a_message_beside_the_first_is_given_back(store: eo.Store) -> 
         "receipt",
     )
     assert runs == [1]
+
+
+async def test_when_a_message_is_handled_nothing_of_it_is_left(rabbit: RabbitBroker, store: eo.Store) -> None:
+    """Else its lease would be renewed, and what comes after it would run as a part of it."""
+    seen: list[bool] = []
+
+    class Outside(BaseMiddleware[Any, Any]):
+        async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+            try:
+                return await call_next(msg)
+            finally:
+                with pytest.raises(eo.ConfigurationError, match="outside of a guarded handler"):
+                    eo.current()
+                seen.append(not store.runtime.leased_runs)
+
+    rabbit.insert_middleware(Outside)
+    async with TestRabbitBroker(rabbit) as delivering:
+        with pytest.raises(RuntimeError, match="on fire"):
+            await delivering.publish("fail", "payments", headers={"payment-id": "p1"})
+        for _ in range(2):
+            await delivering.publish("fail", "payments", headers={"payment-id": "p1"})
+    assert seen == [True] * 3

@@ -184,6 +184,30 @@ def test_f06_a_duplicate_that_could_not_be_sent_again_goes_back_to_its_queue(
     assert charges == ["p1", "p1"]
 
 
+def test_what_no_redelivery_can_mend_fails_with_its_own_error(app: Celery, store: eo.Store, charges: list[str]) -> None:
+    @app.task(base=OnceTask, shared=False)
+    @eo.once(store, scope="charge", key="payment_id", fingerprint="amount")
+    def charge(payment_id: str, amount: int) -> None:
+        charges.append(payment_id)
+
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        charge.delay("p1", 7).get(timeout=30, interval=0.01)
+        with pytest.raises(eo.PayloadMismatch):
+            charge.delay("p1", 8).get(timeout=30, interval=0.01)
+    assert charges == ["p1"]
+
+
+@pytest.mark.parametrize("url", ["redis://localhost", "rediss://localhost", "sentinel://localhost", "sqs://"])
+def test_a_lease_that_is_over_before_the_visibility_timeout_is_accepted(app: Celery, store: eo.Store, url: str) -> None:
+    app.conf.update(broker_url=url, broker_transport_options={})
+
+    @app.task(base=OnceTask, shared=False, lazy=False)
+    @eo.once(store, scope="charge", key="payment_id", lease="29m" if url == "sqs://" else "59m")
+    def charge(payment_id: str) -> None: ...
+
+    assert charge.acks_late
+
+
 def test_models_are_passed_and_returned(app: Celery, store: eo.Store, charges: list[str]) -> None:
     """With Celery's own pydantic=True, which stands between the task and its guard."""
 

@@ -20,6 +20,7 @@ import requests
 import effectonce as eo
 from effectonce.errors import NotExecuted, OutcomeUnknown
 from effectonce.providers import PROVIDERS, Provider, classify, find_provider, is_ambiguous
+from effectonce.providers.outcome_fields import find_status
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -126,11 +127,38 @@ def test_what_an_answer_is_taken_for(provider: str, outcome: Any, verdict: str) 
 
 
 @pytest.mark.parametrize(
-    ("status", "verdict"), [(402, "failure"), (400, "failure"), (403, "unknown"), (404, "unknown")]
+    ("status", "verdict"),
+    [
+        *((status, "failure") for status in (400, 402, 410, 422)),
+        *((status, "unknown") for status in (403, 404, 405, 407, 411, 413, 414, 415, 431, 451)),
+    ],
 )
 def test_rule_4_on_a_resend_only_what_comes_from_behind_the_keys_is_final(status: int, verdict: str) -> None:
     assert classify(find_provider("stripe"), answered(status), resend=True).kind == verdict
     assert classify(find_provider("stripe"), answered(status)).kind == "failure"
+
+
+@pytest.mark.parametrize("status", [307, 308, 401, 407, 429])
+def test_an_earlier_try_that_was_turned_away_leaves_the_last_answer_final(status: int) -> None:
+    assert classify(find_provider("twilio"), answered_after(status, 422)).kind == "failure"
+
+
+@pytest.mark.parametrize("status", [302, 303, 500, 503])
+def test_an_earlier_try_that_may_have_been_executed_leaves_it_open(status: int) -> None:
+    assert classify(find_provider("twilio"), answered_after(status, 422)).kind == "unknown"
+
+
+def answered_after(first_status: int, status: int) -> httpx.Response:
+    """The answer to a request that the client sent twice, with the first answer in its history."""
+    request = httpx.Request("POST", "https://api.example/messages")
+    return httpx.Response(status, request=request, history=[httpx.Response(first_status, request=request)])
+
+
+def test_a_failure_says_what_the_error_says_and_not_what_an_answer_looks_like() -> None:
+    assert classify(find_provider("aws"), aws("InvalidParameterValue")).why.startswith(
+        "aws answered 400 InvalidParameterValue: An error occurred"
+    )
+    assert classify(find_provider("resend"), answered(422)).why == "resend answered 422"
 
 
 def test_when_to_come_again_is_what_the_provider_says() -> None:
@@ -222,6 +250,31 @@ def test_what_grpc_says(code: Code, module: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "status"),
+    [
+        ("UNKNOWN INTERNAL DATA_LOSS", 500),
+        ("UNAVAILABLE ABORTED RESOURCE_EXHAUSTED", 503),
+        ("DEADLINE_EXCEEDED CANCELLED", 504),
+        ("INVALID_ARGUMENT FAILED_PRECONDITION", 400),
+        ("PERMISSION_DENIED ALREADY_EXISTS", 403),
+        ("UNAUTHENTICATED", 401),
+        ("NOT_FOUND", 404),
+        ("UNIMPLEMENTED", 405),
+    ],
+)
+def test_a_code_of_grpc_has_the_status_of_its_meaning_in_http(names: str, status: int) -> None:
+    for name in names.split():
+        assert find_status(of("grpc._channel", "RpcError", code=lambda: Code[name])) == status  # noqa: B023
+
+
+@pytest.mark.parametrize("attribute", ["json_body", "body"])
+@pytest.mark.parametrize(("code", "verdict"), [("idempotency_error", "unknown"), ("card_error", "failure")])
+def test_the_codes_of_an_error_are_in_the_body_that_it_carries(attribute: str, code: str, verdict: str) -> None:
+    error = of("stripe", http_status=400, **{attribute: {"error": {"type": code}}})
+    assert classify(find_provider("stripe"), error).kind == verdict
+
+
+@pytest.mark.parametrize(
     "error",
     [of("google.api_core.exceptions", grpc_status_code=Code.ABORTED, code=409), of("grpclib", status=Code.ABORTED)],
 )
@@ -253,6 +306,7 @@ def test_a_code_of_the_users_own_is_none_of_grpc(attributes: Any) -> None:
         (of("acme.sdk", response=httpx.Response(302)), True, True),
         (of("acme.sdk", status_code=200), True, True),
         (of("acme.sdk", "ReadTimeoutError"), True, True),
+        (of("acme.sdk", status_code=400), False, False),
         (of("acme.sdk", status_code=404), False, True),
         (of("acme.sdk", status_code=409), False, True),
         (of("acme.sdk", status_code=429), False, True),
@@ -310,6 +364,11 @@ def test_a_status_of_anybodys_does_not_settle_an_intent() -> None:
     assert classify(find_provider("stripe"), of("audit", code=404)).kind == "unknown"
     assert classify(find_provider("stripe"), of("audit", status=402)).kind == "unknown"
     assert classify(find_provider("twilio"), of("twilio.base.exceptions", status=400, code=21211)).kind == "failure"
+
+
+def test_the_code_of_a_clients_error_may_be_its_status() -> None:
+    assert classify(find_provider("stripe"), of("braintree.exceptions", code=422)).kind == "failure"
+    assert classify(find_provider("stripe"), of("braintree.exceptions", code=503)).kind == "unknown"
 
 
 def test_an_answer_that_could_not_be_used_is_an_answer_all_the_same() -> None:
@@ -378,3 +437,52 @@ def test_an_unknown_provider_is_told_how_to_describe_one() -> None:
     with pytest.raises(eo.ConfigurationError) as raised:
         eo.Intents(eo.connect("memory://"), scope="billing").operation("acmepay", "charge")
     assert "from effectonce.providers import Provider; Provider('acmepay', window='24h')" in str(raised.value)
+
+
+def raised_in(module: str, function: str, error: Exception, **variables: Any) -> Exception:
+    """``error`` with the traceback that it has where ``function`` of a client that is not installed here raises it."""
+    namespace: dict[str, Any] = {"__name__": module, "error": error}
+    exec(f"def {function}({', '.join(variables)}):\n    raise error", namespace)
+    try:
+        namespace[function](**variables)
+    except Exception as raised:
+        return raised
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "counter", "of_first_try"),
+    [
+        ("square.core.http_client", "request", "retries", 0),
+        ("stripe._http_client", "_request_with_retries_internal", "num_retries", 0),
+        ("stripe._http_client", "_request_with_retries_internal_async", "num_retries", 0),
+        ("botocore.endpoint", "_send_request", "attempts", 1),
+        ("aiobotocore.endpoint", "_send_request", "attempts", 1),
+    ],
+)
+def test_a_refused_connection_of_a_client_that_counts_its_tries_never_left_at_the_first(
+    module: str, function: str, counter: str, of_first_try: int
+) -> None:
+    def verdict(tries: Any) -> str:
+        error = raised_in(module, function, httpx.ConnectError("refused"), **{counter: tries})
+        return classify(find_provider("stripe"), error).kind
+
+    assert verdict(of_first_try) == "not_executed"
+    assert verdict(of_first_try + 1) == "unknown"
+
+
+def test_a_client_that_retries_and_does_not_show_it_may_have_sent_it_before() -> None:
+    shown = raised_in("square.core.http_client", "request", of("square.errors", "ConnectError"), retries=0)
+    hidden = raised_in("square.core.http_client", "request", of("square.errors", "ConnectError"), retries=None)
+    assert classify(find_provider("square"), shown).kind == "not_executed"
+    assert classify(find_provider("square"), hidden).kind == "unknown"
+    assert classify(find_provider("square"), of("square.errors", "ConnectError")).kind == "unknown"
+
+
+@pytest.mark.parametrize(("allowed", "verdict"), [(0, "not_executed"), (2, "unknown"), (None, "unknown")])
+@pytest.mark.parametrize("function", ["request", "request_async"])
+def test_a_client_that_may_not_retry_has_not(function: str, allowed: int | None, verdict: str) -> None:
+    error = of("stripe._error", "ConnectError")
+    options = {"max_network_retries": allowed}
+    raised = raised_in("stripe._api_requestor", function, error, options=options, requestor=None)
+    assert classify(find_provider("stripe"), raised).kind == verdict

@@ -11,8 +11,10 @@ import effectonce as eo
 from effectonce.intents.intents import Intents
 from effectonce.intents.operation import Intent
 from effectonce.providers import Verdict
+from effectonce.record import Settlement
 from effectonce.store import Store
 from effectonce.testing import ManualClock
+from tests.harness.faulty_store import FaultyBackend, fine
 
 from .bank import PAYMENT, Answer, Bank, Payment, raising, unknown
 
@@ -137,3 +139,25 @@ def test_a_reconciler_that_gives_no_verdict_leaves_it_open(
         charge(PAYMENT, key="pay_1")
     (record,) = intents.store.list(scope=charge.scope).records
     assert record.state == "free"
+
+
+def test_a_doubt_that_could_not_be_recorded_is_recorded_by_the_next_delivery() -> None:
+    """Else no operator would ever see it."""
+    clock = ManualClock()
+    backend = FaultyBackend(clock)
+    intents = Intents(eo.Store(backend, sweep_every=None), scope="billing")
+    sent: list[str] = []
+
+    @intents.operation("twilio", "sms", without_key="at-most-once")
+    def sms(intent: eo.Intent[str]) -> str:
+        sent.append(intent.request)
+        backend.before = lambda op: eo.StoreUnavailable("away") if isinstance(op, Settlement) else None
+        raise TimeoutError
+
+    with pytest.raises(eo.OutcomeUnknown, match="could not be recorded; deliver it again"):
+        sms("hello", key="1")
+    backend.before = fine
+    clock.advance("1m")
+    with pytest.raises(eo.InDoubt):
+        sms("hello", key="1")
+    assert sent == ["hello"]

@@ -131,6 +131,28 @@ def test_several_messages_are_one_statement_and_large_ones_several(conn: sqlite3
     assert len(statements) == 3
 
 
+def test_of_more_than_five_hundred_messages_one_statement_has_five_hundred(conn: sqlite3.Connection) -> None:
+    inserts: list[int] = []
+    conn.set_trace_callback(lambda sql: inserts.append(sql.count("'{}'")) if sql.startswith("INSERT") else None)
+    Outbox(to="orders").send_many(conn, [message() for _ in range(1001)])
+    assert inserts == [500, 500, 1]
+
+
+def test_data_and_headers_together_are_up_to_the_cap(conn: sqlite3.Connection) -> None:
+    large = message(data="x" * 10, headers={"a": "b"})  # 12 bytes and 9
+    Outbox(to="orders", max_size=21).send(conn, large)
+    with pytest.raises(eo.PayloadTooLarge, match="has 21 bytes of data and headers, over the cap of 20"):
+        Outbox(to="orders", max_size=20).send(conn, large)
+    assert Outbox(to="orders").max_size == 256 * 1024
+
+
+def test_a_text_of_a_message_has_up_to_4096_characters(conn: sqlite3.Connection) -> None:
+    outbox = Outbox(to="orders")
+    outbox.send(conn, message(id="x" * 4096))
+    with pytest.raises(eo.KeyTooLong, match="the id of a message has 4097 characters; at most 4096"):
+        outbox.send(conn, message(id="x" * 4097))
+
+
 def test_no_driver_is_imported_but_the_one_that_came_in() -> None:
     code = (
         "import sys, sqlite3, effectonce as eo; c = sqlite3.connect(':memory:'); o = eo.Outbox(to='orders'); "

@@ -19,6 +19,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -
 
 
 @pytest.fixture
+def sqlite(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
+    yield from open_database("sqlite", request, tmp_path, unique_name)
+
+
+@pytest.fixture
 def postgres(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -> Iterator[Database]:
     yield from open_database("postgres", request, tmp_path, unique_name)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import prometheus_client
 import pytest
@@ -24,6 +25,7 @@ from effectonce.telemetry import endpoints
 from effectonce.telemetry.endpoints import parse_address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
+from tests.relay.harness import FakeBroker
 from tests.worker.bench import Bench, paid, serving, until
 
 from .scrape import Page, aget, get
@@ -34,6 +36,7 @@ def by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept between two probes, and nothing of other tests is in the default registry."""
     monkeypatch.setattr(endpoints, "PROBE_MAX_AGE_S", 0.0)
     monkeypatch.setattr(endpoints, "PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(endpoints, "LOOP_TIMEOUT_S", 0.5)
     monkeypatch.setattr(prometheus_client, "REGISTRY", CollectorRegistry())
 
 
@@ -217,6 +220,28 @@ async def test_a_worker_is_not_ready_while_it_drains_or_its_loop_is_blocked() ->
         await aget(address, "/healthz")
 
 
+async def test_a_restart_is_asked_for_once_the_loop_has_been_blocked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "LOOP_TIMEOUT_S", 0.05)
+    worker = Bench().worker(listen="127.0.0.1:0")
+    worker.handler("orders")(nothing)
+    async with serving(worker):
+        await until(lambda: worker.phase == "running")
+        assert get(worker.listen or "", "/healthz") == (200, "ok\n"), "a handler blocks it, for a moment so far"
+        monkeypatch.setattr(endpoints, "LOOP_STUCK_S", 0.01)
+        status, text = get(worker.listen or "", "/healthz")
+        assert (status, text) == (503, "the event loop has not run for 0 s\n")
+        assert (await aget(worker.listen or "", "/healthz"))[0] == 200
+
+
+async def test_only_these_three_pages_are_served_whatever_the_query() -> None:
+    worker = Bench().worker(listen="127.0.0.1:0")
+    worker.handler("orders")(nothing)
+    async with serving(worker):
+        await until(lambda: worker.phase == "running")
+        assert await aget(worker.listen or "", "/") == (404, "there are /metrics, /healthz and /readyz\n")
+        assert (await aget(worker.listen or "", "/healthz?verbose=1"))[0] == 200
+
+
 async def test_a_relay_serves_its_outbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     store, broker = eo.connect(url, sweep_every=None), eo.connect_broker("memory://")
@@ -363,6 +388,7 @@ def test_without_a_host_only_this_machine_is_served() -> None:
     """F64: other machines are served only on request."""
     assert parse_address(":9464") == ("127.0.0.1", 9464)
     assert parse_address("[::1]:9464") == ("::1", 9464)
+    assert parse_address("0.0.0.0:65535") == ("0.0.0.0", 65535)
 
 
 async def test_an_address_in_use_stops_the_worker() -> None:
@@ -376,3 +402,38 @@ async def test_an_address_in_use_stops_the_worker() -> None:
 
 
 def nothing(message: eo.Message[int]) -> None: ...
+
+
+async def test_a_relay_is_not_ready_while_its_broker_is_away(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    broker = FakeBroker()
+    broker.raises = lambda packets: eo.BrokerUnavailable("it went for a walk")
+    with eo.connect(url, sweep_every=None) as store:
+        store.migrate()
+        with sqlite3.connect(tmp_path / "shop.db") as connection:
+            connection.execute("BEGIN")
+            eo.Outbox(to="orders").send(connection, paid())
+        connection.close()
+        relay = eo.Relay(store, broker, listen="127.0.0.1:0")  # type: ignore[arg-type]
+        serving_relay = asyncio.create_task(relay.serve())
+        await until(lambda: relay.outage is not None)
+        assert await aget(relay.listen or "", "/readyz") == (503, "the broker is away: it went for a walk\n")
+        relay.stop()
+        await serving_relay
+
+
+async def test_a_page_says_what_it_is_and_is_not_kept_by_those_who_pass_it_on() -> None:
+    worker = Bench().worker(listen="127.0.0.1:0")
+    worker.handler("orders")(nothing)
+
+    def ask(path: str, method: str = "GET") -> tuple[str | None, str | None, bytes]:
+        with urlopen(Request(f"http://{worker.listen}{path}", method=method), timeout=10) as answer:
+            return answer.headers["Content-Type"], answer.headers["Cache-Control"], answer.read()
+
+    async with serving(worker):
+        await until(lambda: worker.phase == "running")
+        assert await asyncio.to_thread(ask, "/healthz") == ("text/plain; charset=utf-8", "no-store", b"ok\n")
+        assert (await asyncio.to_thread(ask, "/healthz", "HEAD"))[2] == b""
+        metrics_type, _, text = await asyncio.to_thread(ask, "/metrics")
+    assert (metrics_type or "").startswith("text/plain; version=")
+    assert b"effectonce_ready" in text

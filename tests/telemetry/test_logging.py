@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 import typing
 from typing import Any
@@ -91,3 +92,50 @@ def test_watching_other_objects_is_refused() -> None:
         EventLogger().watch("redis://")  # type: ignore[arg-type]
     with pytest.raises(eo.InvalidOption):
         EventLogger(format="xml")  # type: ignore[arg-type]
+
+
+def test_only_events_of_its_level_and_above_are_logged(caplog: Log) -> None:
+    caplog.set_level(logging.DEBUG)
+    kinds = ("completed", "replayed", "lease_lost", "fenced")  # debug, info, warning, error
+    for level, logged in ((logging.DEBUG, 4), (logging.INFO, 3), (logging.WARNING, 2), (logging.ERROR, 1)):
+        caplog.clear()
+        for kind in kinds:
+            EventLogger(level=level)(event(kind))
+        assert [message.split()[0] for message in caplog.messages] == [*kinds[4 - logged :]]
+
+
+def test_a_line_has_what_the_event_has_and_no_more(caplog: Log) -> None:
+    caplog.set_level(logging.DEBUG)
+    EventLogger()(event("replayed"))
+    EventLogger()(event("released", key="a b", attempt=2, token=7, seconds=0.12345678, detail="ValueError"))
+    assert caplog.messages == [
+        "replayed scope=charge",
+        'released scope=charge key="a b" attempt=2 token=7 seconds=0.123457 detail=ValueError',
+    ]
+
+
+def test_without_keys_a_line_has_a_hash_that_another_scope_does_not_share(caplog: Log) -> None:
+    caplog.set_level(logging.DEBUG)
+    without_keys = EventLogger(keys=False)
+    without_keys(event("released", key="ann", detail="about ann"))
+    without_keys(event("released", key="ann", scope="refund"))
+    without_keys(event("released"))
+    first, second, third = caplog.messages
+    assert re.fullmatch("released scope=charge key=#[0-9a-f]{12}", first)
+    assert first.split("key=")[1] != second.split("key=")[1]
+    assert third == "released scope=charge"
+
+
+def test_long_texts_are_cut(caplog: Log) -> None:
+    caplog.set_level(logging.DEBUG)
+    EventLogger()(event("released", key="k" * 5000, detail="d" * 5000))
+    assert len(caplog.messages[0]) < 1200
+
+
+def test_a_format_is_text_or_json() -> None:
+    with pytest.raises(eo.InvalidOption, match="neither 'text' nor 'json'"):
+        EventLogger(format="xml")  # type: ignore[arg-type]
+
+
+def event(kind: typing.Any, *, scope: str = "charge", key: str = "", **facts: Any) -> Event:
+    return Event(kind=kind, scope=scope, key=key, **facts)

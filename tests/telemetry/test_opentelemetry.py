@@ -256,7 +256,9 @@ async def test_a_context_that_a_message_brings_is_kept(watching: Watching) -> No
     assert [link.context.span_id for link in send.links] == [int("cd" * 8, 16)]
 
 
-async def test_an_unreadable_row_is_parked_and_the_relay_continues(watching: Watching, tmp_path: Path) -> None:
+async def test_an_unreadable_row_is_parked_and_the_relay_continues(
+    watching: Watching, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """F46: of a row that another program has written, with headers that are none."""
     store, broker = eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None), eo.connect_broker("memory://")
     store.migrate()
@@ -271,6 +273,7 @@ async def test_an_unreadable_row_is_parked_and_the_relay_continues(watching: Wat
     refused, sent = watching.spans("send")
     assert (refused.status.status_code, sent.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
     assert relay.totals.parked == 1
+    assert "OpenTelemetry failed" not in caplog.text
     store.close()
 
 

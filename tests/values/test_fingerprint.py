@@ -15,7 +15,7 @@ import sys
 import types
 from collections import deque
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -24,7 +24,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effectonce.errors import InvalidKey
-from effectonce.values.fingerprint import FINGERPRINT_SIZE, _normalized_json, canonical_json, fingerprint, fingerprints
+from effectonce.values.fingerprint import (
+    FINGERPRINT_SIZE,
+    _normalized_json,
+    canonical_json,
+    fingerprint,
+    fingerprints,
+    split_fingerprints,
+)
 
 
 class Status(enum.Enum):
@@ -363,3 +370,17 @@ def test_f22_another_process_with_another_hash_seed_agrees() -> None:
         for seed in ("1", "2", "3")
     }
     assert seen == {fingerprint({"f": [1.5, 0], "s": ["a", "b", "c"]}).hex()}
+
+
+def test_a_model_that_writes_a_member_in_its_own_way_has_a_fingerprint() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    place = pydantic.PlainSerializer(lambda value: {"x": value.real, "y": value.imag})
+    Parcel = pydantic.create_model("Parcel", place=(Annotated[Any, place], ...), weights=(dict[Any, Any], ...))
+    parcel = Parcel(place=1 + 2j, weights={1: {"a"}, "1": {"b"}})  # two names that are one in JSON
+    assert fingerprint(parcel) == fingerprint({"place": {"x": 1.0, "y": 2.0}, "weights": {"1": ["b"]}})
+
+
+def test_several_fingerprints_are_kept_as_one_and_split_again() -> None:
+    each = [fingerprint(number) for number in range(3)]
+    assert split_fingerprints(b"".join(each)) == each
+    assert split_fingerprints(b"") == []

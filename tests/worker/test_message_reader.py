@@ -125,6 +125,18 @@ async def test_an_unknown_type_is_delivered_again_later_if_the_worker_says_so() 
     assert bench.left("orders") == 1
 
 
+@pytest.mark.parametrize("broker_counts", [True, False])
+async def test_an_unknown_type_is_delivered_again_within_the_first_delay_at_first(broker_counts: bool) -> None:
+    bench = Bench()
+    if not broker_counts:
+        bench.count_nothing()
+    worker = ready(bench, unknown="retry")
+    await bench.send("orders", *(eo.Message(type="order.lost", data=number) for number in range(30)))
+    async with serving(worker):
+        await until(lambda: bench.count("nack") >= 30)
+    assert all(delay <= 1.0 for delay in bench.delays()[:30])
+
+
 async def test_an_unknown_type_ends_the_worker_if_it_says_so_and_is_kept() -> None:
     bench = Bench()
     worker = ready(bench, unknown="fail")

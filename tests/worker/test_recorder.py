@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -181,3 +181,61 @@ async def test_an_outage_of_the_target_uses_up_no_attempt_at_sending_on() -> Non
         await bench.send("orders", paid(1))
         await until(lambda: bench.count("ack") == 1 or bench.count("dead") == 1)
     assert (failures, bench.count("ack"), bench.count("dead")) == ([], 1, 0)
+
+
+# -- what a handler sends on
+
+
+TOO_UGLY = ValueError("the invoice is too ugly")
+
+
+class RefusingOutlet:
+    """A broker that answers with ``errors`` to what is sent to "invoices" first, and a worker that sends it there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, errors: Sequence[Exception], retry: eo.Retry) -> None:
+        self.bench = Bench()
+        self.worker = self.bench.worker()
+        publish = self.bench.broker.apublish
+        left = list(errors)
+
+        async def apublish(queue: str, messages: Any, **options: Any) -> None:
+            if queue == "invoices" and left:
+                raise left.pop(0)
+            await publish(queue, messages, **options)
+
+        monkeypatch.setattr(self.bench.broker, "apublish", apublish)
+
+        @self.worker.handler("orders", to="invoices", retry=retry)
+        async def charge(message: eo.Message[Any]) -> eo.Message[Any]:
+            return eo.Message(type="invoice", data={})
+
+
+@pytest.mark.parametrize("broker_counts", [True, False])
+async def test_what_the_broker_refuses_to_send_on_is_tried_again_after_the_first_delay(
+    monkeypatch: pytest.MonkeyPatch, broker_counts: bool
+) -> None:
+    outlet = RefusingOutlet(monkeypatch, [TOO_UGLY], eo.Retry(5, first="40ms", factor=3, cap="10s", jitter=False))
+    if not broker_counts:
+        outlet.bench.count_nothing()
+    async with serving(outlet.worker):
+        await outlet.bench.send("orders", paid())
+        await until(lambda: outlet.bench.count("ack") == 1)
+    assert outlet.bench.delays() == [0.04]
+
+
+async def test_what_the_broker_refuses_to_send_on_too_often_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlet = RefusingOutlet(monkeypatch, [TOO_UGLY] * 2, eo.Retry(2, first="1ms"))
+    async with serving(outlet.worker):
+        await outlet.bench.send("orders", paid())
+        await until(lambda: outlet.bench.count("dead") == 1)
+        (letter,) = await outlet.bench.dead(outlet.worker, "orders").alist()
+    assert (letter.cause.why, letter.cause.attempts, outlet.bench.count("nack")) == ("unsent", 2, 1)
+
+
+async def test_while_the_broker_is_away_it_counts_no_attempt_to_send_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = eo.BrokerUnavailable("it is away", 0.01)
+    outlet = RefusingOutlet(monkeypatch, [away, away, away, TOO_UGLY], eo.Retry(2, first="1ms"))
+    async with serving(outlet.worker):
+        await outlet.bench.send("orders", paid())
+        await until(lambda: outlet.bench.count("ack") + outlet.bench.count("dead") == 1)
+    assert outlet.bench.count("dead") == 0

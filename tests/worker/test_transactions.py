@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped, unused-ignore]
 import psycopg
 import pytest
 
@@ -471,6 +472,46 @@ async def test_f33_a_handler_that_commits_its_batch_loses_no_message_of_it(
     else:
         assert (sqlite.rows(), sqlite.effects()) == (8, list(range(8))), "what is surely committed is not done again"
         assert "<locals>.insert has ended the transaction that it shares" in caplog.text
+
+
+async def test_f33_a_batch_that_is_committed_on_asyncpg_loses_no_message_either(
+    postgres: Database, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There a transaction is an object of the driver's, which has to be begun again before rows can be deleted."""
+    postgres.connect = lambda: asyncpg.connect(postgres_url)
+    worker = postgres.worker()
+    batches: list[int] = []
+
+    @worker.handler("orders", batch=True, concurrency=1, retry=eo.Retry(2, first="5ms"))
+    async def insert(connection: Any, message: eo.Message[dict[str, int]]) -> None:
+        number = message.data["order"]
+        await connection.execute(f"INSERT INTO {postgres.table} VALUES ({number})")
+        batches.append(number)
+        if number == 3 and batches.count(3) == 1:
+            await connection.execute("COMMIT")
+
+    await postgres.bench.send("orders", *(paid(number) for number in range(8)))
+    async with serving(worker):
+        await until(lambda: postgres.bench.count("ack") + postgres.bench.count("dead") == 8)
+    assert (postgres.rows(), postgres.effects()) == (8, list(range(8)))
+    assert "has ended the transaction that it shares" in caplog.text
+
+
+@pytest.mark.parametrize("lazy", ["generator", "future"])
+async def test_f72_a_plain_def_that_returns_what_is_not_done_yet_is_never_taken_for_done(
+    sqlite: Database, lazy: str
+) -> None:
+    worker = sqlite.worker()
+
+    class Later:
+        def __await__(self) -> Any: ...
+
+    returned: Any = (number for number in range(3)) if lazy == "generator" else Later()
+    worker.handler("orders")(lambda connection, message: returned)
+    await sqlite.bench.send("orders", paid(1))
+    with pytest.raises(eo.SyncAsyncMismatch, match="so nothing had happened yet"):
+        await worker.serve()
+    assert (sqlite.bench.count("ack"), sqlite.rows(), sqlite.bench.left("orders")) == (0, 0, 1)
 
 
 async def test_f20_what_the_drain_has_cancelled_is_no_poison(postgres: Database) -> None:

@@ -24,7 +24,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption
 from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.queue_names import require_name
 from effectonce.worker.causes import CAUSE_HEADER, Cause, read_cause
-from effectonce.worker.jobs import USED_ATTEMPTS_HEADER, Job
+from effectonce.worker.jobs import USED_ATTEMPTS_HEADER, Job, read_used_attempts
 from effectonce.worker.redrive_records import Fate
 from effectonce.worker.worker import Worker
 
@@ -201,7 +201,7 @@ class DeadLetterQueue:
 
     async def _predict(self, dead: DeadLetterDetails, target: str) -> tuple[Job | None, Fate, int]:
         """Predict the redrive of ``dead`` to ``target``: its job there, its fate, and the attempts so far."""
-        attempts = int(dead.packet.headers.get(USED_ATTEMPTS_HEADER, "0")) + dead.cause.attempts
+        attempts = read_used_attempts(dead.packet.headers) + dead.cause.attempts
         if self._worker is None or target not in self._worker.queues:
             return None, "unknown", attempts
         try:

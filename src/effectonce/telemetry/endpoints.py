@@ -28,8 +28,12 @@ log = logging.getLogger("effectonce")
 
 #: The event loop counts as stuck when it has run no callback for this long.
 LOOP_STUCK_S: Final = 60.0
+#: How long a request waits for the event loop to run a callback.
+LOOP_TIMEOUT_S: Final = 1.0
 #: How long a request waits for the store and the broker.
 PROBE_TIMEOUT_S: Final = 2.0
+#: How long a check of the broker may take, whose answer then serves the next request.
+BROKER_CHECK_TIMEOUT_S: Final = 4.0
 #: How long an answer of the store or the broker is reused.
 PROBE_MAX_AGE_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 5
@@ -80,7 +84,7 @@ class Endpoints:
         for program in self._programs:
             if isinstance(program, Worker):
                 check = partial(_check_queues, program)
-                probe = partial(run_in_loop, self._loop, check, 2 * PROBE_TIMEOUT_S)
+                probe = partial(run_in_loop, self._loop, check, BROKER_CHECK_TIMEOUT_S)
                 yield CachedProbe("broker", probe, PROBE_MAX_AGE_S)
 
     # -- answers
@@ -100,7 +104,7 @@ class Endpoints:
 
     def health_problems(self) -> list[str]:
         """Return why a restart would help; [] where it would not."""
-        if self._loop_answers(PROBE_TIMEOUT_S / 2):
+        if self._loop_answers(LOOP_TIMEOUT_S):
             return []
         silent = time.monotonic() - self._loop_answered_at
         return [f"the event loop has not run for {silent:.0f} s"] if silent > LOOP_STUCK_S else []
@@ -109,7 +113,7 @@ class Endpoints:
         """Return why no work is done now; [] where it is."""
         phases = [program.phase for program in self._programs if program.phase != "running"]
         problems = [f"it is {phase}" for phase in dict.fromkeys(phases)]
-        if not self._loop_answers(PROBE_TIMEOUT_S / 2):
+        if not self._loop_answers(LOOP_TIMEOUT_S):
             problems.append("the event loop does not run: a handler blocks it (make it a plain `def`)")
             return problems
         refresh(self._probes, PROBE_TIMEOUT_S)

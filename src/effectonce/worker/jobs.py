@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -16,6 +17,12 @@ from .routes import HandlerRoute
 
 USED_ATTEMPTS_HEADER: Final = "eo-used-attempts"
 """The header of a redriven message that says how many attempts were counted before."""
+
+
+def read_used_attempts(headers: Mapping[str, str]) -> int:
+    """Read how many attempts were counted before a redrive; 0 where the header is missing or not one of ours."""
+    attempts = headers.get(USED_ATTEMPTS_HEADER, "")
+    return int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0
 
 
 class Job(Struct, eq=False, gc=False):

@@ -13,7 +13,7 @@ from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import encode_key
 
-from .jobs import USED_ATTEMPTS_HEADER, Job
+from .jobs import USED_ATTEMPTS_HEADER, Job, read_used_attempts
 from .routes import HandlerRoute
 
 
@@ -56,8 +56,7 @@ class MessageReader:
         if redriven is not None:
             job.redriven, job.bypassing = True, redriven.startswith(BYPASS_PREFIX)
         if USED_ATTEMPTS_HEADER in packet.headers:
-            attempts = packet.headers[USED_ATTEMPTS_HEADER]
-            job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0
+            job.attempts_before_redrive = read_used_attempts(packet.headers)
         return job
 
     def _unknown_type(self, type_: str, queue: str) -> UnknownType:

@@ -66,9 +66,9 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "pass",
     ): "as above",
     (
-        "worker/message_reader.py",
-        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
-        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 10 else 0",
+        "worker/jobs.py",
+        "return int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
+        "return int(attempts) if attempts.isdecimal() and len(attempts) < 10 else 0",
     ): "no message is tried a hundred million times",
     (
         "core/codec.py",
@@ -153,9 +153,9 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "_READ_FACTOR: Final = 11",
     ): "how many records are read for a page of unfinished ones is a question of speed",
     (
-        "worker/message_reader.py",
-        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
-        "job.attempts_before_redrive = int(attempts) if attempts.isdecimal() and len(attempts) <= 9 else 0",
+        "worker/jobs.py",
+        "return int(attempts) if attempts.isdecimal() and len(attempts) < 9 else 0",
+        "return int(attempts) if attempts.isdecimal() and len(attempts) <= 9 else 0",
     ): "no message is tried a hundred million times",
     (
         "backends/dynamodb/index.py",

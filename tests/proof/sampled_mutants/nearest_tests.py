@@ -37,6 +37,11 @@ TOOLS_ON_CORE: Final = (
     *(f"intents/test_{part}.py" for part in ("operators", "recovery")),
 )
 DOCTOR: Final = ("doctor/test_servers.py",)
+PROVIDERS: Final = tuple(f"intents/test_{part}.py" for part in ("providers", "verdicts", "clients", "user_errors"))
+FRAMEWORKS: Final = tuple(
+    f"http/test_{part}.py"
+    for part in ("fastapi", "flask", "django", "django_app", "django_disconnects", "django_transactions")
+)
 
 #: The tests near each room, as folders and files of tests/.
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
@@ -44,6 +49,12 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "outbox": ("outbox", "relay/test_relay.py"),
     "worker": ("worker", "dead_letters"),  # a redrive reads and changes the records of the worker
     "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", "test_connect.py", *TOOLS_ON_CORE),
+    **{room: (room,) for room in ("babelqueue", "envelopes")},
+    "telemetry": ("telemetry", "cli/test_audit.py"),
+    "dead_letters": ("dead_letters", "worker/test_poison.py", "worker/test_quarantine.py"),
+    "integrations": ("integrations", "guard/test_dispatch.py", *FRAMEWORKS),
+    "providers": PROVIDERS,
+    "values": ("values", "test_keys.py", "test_connect.py", "http/test_client.py", *PROVIDERS),
     "backends/sqlite": ("backends/sqlite", *OUTBOX_PORT),
     "backends/redis": ("backends/redis", *DOCTOR),
     "backends/postgres": ("backends/postgres", *OUTBOX_PORT, *DOCTOR),
