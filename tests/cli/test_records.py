@@ -139,13 +139,15 @@ def test_show_prints_the_record_and_its_timeline(store: eo.Store, cli: Cli) -> N
 
 def test_show_has_the_last_error_of_a_record_that_is_not_done(store: eo.Store, cli: Cli) -> None:
     released = pytest.raises(RuntimeError)
-    with released, eo.block(store, scope="mail", key="m2"):
+    with released, eo.block(store, scope="mail", key="m2") as block:
+        assert block.first
         raise RuntimeError("redis://:s3cret@host is away")
     for key, error in (("m1", "ValueError: who knows"), ("m2", "RuntimeError: redis://host is away")):
         assert cli("records", "show", "mail", key, "--json").json["error"] == error
         assert error in cli("records", "show", "mail", key).out
         assert error in cli("records", "list", "--scope", "mail").out
-    with eo.block(store, scope="mail", key="m2"):
+    with eo.block(store, scope="mail", key="m2") as block:
+        assert block.first
         assert cli("records", "show", "mail", "m2", "--json").json["error"] is None
 
 

@@ -52,7 +52,7 @@ def test_each_refusal_has_an_error_that_names_the_record(kind: str, error: type[
 
 def test_what_is_in_progress_says_when_its_lease_ends() -> None:
     raised: Any = refuse("in_progress", retry_after=2.5)
-    assert raised.retry_after == 2.5
+    assert (raised.retry_after, raised.lease_left) == (0.2, 2.5), "a duplicate comes back soon, and later each time"
     assert "its lease ends in 2.5s" in str(raised)
     assert "its lease ends in 1ms" in str(refuse("in_progress", retry_after=0.0))
 

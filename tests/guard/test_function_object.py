@@ -146,6 +146,7 @@ def test_what_is_not_said_has_the_documented_defaults(store: eo.Store, tool: str
         policy = eo.once(store, scope="charge", key="payment_id")(handler).policy
     else:
         with eo.block(store, scope="charge", key="p1") as entered:
+            assert entered.first
             policy = entered.run.policy
     assert (policy.lease_us, policy.max_run_s, policy.wait_s) == (30_000_000, 3600.0, None)
     assert policy.retention_us == micros(DEFAULT_RETENTION)

@@ -175,7 +175,7 @@ def test_the_app_in_a_project(request: pytest.FixtureRequest, tmp_path: Path, ma
 
 
 def test_the_command_line_of_the_project_is_ours(sqlite_project: Project) -> None:
-    assert "Consume queues" in sqlite_project.manage("effectonce", "run", "--help").replace("\n", " ")
+    assert "Run workers and relays" in sqlite_project.manage("effectonce", "run", "--help").replace("\n", " ")
     assert f"effectonce {eo.__version__}" in sqlite_project.manage("effectonce", "--version")
     sqlite_project.setting = {}
     assert "[configuration]" in sqlite_project.manage("effectonce", "migrate", code=2)

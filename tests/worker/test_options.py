@@ -49,16 +49,20 @@ def test_any_other_number_of_messages_is_refused(bench: Bench, prefetch: int) ->
         bench.worker(prefetch=prefetch)
 
 
+STORE = eo.connect("memory://", sweep_every=None)
+INBOX = eo.Inbox(scope="billing")
+
+
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
         ({}, "needs either store="),
-        ({"store": "a store", "inbox": "an inbox", "connect": connect}, "needs either store="),
-        ({"inbox": "an inbox"}, "inbox= and connect= go together"),
-        ({"store": "a store", "connect": connect}, "inbox= and connect= go together"),
-        ({"store": "a store", "unknown": "ignore"}, "none of 'dead', 'delete', 'retry' and 'fail'"),
-        ({"store": "a store", "recover": ["payments"]}, "give a list of Intents and sagas"),
-        ({"store": "a store", "name": "a b"}, "is not a name for a worker"),
+        ({"store": STORE, "inbox": INBOX, "connect": connect}, "needs either store="),
+        ({"inbox": INBOX}, "inbox= and connect= go together"),
+        ({"store": STORE, "connect": connect}, "inbox= and connect= go together"),
+        ({"store": STORE, "unknown": "ignore"}, "none of 'dead', 'delete', 'retry' and 'fail'"),
+        ({"store": STORE, "recover": ["payments"]}, "give a list of Intents and sagas"),
+        ({"store": STORE, "name": "a b"}, "is not a name for a worker"),
     ],
 )
 def test_options_of_a_worker_that_contradict_each_other_are_refused(

@@ -26,6 +26,9 @@ from .run_sync import refuse_in_event_loop
 CLOSE_AT_EXIT_S: Final = 2.0
 """The longest that the end of a program waits for the tasks that it left on the loop."""
 
+SIGNAL_CHECK_S: Final = 0.5
+"""How often a waiting caller looks for signals: one that the system gave to another thread does not wake it."""
+
 IN_EVENT_LOOP: Final = "a sync call inside a running event loop would block it; await the async form instead"
 
 T = TypeVar("T")
@@ -67,7 +70,8 @@ class SharedLoop:
                 self._start_thread(loop)
             loop.call_soon_threadsafe(start)
         try:
-            ended.wait()
+            while not ended.wait(SIGNAL_CHECK_S):
+                pass
         except BaseException:
             loop.call_soon_threadsafe(lambda: task.cancel())  # `start` comes before it
             ended.wait()
