@@ -140,6 +140,13 @@ def test_random_schedules_keep_the_promise(name: str) -> None:
     assert report.crash_points >= STEPWISE.get(name, set())
 
 
+def test_f48_a_saga_whose_takeover_was_given_back_is_as_old_as_its_first_claim() -> None:
+    """A process stalls in a step; a second one takes the saga over, is cancelled before it runs, and gives it back
+    uncounted; a third one resumes it. The step is older than the provider's window, so it is not repeated blindly."""
+    schedule = [0, 3, 2, 0, 1, 1, 0, 0, 3, 17, 0, 0, 0, 7]
+    assert replay(system_for(scenario("saga-resume-3x3")), schedule).violation is None
+
+
 def test_without_faults_there_is_exactly_one_effect() -> None:
     """In whatever order two workers run."""
     for name in SHORT:

@@ -59,9 +59,12 @@ class SagaRecovery:
     async def _resume_one(self, record: Record, client: StoreClient) -> str:
         """Resume one saga. Returns a field name of `ResumeCounts`, and raises no error of the saga: the others must not
         wait for it."""
-        # The time of the first claim. A record with more than one attempt only shows when it was created, which is
-        # earlier: then a step counts as older than it is, and is in doubt rather than repeated.
-        claimed_at = record.changed_at if record.attempts <= 1 else record.created_at
+        # The time of the first claim, which a record shows only while that claim lasts: later it shows its last change
+        # (a release, also one that gave a takeover back uncounted). Before the first claim nothing has run. Otherwise
+        # take when it was created, which is earlier: a step counts as older than it is, and is in doubt rather than
+        # repeated.
+        is_first_claim = record.attempts == 1 and record.state == "claimed"
+        claimed_at = record.changed_at if record.attempts == 0 or is_first_claim else record.created_at
         id, run = record.key, None
         try:
             id = self._saga.log(record).id  # with ``private=`` the record's key is a hash
