@@ -2,8 +2,8 @@
 
     orders (handler shop.orders:book): attempt 1 failed and is retried in 2s: KeyError: 'sku' message=m-17 key=Order:1 …
 
-Whoever decides what follows a failed attempt calls `log_failed_attempt`, once. The traceback is in ``exc_info``, where
-Sentry, structlog and the formatters of `logging` find it; the facts are in ``extra``, as those of
+The code that decides what follows a failed attempt calls `log_failed_attempt`, once. The traceback is in
+``exc_info``, where Sentry, structlog and the formatters of `logging` find it; the facts are in ``extra``, as those of
 `telemetry.logging.EventLogger` are.
 """
 

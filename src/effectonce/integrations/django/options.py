@@ -29,9 +29,16 @@ DEFAULTS: Final = {
 
 #: The OPTIONS of a PostgreSQL database that the store's connections take over.
 _POSTGRES_OPTIONS: Final = (
-    "application_name", "channel_binding", "gssencmode", "options", "sslcert", "sslkey", "sslmode", "sslrootcert",
+    "application_name",
+    "channel_binding",
+    "gssencmode",
+    "options",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
     "target_session_attrs",
-)  # fmt: skip
+)
 
 
 def read_options() -> dict[str, Any]:
