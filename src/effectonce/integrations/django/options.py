@@ -117,7 +117,7 @@ def database_url(alias: str) -> str:
     build = {"sqlite": _sqlite_url, "postgresql": _postgres_url, "mysql": _mysql_url}.get(connection.vendor)
     if build is None:
         raise ConfigurationError(
-            f"the database {alias!r} is {connection.vendor}, which is no store: give EFFECTONCE['STORE'] the URL of one"
+            f"the database {alias!r} is {connection.vendor}, which cannot be a store: set EFFECTONCE['STORE'] to a URL"
         )
     return build(alias, connection.settings_dict)
 
