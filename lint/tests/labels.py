@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from effectonce_lint import designs
+from effectonce_lint.designs.checks import check
 from effectonce_lint.python.checks import check_consumer
 from effectonce_lint.python.consumer_trace import trace_consumer
 from effectonce_lint.python.consumers import ConsumerScanner
@@ -115,7 +116,7 @@ def designed(path: Path) -> list[Labelled]:
     for line in Path(f"{path}.expect").read_text().splitlines():
         rule, _, name = line.partition(" ")
         labelled.setdefault(name, Labelled(path, name, set())).expected |= _rules(rule)
-    for finding in designs.check_design(str(path), path.read_bytes()):
+    for finding in check(designs.read_design(str(path), path.read_bytes())):
         labelled.setdefault(finding.symbol, Labelled(path, finding.symbol, set())).found.add(finding.rule)
     return list(labelled.values())
 

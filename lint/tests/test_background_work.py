@@ -58,7 +58,7 @@ async def paid(event: dict, background: BackgroundTasks):
 
 def found(text: str) -> list[Finding]:
     project = Project()
-    return check_module(project, project.add("/consumer.py", text.encode()))
+    return check_module(project, project.add("/consumer.py", text.encode())).findings
 
 
 def line(text: str, part: str) -> int:

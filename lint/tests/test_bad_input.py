@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from effectonce_lint import designs
+from effectonce_lint.designs.checks import check
 from effectonce_lint.python.modules import MAX_FILE_BYTES
 
 from .conftest import BAD, Lint
@@ -57,7 +58,9 @@ def test_a_file_that_is_not_python_is_said_to_be_none(lint: Lint, folder: Path, 
 def test_odd_python_is_python(lint: Lint, folder: Path, content: bytes) -> None:
     (folder / "odd.py").write_bytes(content)
     done = lint("odd.py", "--no-cache")
-    assert (done.code, done.out, done.err) == (0, "All clear.\n", "")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(("All clear.\n", "No consumers found. "))
+    assert done.out.endswith("none skipped.\n")
 
 
 def test_functions_that_call_each_other_in_a_circle_end(lint: Lint, folder: Path) -> None:
@@ -88,6 +91,20 @@ def test_links_in_a_circle_end(lint: Lint, folder: Path) -> None:
     (folder / "loop.py").symlink_to(folder / "loop.py")
     (folder / "gone.py").symlink_to(folder / "nowhere.py")
     assert lint("--output-format", "concise", "--no-cache").rules() == ["P11", "EO303"]
+
+
+def test_a_link_out_of_the_tree_is_not_followed_unless_it_is_named(
+    lint: Lint, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whoever can add a link to a repository must not choose what is printed, and rewritten with --fix."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "bad.py").write_text(BAD)
+    (folder / "file.py").symlink_to(elsewhere / "bad.py")
+    (folder / "linked").symlink_to(elsewhere, target_is_directory=True)
+    assert lint("--output-format", "concise", "--no-cache").rules() == []
+    assert lint("file.py", "--output-format", "concise", "--no-cache").rules() == ["P11", "EO303"]
+    (folder / "tree").symlink_to(elsewhere, target_is_directory=True)
+    assert lint("tree", "--output-format", "concise", "--no-cache").rules() == ["P11", "EO303"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are a thing of Unix")
@@ -170,7 +187,7 @@ def test_an_unknown_version_is_said_even_where_nobody_asked(lint: Lint, folder: 
     ],
 )
 def test_designs_of_odd_shapes_are_no_error(text: str) -> None:
-    designs.check_design("/x.yaml", text.encode())
+    check(designs.read_design("/x.yaml", text.encode()))
 
 
 @pytest.mark.parametrize("name", ["x.tf", "x.mmd", "x.md"])
@@ -184,4 +201,4 @@ def test_designs_of_odd_shapes_are_no_error(text: str) -> None:
     ],
 )
 def test_other_formats_of_odd_shapes_too(name: str, text: str) -> None:
-    designs.check_design(f"/{name}", text.encode())
+    check(designs.read_design(f"/{name}", text.encode()))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def test_the_exit_code_says_clean_found_or_could_not(lint: Lint, arguments: list
     assert done.code == code
     assert (done.err.startswith("effectonce-lint: ")) == (code == 2)
     assert "Traceback" not in done.err
+
+
+def test_it_says_its_version() -> None:
+    project = tomllib.loads((ROOT / "lint" / "pyproject.toml").read_text())["project"]
+    command = [sys.executable, "-m", "effectonce_lint", "--version"]
+    assert subprocess.check_output(command, text=True) == f"effectonce-lint {project['version']}\n"
 
 
 def test_a_wrong_command_line_says_where_to_read_on(lint: Lint) -> None:
@@ -231,14 +238,14 @@ def test_statistics_count_by_rule(lint: Lint) -> None:
 
 
 def test_a_clean_run_says_so_unless_quiet(lint: Lint) -> None:
-    assert lint("good.py").out == "All clear.\n"
+    assert lint("good.py").out == "All clear.\n1 file, 1 consumer (celery 1), 1 handler judged, none skipped.\n"
     assert lint("good.py", "--quiet").out == ""
 
 
 def test_the_output_can_go_into_a_file(lint: Lint, folder: Path) -> None:
     done = lint("--output-format", "json", "--output-file", "found.json")
     assert (done.code, done.out) == (1, "")
-    assert [each["rule"] for each in json.loads((folder / "found.json").read_text())] == ["P11", "EO303"]
+    assert [each["rule"] for each in json.loads((folder / "found.json").read_text())["findings"]] == ["P11", "EO303"]
     assert lint("--output-file", "missing/found.json").code == 2
 
 
@@ -294,7 +301,7 @@ def test_in_markdown_only_a_comment_of_markdown_hides(lint: Lint, folder: Path) 
     table = "| Consumer | Queue | Effect | Dedup |\n|---|---|---|---|\n| mailer | users | sends mail | none |{}\n"
     told = "Write `# effectonce: ignore[P11] why`:\n\n```python\nf()  # effectonce: ignore[P11] why\n```\n\n"
     (folder / "design.md").write_text(told + table.format(""))
-    assert [line.split()[1] for line in lint("--output-format", "concise", "design.md").out.splitlines()[:-1]] == [
+    assert [line.split()[1] for line in lint("--output-format", "concise", "design.md").out.splitlines()[:-2]] == [
         "P11"
     ]
     (folder / "design.md").write_text(told + table.format(" <!-- effectonce: ignore[P11] nobody minds -->"))

@@ -125,9 +125,11 @@ def test_it_is_mended(lint: Lint, folder: Path, rule: str, before: str, after: s
     mended = lint("--fix", "--no-cache", "--select", rule)
     assert path.read_text() == HEAD + after
     ast.parse(path.read_text())
-    assert (mended.code, mended.out) == (0, "Fixed 1 problem in 1 file.\nAll clear.\n")
+    assert mended.code == 0
+    assert mended.out.startswith("Fixed 1 problem in 1 file.\nAll clear.\n")
     again = lint("--fix", "--no-cache", "--select", rule)
-    assert (again.out, path.read_text()) == ("All clear.\n", HEAD + after)
+    assert again.out.startswith("All clear.\n")
+    assert path.read_text() == HEAD + after
 
 
 @pytest.mark.parametrize(("rule", "text"), LEFT.values(), ids=LEFT)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from effectonce_lint import designs, explain
+from effectonce_lint.designs.checks import check
 from effectonce_lint.python.analysis import check_module
 from effectonce_lint.python.modules import UnreadableFile
 from effectonce_lint.python.project import Project
@@ -42,9 +43,9 @@ ABOUT_CODE = [rule for rule in RULES.values() if not rule.id.startswith("EO9")]
 def found(rule: Rule, text: str) -> set[str]:
     if rule.language == "python":
         project = Project()
-        return {each.rule for each in check_module(project, project.add(f"/{rule.id}.py", text.encode()))}
+        return {each.rule for each in check_module(project, project.add(f"/{rule.id}.py", text.encode())).findings}
     ending = {"terraform": "tf"}.get(rule.language, rule.language)
-    return {each.rule for each in designs.check_design(f"/{rule.id}.{ending}", text.encode())}
+    return {each.rule for each in check(designs.read_design(f"/{rule.id}.{ending}", text.encode()))}
 
 
 def test_their_ids_and_names_stay() -> None:

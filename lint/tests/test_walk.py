@@ -98,4 +98,30 @@ def charge(payment_id):
     client.Charge.create(amount=1)
 """.encode(),
     )
-    assert "P11" in {finding.rule for finding in check_module(project, module)}
+    assert "P11" in {finding.rule for finding in check_module(project, module).findings}
+
+
+def test_a_class_whose_base_has_the_name_of_a_class_that_derives_from_it_is_walked_once() -> None:
+    scanner = scanner_of(
+        """\
+from rq.worker import Worker
+
+Base = Worker
+
+
+class RecordingWorker(Base):
+    def run(self):
+        self.missing_method()
+
+
+Worker = RecordingWorker
+
+
+def listen():
+    worker = Worker(["orders"])
+    worker.work()
+    worker.subscribe("orders")
+"""
+    )
+    scanner.scan()
+    assert scanner.skipped == []

@@ -10,6 +10,8 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib.metadata import version
 from typing import NoReturn
 
 from . import engine, explain, fixes, suppressions
@@ -18,6 +20,7 @@ from .findings import Finding, LintError
 from .output import FORMATS
 from .output.printable import display_path
 from .output.text import as_statistics
+from .proposals import propose_declarations
 from .rules import RULES
 
 PROGRAM = "effectonce-lint"
@@ -42,8 +45,13 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
+    """Reports a mistyped option with the one that was meant."""
+
     def error(self, message: str) -> NoReturn:
-        raise LintError(f"{message}\nTry: {self.prog} --help")
+        unknown = message.split() if message.startswith("unrecognized") else ()
+        meant = [match for word in unknown for match in get_close_matches(word, self._option_string_actions)]
+        question = f". Did you mean {' or '.join(meant)}?" if meant else ""
+        raise LintError(f"{message}{question}\nTry: {self.prog} --help")
 
 
 def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -74,6 +82,7 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--fix", action="store_true", help="apply the fixes that can be made mechanically")
     add("--diff", action="store_true", help="show what --fix would change, and change nothing")
     add("--explain", nargs="?", const="", metavar="RULE", help="what a rule is about; without one, a list of all")
+    add("--init", action="store_true", help="propose what to declare as consumers, for pyproject.toml")
     add("--statistics", action="store_true", help="count by rule instead of listing")
     add("--baseline", metavar="FILE", help="leave out what this file knows already")
     add("--write-baseline", metavar="FILE", help="write all that is found now into a baseline")
@@ -86,7 +95,13 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--jobs", "-j", type=int, default=0, metavar="N", help="processes (default: one a core, where it pays)")
     add("--color", "--colour", choices=("auto", "always", "never"), default="auto", help="default: auto")
     add("--exit-zero", action="store_true", help="exit with 0 even if something was found")
-    add("--quiet", "-q", action="store_true", help="print findings only, no summary when all is clear")
+    add(
+        "--quiet",
+        "-q",
+        action="store_true",
+        help="print findings and what was skipped only, no summary where there is neither",
+    )
+    add("--version", "-V", action="version", version=f"{PROGRAM} {version('effectonce-lint')}")
     return parser
 
 
@@ -106,6 +121,9 @@ def _run(options: argparse.Namespace) -> int:
     config.exclude = [*config.exclude, *options.exclude]
     config.cache_dir = options.cache_dir or config.cache_dir
     config.check("--select and --ignore")
+    if options.init:
+        print(propose_declarations(paths, config))
+        return 0
     run_options = {"jobs": options.jobs, "cache": not options.no_cache, "as_found": options.as_found}
     report = engine.run(paths, config, **run_options)
     if options.fix or options.diff:
@@ -145,7 +163,7 @@ def _print_report(report: engine.LintReport, options: argparse.Namespace) -> Non
     )
     if options.statistics:
         text = as_statistics(report, colours)
-    elif options.quiet and not report.findings and options.output_format in ("full", "concise"):
+    elif options.quiet and not report.is_notable and options.output_format in ("full", "concise"):
         text = ""
     else:
         text = FORMATS[options.output_format](report, colours)

@@ -48,17 +48,30 @@ class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     per_file_ignores: dict[str, list[str]] = {}
     exclude: list[str] = []
     """Patterns of paths that are not checked, beside the folders `SKIPPED_FOLDERS`."""
+    consumers: list[str] = []
+    """Dotted names of decorators, and of functions that take a handler, that make consumers; and of the methods of base
+    classes that handle messages, as `myapp.jobs.Job.run`."""
+    effects: list[str] = []
+    """Dotted names of functions that must not run twice for a message."""
+    guards: list[str] = []
+    """Dotted names of decorators, functions and context managers that keep a duplicate out."""
     baseline: str = ""
     cache_dir: str = ".effectonce_cache"
     designs: bool = True
     """Whether YAML, JSON, Markdown, Mermaid, Terraform and SQL files are checked as well."""
 
     def check(self, where: str) -> None:
-        """Raise `LintError` for the name of a rule that does not exist. ``where`` is where the user wrote it."""
+        """Raise `LintError` for a rule that does not exist, or a name without its module. ``where`` is where the user
+        wrote it."""
         names = [*self.select, *self.ignore, *(rule for rules in self.per_file_ignores.values() for rule in rules)]
         for name in names:
             if name != "ALL" and not any(rule.startswith(name) for rule in RULES):
                 raise LintError(f"{where}: there is no rule {name!r}; `effectonce-lint --explain` lists them")
+        for name in (*self.consumers, *self.effects, *self.guards):
+            if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
+                raise LintError(
+                    f"{where}: {name!r} is not a dotted name; write it with its module: 'myapp.tasks.{name}'"
+                )
 
     def ignored_in(self, path: str) -> tuple[str, ...]:
         """The rules that `per-file-ignores` turns off for a file."""

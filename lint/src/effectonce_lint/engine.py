@@ -15,38 +15,27 @@ import msgspec
 from msgspec import Struct
 
 from . import designs
+from .cache import FileResult, ResultCache
 from .config import SKIPPED_FOLDERS, Config
+from .coverage import Coverage, Handler, Skip, checker_failure, measure_coverage, unreadable
+from .designs.checks import check as check_design
 from .findings import Finding, IgnoreComment, LintError, Place
-from .python.analysis import check_module, may_consume
+from .python.analysis import check_module
+from .python.consumer_signs import has_signs, leads_to_signs
+from .python.declarations import Declarations
 from .python.modules import MAX_FILE_BYTES, Module, UnreadableFile, digest, parse
 from .python.project import Project
-from .rules import RULES, is_selected
+from .rules import is_selected
 from .suppressions import apply_ignores, find_ignores
 
 _MIN_BYTES_FOR_PROCESSES = 600_000
 """One process checks as many bytes in the time that a second one needs to start."""
 _BATCH_BYTES = 250_000
 """How many bytes a process is given at a time."""
-_MAX_KEPT_TREES = 300
+MAX_KEPT_TREES = 300
 """How many syntax trees a process keeps: other files may import those modules."""
 _NAMED_SUFFIX = "!"
 """Ends the cached digest of a file that the user named: it is checked more strictly than as part of a folder."""
-
-
-class FileResult(Struct, kw_only=True):
-    """The findings of one file, and what they depend on in other files."""
-
-    digest: str
-    """Of the content; "" if the result is not to be cached."""
-    lines: int = 0
-    findings: list[Finding] = []
-    ignores: tuple[IgnoreComment, ...] = ()
-    used: dict[str, str] = {}
-    """The digests of the other files that were followed."""
-    lookups: list[tuple[str, str, str]] = []
-    """What was looked for: the folder, the name, and the file that it means (see `Project.lookups`)."""
-    foreign_ignores: dict[str, tuple[IgnoreComment, ...]] = {}
-    """The comments of the other files in which something was found."""
 
 
 class LintReport(Struct, kw_only=True):
@@ -57,6 +46,12 @@ class LintReport(Struct, kw_only=True):
     lines: int = 0
     looked_at: int = 0
     """How many of the files were not in the cache."""
+    coverage: Coverage = msgspec.field(default_factory=Coverage)
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether anything was found or skipped."""
+        return bool(self.findings or self.coverage.skipped)
 
     @property
     def has_unreadable_files(self) -> bool:
@@ -71,19 +66,18 @@ def run(
 
     A file that is named is checked even if it is excluded; with ``as_found``, it is not.
     """
-    files = list(_list_files(paths, config))
+    files = list(list_files(paths, config))
     named = frozenset(os.path.abspath(path) for path in paths if not as_found)
     if as_found:
         files = [path for path in files if _is_wanted(path, config)]
-    roots = _import_roots(paths)
-    result_cache = ResultCache(config.cache_dir) if cache else None
+    result_cache = ResultCache(config.cache_dir, config) if cache else None
     cached = result_cache.load() if result_cache is not None else {}
-    project = Project(roots)
+    project = open_project(paths, config)
     results: dict[str, FileResult] = {}
     todo: list[tuple[str, int]] = []
     digests: dict[str, str] = {}
     for path in files:
-        content = _read_content(path)
+        content = read_content(path)
         if isinstance(content, FileResult):
             results[path] = content
             continue
@@ -97,10 +91,16 @@ def run(
                 results[path] = result
             else:
                 todo.append((path, os.path.getsize(path)))
-    results.update(_check_files(todo, roots, named, jobs or os.cpu_count() or 1))
+    results.update(_check_files(todo, project, named, jobs or os.cpu_count() or 1))
     if result_cache is not None and todo:
         result_cache.save({**cached, **{path: result for path, result in results.items() if result.digest}})
     return _make_report(files, results, config, len(todo))
+
+
+def open_project(paths: Sequence[str], config: Config) -> Project:
+    """The project that ``paths`` are checked in, with what its settings declare."""
+    declared = Declarations(tuple(config.consumers), tuple(config.effects), tuple(config.guards))
+    return Project(_import_roots(paths), declared)
 
 
 def _make_report(files: list[str], results: dict[str, FileResult], config: Config, looked_at: int) -> LintReport:
@@ -124,13 +124,29 @@ def _make_report(files: list[str], results: dict[str, FileResult], config: Confi
             findings.append(finding)
     findings.sort(key=lambda finding: (*finding.place.start, finding.rule))
     lines = sum(results[path].lines for path in files)
-    return LintReport(findings=findings, files=len(files), lines=lines, looked_at=looked_at)
+    coverage = measure_coverage(
+        len(files),
+        (handler for path in files for handler in results[path].handlers),
+        [
+            *(skip for path in files for skip in results[path].skipped),
+            *map(_skip_of, filter(_is_unreadable, distinct.values())),
+        ],
+    )
+    return LintReport(findings=findings, files=len(files), lines=lines, looked_at=looked_at, coverage=coverage)
+
+
+def _is_unreadable(finding: Finding) -> bool:
+    return finding.rule == "EO900"
+
+
+def _skip_of(finding: Finding) -> Skip:
+    return Skip(subject=finding.symbol or "the file", reason=finding.message, place=finding.place)
 
 
 # -- which files
 
 
-def _list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
+def list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
     """The files to check. A file that several paths or links lead to comes once."""
     listed_paths: set[str] = set()
     for argument in paths:
@@ -153,7 +169,10 @@ def _list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
 
 
 def _list_folder(start: str, config: Config) -> Iterator[str]:
-    for folder, folders, names in os.walk(start):  # which follows no links, so it ends
+    """The files below ``start``. A link to a file elsewhere is left out: it is not of this tree, and a fix would write
+    into it."""
+    root = os.path.join(os.path.realpath(start), "")
+    for folder, folders, names in os.walk(start):  # which follows no links to folders, so it ends
         folders[:] = sorted(
             name
             for name in folders
@@ -164,7 +183,7 @@ def _list_folder(start: str, config: Config) -> Iterator[str]:
         )
         for name in sorted(names):
             path = os.path.join(folder, name)
-            if _is_wanted(path, config) and os.path.isfile(path):
+            if _is_wanted(path, config) and os.path.isfile(path) and os.path.realpath(path).startswith(root):
                 yield path
 
 
@@ -187,7 +206,7 @@ def _import_roots(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*folders, os.getcwd()]))
 
 
-def _read_content(path: str) -> bytes | FileResult:
+def read_content(path: str) -> bytes | FileResult:
     """The content of a file, or the result that says why it cannot be checked."""
     try:
         if os.path.getsize(path) > MAX_FILE_BYTES:
@@ -200,8 +219,7 @@ def _read_content(path: str) -> bytes | FileResult:
 
 def _unreadable_result(path: str, message: str, line: int = 1, column: int = 1) -> FileResult:
     place = Place(path, line, column, line, column + 1)
-    finding = Finding(rule="EO900", severity=RULES["EO900"].severity, place=place, message=message)
-    return FileResult(digest="", findings=[finding])
+    return FileResult(digest="", findings=[unreadable("", place, message)])
 
 
 # -- one file
@@ -214,7 +232,7 @@ def _cache_digest(content: bytes, *, is_named: bool) -> str:
 
 def check_file(project: Project, path: str, *, is_named: bool) -> FileResult:
     """Check one file. Content that cannot be checked is a finding, never an exception."""
-    content = _read_content(path)
+    content = read_content(path)
     if isinstance(content, FileResult):
         return content
     python = path.endswith((".py", ".pyw", ".pyi")) or not designs.is_design(os.path.basename(path))
@@ -223,16 +241,13 @@ def check_file(project: Project, path: str, *, is_named: bool) -> FileResult:
             result = _check_python(project, path, content)
         else:
             project.start_tracking()
-            findings = designs.check_design(path, content, asked_for=is_named, others=partial(project.sql_around, path))
-            result = FileResult(digest="", findings=findings, used=project.used, lookups=_lookups_of(project))
+            result = _check_design(project, path, content, is_named=is_named)
     except UnreadableFile as error:
         result = _unreadable_result(path, error.message, error.line, error.column)
     except (RecursionError, MemoryError):
         result = _unreadable_result(path, "nested too deeply to be checked")
     except Exception as error:  # a defect of the checker must not hide what is in the other files
-        result = _unreadable_result(
-            path, f"the checker failed on it ({type(error).__name__}: {error}); please report this"
-        )
+        result = FileResult(digest="", findings=[checker_failure("the file", Place(path, 1, 1, 1, 2), error)])
     result.digest = _cache_digest(content, is_named=is_named)
     result.lines = content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
     result.ignores = find_ignores(content, path)
@@ -241,18 +256,41 @@ def check_file(project: Project, path: str, *, is_named: bool) -> FileResult:
 
 def _check_python(project: Project, path: str, content: bytes) -> FileResult:
     project.start_tracking()
-    if not may_consume(content) and not project.receivers(Module(path, content, parse(content))):
-        return FileResult(digest="", used=project.used, lookups=_lookups_of(project))
-    project.forget(_MAX_KEPT_TREES)
-    findings = check_module(project, project.add(path, content))
+    project.forget(MAX_KEPT_TREES)
+    if not has_signs(project, content):
+        parsed = Module(path, content, parse(content))
+        if not project.receivers(parsed) and not leads_to_signs(project, parsed):
+            return FileResult(digest="", used=project.used, lookups=_lookups_of(project))
+    checked = check_module(project, project.add(path, content))
     used = {other: other_digest for other, other_digest in project.used.items() if other != path}
     foreign_ignores = {}
-    for other in {label_path for finding in findings for label_path in _paths_of(finding)} - {path}:
+    for other in {label_path for finding in checked.findings for label_path in _paths_of(finding)} - {path}:
         module = project.load(other)
         if module is not None:
             foreign_ignores[other] = find_ignores(module.content, other)
     return FileResult(
-        digest="", findings=findings, used=used, lookups=_lookups_of(project), foreign_ignores=foreign_ignores
+        digest="",
+        findings=checked.findings,
+        handlers=checked.handlers,
+        skipped=checked.skipped,
+        used=used,
+        lookups=_lookups_of(project),
+        foreign_ignores=foreign_ignores,
+    )
+
+
+def _check_design(project: Project, path: str, content: bytes, *, is_named: bool) -> FileResult:
+    project.start_tracking()
+    design = designs.read_design(path, content, asked_for=is_named, others=partial(project.sql_around, path))
+    return FileResult(
+        digest="",
+        findings=check_design(design),
+        handlers=[
+            Handler(subject=f"consumer `{consumer.name}`", framework="design", place=consumer.at)
+            for consumer in design.consumers
+        ],
+        used=project.used,
+        lookups=_lookups_of(project),
     )
 
 
@@ -268,7 +306,7 @@ def _is_current(result: FileResult, digests: dict[str, str], project: Project) -
     """Whether the files that a result depends on are unchanged."""
     for path, digest_then in result.used.items():
         if path not in digests:
-            content = _read_content(path)
+            content = read_content(path)
             digests[path] = "" if isinstance(content, FileResult) else digest(content)
         if digests[path].removesuffix(_NAMED_SUFFIX) != digest_then:
             return False
@@ -284,11 +322,10 @@ looking for cycles."""
 
 
 def _check_files(
-    todo: list[tuple[str, int]], roots: tuple[str, ...], named: frozenset[str], jobs: int
+    todo: list[tuple[str, int]], project: Project, named: frozenset[str], jobs: int
 ) -> Iterator[tuple[str, FileResult]]:
     total = sum(size for _, size in todo)
     if jobs < 2 or total < _MIN_BYTES_FOR_PROCESSES:
-        project = Project(roots)
         thresholds = gc.get_threshold()
         gc.set_threshold(*_GC_THRESHOLDS)
         try:
@@ -308,7 +345,10 @@ def _check_files(
     # A forked process has all modules loaded; elsewhere a fresh one loads them.
     method = "fork" if sys.platform == "linux" else None
     with ProcessPoolExecutor(
-        jobs, mp_context=get_context(method), initializer=_start_worker, initargs=(roots, named)
+        jobs,
+        mp_context=get_context(method),
+        initializer=_start_worker,
+        initargs=(project.roots, project.declared, named),
     ) as pool:
         for result in pool.map(_check_batch, [batch for batch in batches if batch]):
             yield from msgspec.msgpack.decode(result, type=list[tuple[str, FileResult]])
@@ -318,59 +358,12 @@ _project: Project | None = None
 _named: frozenset[str] = frozenset()
 
 
-def _start_worker(roots: tuple[str, ...], named: frozenset[str]) -> None:
+def _start_worker(roots: frozenset[str], declared: Declarations, named: frozenset[str]) -> None:
     global _project, _named
-    _project, _named = Project(roots), named
+    _project, _named = Project(roots, declared), named
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def _check_batch(paths: list[str]) -> bytes:
     assert _project is not None
     return msgspec.msgpack.encode([(path, check_file(_project, path, is_named=path in _named)) for path in paths])
-
-
-# -- the cache
-
-
-class ResultCache:
-    """Keeps the results of earlier runs in one file. A broken cache, or that of another version, counts as empty."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = os.path.abspath(folder)
-        self._path = os.path.join(self._folder, "lint.msgpack")
-        self._version = _checker_version()
-
-    def load(self) -> dict[str, FileResult]:
-        try:
-            with open(self._path, "rb") as file:
-                version, results = msgspec.msgpack.decode(file.read(), type=tuple[str, dict[str, FileResult]])
-        except (OSError, msgspec.MsgspecError, ValueError):
-            return {}
-        return results if version == self._version else {}
-
-    def save(self, results: dict[str, FileResult]) -> None:
-        """Write ``results``, by path. A failure is ignored: it only makes the next run slower."""
-        try:
-            os.makedirs(self._folder, exist_ok=True)
-            marker = os.path.join(self._folder, ".gitignore")
-            if not os.path.exists(marker):
-                with open(marker, "w", encoding="ascii") as file:
-                    file.write("*\n")
-            scratch = f"{self._path}.{os.getpid()}"
-            with open(scratch, "wb") as file:
-                file.write(msgspec.msgpack.encode((self._version, results)))
-            os.replace(scratch, self._path)
-        except OSError:
-            pass
-
-
-def _checker_version() -> str:
-    """A digest that is another for each version of the checker, which may find other things, and of Python."""
-    parts = [sys.version]
-    for folder, folders, names in os.walk(os.path.dirname(__file__)):
-        folders.sort()
-        for name in sorted(names):
-            if name.endswith(".py"):
-                status = os.stat(os.path.join(folder, name))
-                parts.append(f"{name}{status.st_size}{status.st_mtime_ns}")
-    return digest("".join(parts).encode())

@@ -56,8 +56,8 @@ _USAGE = """\
 
 `effectonce-lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
 tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose, and
-the tables of SQL files. It runs none of your code and needs no server. Exit code 0: clean; 1: there are findings; 2:
-wrong usage, or a file that could not be read.
+the tables of SQL files. It runs none of your code and needs no server. Exit code 0: nothing found; 1: there are
+findings; 2: wrong usage, or a file or a consumer that could not be checked.
 
 It is a distribution of its own and needs no effectonce. With effectonce installed, `effectonce lint` is the same
 command.
@@ -85,6 +85,29 @@ baseline = "lint-baseline.json"
 "scripts/*" = ["P11"]
 ```
 
+## What it does not know
+
+A library of your own, or one that is not known to the checker, is declared by dotted name, the module that defines it
+first:
+
+```toml
+[tool.effectonce.lint]
+consumers = ["myapp.tasks.instrumented_task", "myapp.jobs.Job.run"]
+effects = ["myapp.gateway.pay"]
+guards = ["myapp.dedup.once"]
+```
+
+- `consumers`: decorators, and functions that are passed a handler; or the method of a base class by which its derived
+  classes handle a message.
+- `effects`: functions that must not run twice for a message. Their code is not followed.
+- `guards`: decorators, functions and context managers that keep a duplicate out. They are trusted.
+
+`effectonce-lint --init` proposes consumers: it prints the decorators whose names or code say that they make some, and
+that it does not know. What wraps a known library is mostly found without a declaration: decorators, base classes and
+registrations are followed through imports and assignments.
+
+## To hide a finding
+
 `# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it (in
 Markdown between `<!--` and `-->`, in SQL behind `--`). A comment that hides nothing is itself a finding. For
 pre-commit, use the hook `effectonce-lint`.
@@ -92,6 +115,25 @@ pre-commit, use the hook `effectonce-lint`.
 It decides by imports, decorators and what objects are made of, follows calls through the project's own files, and knows
 what is idempotent by itself (an upsert, a set, a delete by id) and what guards (a unique insert, `SET NX`, an
 idempotency key, effectonce, powertools and their like). What it cannot see it does not call wrong.
+
+## What it looked at
+
+The last line says how much was checked:
+
+```text
+All clear.
+971 files, 84 consumers (celery 79, webhook 5), 189 handlers judged, none skipped.
+```
+
+- **Consumers** are counted by what delivers to them. With none, the result is "No consumers found", and the exit code
+  is 0.
+- **Handlers judged** are the consumers, and endpoints and the like, to which few rules apply.
+- **Skipped** is what was not checked to its end: a line above names each function, and why. Code that is too large or
+  nested too deeply is skipped from that point on; what was found before counts. A consumer on which the checker fails
+  is EO900, and the others of its file are checked all the same.
+
+JSON has the same as `coverage`, beside `findings`. SARIF has it as properties of the run, and a notification for each
+skip.
 """
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from effectonce_lint.findings import Finding
 from effectonce_lint.python.modules import UnreadableFile
 
 from . import asyncapi, consumer_lists, deployment_files, markdown, mermaid, sql_schemas, terraform, yaml_tree
-from .checks import check
 from .model import Design
 
 _TREE_ENDINGS = (".yaml", ".yml", ".json")
@@ -24,34 +22,35 @@ def is_design(name: str) -> bool:
     return name.lower().endswith(_DESIGN_ENDINGS)
 
 
-def check_design(
+def read_design(
     path: str,
     content: bytes,
     *,
     asked_for: bool = True,
     others: Callable[[], Iterable[str]] = sql_schemas.no_other_files,
-) -> list[Finding]:
-    """All findings of a design.
+) -> Design:
+    """What a file describes. `checks.check` finds what is wrong with it.
 
-    A file in a checked folder (not ``asked_for`` by name) that does not look like a design has none, since most YAML is
-    something else. ``others`` gives the SQL files around it, because one migration may constrain another's table.
+    A file in a checked folder (not ``asked_for`` by name) that does not look like a design describes nothing, since
+    most YAML is something else. ``others`` gives the SQL files around it, because one migration may constrain another's
+    table.
     """
     low = path.lower()
     if low.endswith(_TREE_ENDINGS):
-        return check(_read_tree(path, content, asked_for))
+        return _read_tree(path, content, asked_for)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         if asked_for:
             raise UnreadableFile("not text in UTF-8") from None
-        return []
+        return Design()
     if low.endswith(".tf"):
-        return check(terraform.read(path, text))
+        return terraform.read(path, text)
     if low.endswith(".sql"):
-        return check(sql_schemas.read(path, text, others))
+        return sql_schemas.read(path, text, others)
     if low.endswith((".mmd", ".mermaid")):
-        return check(mermaid.read(path, text.splitlines(), 1))
-    return check(markdown.read(path, text))
+        return mermaid.read(path, text.splitlines(), 1)
+    return markdown.read(path, text)
 
 
 def _read_tree(path: str, content: bytes, asked_for: bool) -> Design:

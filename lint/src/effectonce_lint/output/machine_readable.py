@@ -14,8 +14,21 @@ from .printable import display_path, strip_control_characters
 
 
 def as_json(report: LintReport, colours: bool) -> str:
-    """A list of findings, in JSON."""
-    return msgspec.json.format(msgspec.json.encode(list(map(_finding_object, report.findings))), indent=1).decode()
+    """An object with the findings, and the coverage: how much was looked at."""
+    coverage = report.coverage
+    document = {
+        "findings": list(map(_finding_object, report.findings)),
+        "coverage": {
+            "files": coverage.files,
+            "consumers": coverage.consumers,
+            "judged": coverage.judged,
+            "skipped": [
+                {"subject": skip.subject, "reason": skip.reason, "location": _location_object(skip.place)}
+                for skip in coverage.skipped
+            ],
+        },
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 
 def _finding_object(finding: Finding) -> dict[str, object]:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from effectonce_lint.coverage import Skip
 from effectonce_lint.engine import LintReport
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import RULES, Rule
@@ -35,7 +36,18 @@ def as_sarif(report: LintReport, colours: bool) -> str:
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"SRCROOT": {"uri": Path.cwd().as_uri() + "/"}},
                 "results": [_result_object(finding, index[finding.rule]) for finding in report.findings],
-                "invocations": [{"executionSuccessful": not report.has_unreadable_files}],
+                "invocations": [
+                    {
+                        "executionSuccessful": not report.has_unreadable_files,
+                        "toolExecutionNotifications": list(map(_notification_object, report.coverage.skipped)),
+                    }
+                ],
+                "properties": {
+                    "files": report.coverage.files,
+                    "consumers": report.coverage.consumers,
+                    "judged": report.coverage.judged,
+                    "skipped": len(report.coverage.skipped),
+                },
             }
         ],
     }
@@ -84,6 +96,14 @@ def _result_object(finding: Finding, index: int) -> dict[str, object]:
             }
         ]
     return result
+
+
+def _notification_object(skip: Skip) -> dict[str, object]:
+    return {
+        "level": "warning",
+        "message": {"text": f"skipped {skip.subject}: {skip.reason}"},
+        "locations": [{"physicalLocation": _physical_location(skip.place)}],
+    }
 
 
 def _physical_location(place: Place) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 
+from effectonce_lint.coverage import Coverage, Skip
 from effectonce_lint.engine import LintReport
 from effectonce_lint.findings import Finding, Place
 from effectonce_lint.rules import MODES, RULES
@@ -14,6 +15,7 @@ from .printable import display_path, strip_control_characters
 _COLOUR_CODES = {"red": "31;1", "yellow": "33;1", "blue": "34;1", "cyan": "36", "bold": "1", "dim": "2", "green": "32"}
 _SEVERITY_COLOURS = {"error": "red", "warning": "yellow"}
 _TAB_WIDTH = 4
+_DECLARE = " Declare them: consumers in [tool.effectonce.lint]; --init proposes some."
 _MAX_CODE_WIDTH = 160
 
 
@@ -148,15 +150,43 @@ def _read_lines(path: str) -> list[str]:
 
 
 def summary_lines(report: LintReport, paint: _Painter) -> list[str]:
-    if not report.findings:
-        return [paint("All clear.", "green") if report.files else "Nothing to look at."]
-    count = len(report.findings)
-    fixable = sum(finding.fix is not None for finding in report.findings)
-    files = len({finding.place.path for finding in report.findings})
-    text = f"Found {_pluralize(count, 'problem')} in {files} of {_pluralize(report.files, 'file')}."
-    if fixable:
-        text += f" {fixable} [*] fixable with --fix (--diff shows the changes)."
-    return [text]
+    """What was not checked to its end, the result, and how much was looked at."""
+    coverage = report.coverage
+    if not coverage.files:
+        return ["Nothing to look at."]
+    unreadable_places = {finding.place for finding in report.findings if finding.rule == "EO900"}
+    skips = [_render_skip(skip, paint) for skip in coverage.skipped if skip.place not in unreadable_places]
+    return [*skips, _result_line(report, paint), _coverage_line(coverage)]
+
+
+def _render_skip(skip: Skip, paint: _Painter) -> str:
+    where = f"{paint(display_path(skip.place.path), 'bold')}:{skip.place.line}:{skip.place.column}:"
+    return f"{where} {paint('skipped', 'yellow')} {strip_control_characters(f'{skip.subject}: {skip.reason}')}"
+
+
+def _result_line(report: LintReport, paint: _Painter) -> str:
+    if report.findings:
+        fixable = sum(finding.fix is not None for finding in report.findings)
+        files = len({finding.place.path for finding in report.findings})
+        text = f"Found {_pluralize(len(report.findings), 'problem')} in {files} of {_pluralize(report.files, 'file')}."
+        if fixable:
+            text += f" {fixable} [*] fixable with --fix (--diff shows the changes)."
+        return text
+    if report.coverage.skipped:
+        return paint("Nothing found in what was checked.", "yellow")
+    if not report.coverage.consumers:
+        return paint("No consumers found.", "yellow") + _DECLARE
+    return paint("All clear.", "green")
+
+
+def _coverage_line(coverage: Coverage) -> str:
+    """`4 files, 3 consumers (celery 2, kafka 1), 5 handlers judged, 1 skipped.`"""
+    consumers = _pluralize(sum(coverage.consumers.values()), "consumer")
+    if coverage.consumers:
+        consumers += f" ({', '.join(f'{name} {count}' for name, count in coverage.consumers.items())})"
+    skipped = f"{len(coverage.skipped)} skipped" if coverage.skipped else "none skipped"
+    judged = f"{_pluralize(coverage.judged, 'handler')} judged"
+    return f"{_pluralize(coverage.files, 'file')}, {consumers}, {judged}, {skipped}."
 
 
 def _pluralize(count: int, what: str) -> str:

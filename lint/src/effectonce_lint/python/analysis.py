@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
+from msgspec import Struct
+
+from effectonce_lint.coverage import Handler, Skip, checker_failure
 from effectonce_lint.findings import Finding, Place
 
 from .checks import check_consumer
@@ -12,49 +14,44 @@ from .consumer_trace import trace_consumer
 from .consumers import ConsumerScanner
 from .modules import Module
 from .project import Project
+from .values import DetectedConsumer
 
 _RECURSION_LIMIT = 6000
 """Python's own recursion limit while a tree is walked: a long chain of `a + b + c` is as deep as it is long."""
 
-_CONSUMER_WORDS = (
-    b"celery dramatiq faststream taskiq procrastinate huey pika kombu kafka receive_message Records .records xread"
-    b" brpop blpop blmove pubsub servicebus pulsar ebhook web_hook construct_event shared_task effectonce babelqueue"
-    b" paho basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt powertools xack"
-    b" delete_message complete_message enqueue WorkerSettings faust ConnectionListener"
-    b" include_router register_blueprint"
-).split()
-_CONSUMER_SHAPES = re.compile(
-    rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route|on|subscribe|listen(?:er)?"
-    rb"|consumer?)\b|@(?:post|api_view)\(|\bRoute\(|\bweb\.post\(|\bpath\([^\n]*(?:hook|callback|ipn|notif)|\[[\"']detail[\"']\]|\b(?:arq|rq|sqs|nats)\b"
-    rb"|^class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin|Handler|Listener|Processor|Subscriber|Poller"
-    rb"|Job)\b"
-    rb"|\b\w*(?:Consumer|Worker|Listener|Subscriber|Poller|Receiver|Dispatcher|Bus)\w*\(|\back\(",
-    re.MULTILINE,
-)
+
+class ModuleResult(Struct, kw_only=True):
+    """What was found in one file, and how much of it was checked."""
+
+    findings: list[Finding]
+    handlers: list[Handler]
+    skipped: list[Skip]
 
 
-def may_consume(content: bytes) -> bool:
-    """Whether a file mentions anything that a consumer needs. If not, it need not be parsed."""
-    return any(word in content for word in _CONSUMER_WORDS) or _CONSUMER_SHAPES.search(content) is not None
-
-
-def check_module(project: Project, module: Module) -> list[Finding]:
-    """All findings of the consumers that ``module`` defines or registers."""
+def check_module(project: Project, module: Module) -> ModuleResult:
+    """Check the consumers that ``module`` defines or registers. One that cannot be checked costs the others nothing."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION_LIMIT))
     try:
         scanner = ConsumerScanner(project, module)
-        findings: list[Finding] = []
-        for consumer in scanner.scan():
+        consumers = scanner.scan()
+        findings, skipped = scanner.failures, scanner.skipped
+        for consumer in consumers:
             try:
-                findings += check_consumer(consumer, trace_consumer(project, consumer), scanner.settings)
-            except RecursionError:
-                continue  # the other consumers are checked all the same
-    except RecursionError:
-        return []
+                trace = trace_consumer(project, consumer)
+                if trace.broken_off:
+                    skipped.append(Skip(subject=consumer.subject, reason=trace.broken_off, place=consumer.at))
+                findings += check_consumer(consumer, trace, scanner.settings)
+            except Exception as error:  # a defect of the checker must not hide what is in the other consumers
+                findings.append(checker_failure(consumer.subject, consumer.at, error))
     finally:
         sys.setrecursionlimit(limit)
-    return _deduplicate(findings)
+    return ModuleResult(findings=_deduplicate(findings), handlers=list(map(_handler_of, consumers)), skipped=skipped)
+
+
+def _handler_of(consumer: DetectedConsumer) -> Handler:
+    framework = "" if consumer.only_rules else consumer.family
+    return Handler(subject=consumer.subject, framework=framework, place=consumer.at)
 
 
 def _deduplicate(findings: list[Finding]) -> list[Finding]:

@@ -11,11 +11,16 @@ from .values import DetectedConsumer, Trace, Value
 from .walk_state import FuelExhausted
 
 CONSUMER_FUEL = 120_000
-"""How many expressions one walk may evaluate. When they are used up, the trace so far counts."""
+"""How many expressions one walk may evaluate."""
+TOO_LARGE = "too large to be followed to its end"
+TOO_DEEP = "nested too deeply to be followed to its end"
 
 
 def trace_consumer(project: Project, consumer: DetectedConsumer) -> Trace:
-    """Walk through ``consumer`` and all that it calls, and return the trace."""
+    """Walk through ``consumer`` and all that it calls, and return the trace.
+
+    Where the walk ends before the code does, the trace so far counts, and says why.
+    """
     walker = StatementWalker(project, consumer.module, CONSUMER_FUEL)
     if consumer.guard is not None:
         walker.hold((consumer.guard,), "walk")
@@ -25,7 +30,9 @@ def trace_consumer(project: Project, consumer: DetectedConsumer) -> Trace:
         else:
             walker.invoke(consumer.function, _delivered_arguments(consumer), {}, consumer.function.node)
     except FuelExhausted:
-        pass
+        walker.trace.broken_off = TOO_LARGE
+    except RecursionError:
+        walker.trace.broken_off = TOO_DEEP
     return walker.trace
 
 

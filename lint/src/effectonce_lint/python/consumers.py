@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
-from effectonce_lint.findings import Place
+from effectonce_lint.coverage import Skip, checker_failure
+from effectonce_lint.findings import Finding, Place
 
-from .calls import Call
+from .consumer_registrations import RegistrationWalker, place_of
+from .consumer_trace import TOO_DEEP, TOO_LARGE
 from .handler_tables import functions_of, imported_modules
 from .libraries import brokers, guards
-from .libraries.frameworks import (
-    SIGNATURE_CHECK,
-    WEBHOOK_NAME,
-    consumer_of_class,
-    consumer_of_decorator,
-    is_django_webhook,
-    is_lambda,
-    is_route,
-)
-from .libraries.object_types import to_snake_case
+from .libraries.frameworks import DECLARED, consumer_of_class, is_django_webhook, is_lambda
 from .modules import ClassDefinition, Module
 from .project import RECEIVE_CALL, Project
-from .statements import StatementWalker
-from .values import EMPTY_SET, DetectedConsumer, Function, Scope, TracedOperation, Value
+from .values import DetectedConsumer, Function, Scope, TracedOperation, Value
 from .walk_state import FuelExhausted
 
 FUNCTION_FUEL = 8_000
@@ -38,8 +32,6 @@ _FUEL_PER_STATEMENT = 4
 """How many expressions it may evaluate in the module's own code for each of its statements: few, as most define
 something."""
 
-ENDPOINT_RULES = frozenset({"EO401"})
-"""The rules for an endpoint that is not a webhook. One that checks for duplicates gets the rules about guards, too."""
 _RECEIVING_CODE = re.compile(
     rb"basic_consume|\bconsume\(|\.poll\(|\.getone\(|\.getmany\(|receive_message|subscribe\(|xread|xautoclaim|brpop|blpop"
     rb"|blmove|enqueue|next_msg|\.fetch\(|\.iterator\(|\.receive\(|add_url_rule|add_api_route|Consumer\(|on_message"
@@ -55,17 +47,23 @@ _RETRYING_CODE = re.compile(rb"retry|retries|attempt|backoff|range\(")
 """Code without any of these does not call again what failed."""
 
 
-class ConsumerScanner(StatementWalker):
+class ConsumerScanner(RegistrationWalker):
     """Finds the consumers of one module."""
 
     max_call_depth = MAX_SCAN_DEPTH
 
     def __init__(self, project: Project, module: Module) -> None:
         super().__init__(project, module, FUNCTION_FUEL)
-        self.scanned = module
-        self.consumers: list[DetectedConsumer] = []
         self.settings: dict[str, tuple[Value, Place]] = {}
         """What the module's own code sets on an application's configuration."""
+        self.skipped: list[Skip] = []
+        """The functions and classes that were not searched to their end."""
+        self.failures: list[Finding] = []
+        """Those on which the search failed."""
+        self._top = Place(module.path, 1, 1, 1, 2)
+        """The beginning of the file: the place of what is said of it as a whole."""
+        self._searched = ("the file", self._top)
+        """What is searched now, and where it is."""
         self._file_fuel = FILE_FUEL
         """How many expressions may still be evaluated in this file."""
         self._is_django = b"django" in module.content
@@ -79,34 +77,55 @@ class ConsumerScanner(StatementWalker):
     def scan(self) -> list[DetectedConsumer]:
         """The consumers that the module defines or registers."""
         for module in imported_modules(self, self.scanned):
-            self._fill_tables(module)
-        self._scan_function(None)
+            with self._search(f"the decorators of `{os.path.basename(module.path)}`", self._top):
+                self._fill_tables(module)
+        with self._search("the module's own code", self._top):
+            self._scan_function(None)
         self.settings = self.trace.settings
         for cls in self.scanned.classes.values():
-            self._start_walk()
-            try:
+            with self._search(f"the class `{cls.name}`", self.scanned.name_place(cls.node)):
                 self._scan_class(cls)
-            except FuelExhausted:
-                continue
         for function in self._all_functions():
             source = self._source(function.node)
+            subject, place = f"the function `{function.qualname}`", place_of(function)
             if function.owner is None:
-                self._start_walk()
-                self._visit_decorators(function)
-            if _RECEIVING_CODE.search(source) or (self._receiver_names and self._receiver_names.search(source)):
-                self._scan_function(function)
-            self._add_by_shape(function, source)
+                with self._search(subject, place):
+                    self.visit_decorators(function)
+            with self._search(subject, place):
+                if _RECEIVING_CODE.search(source) or (self._receiver_names and self._receiver_names.search(source)):
+                    self._scan_function(function)
+                self._add_by_shape(function, source)
         return _deduplicate(self.consumers)
+
+    @contextmanager
+    def _search(self, subject: str, place: Place) -> Iterator[None]:
+        """Search one function or class for consumers. Whatever breaks this off is kept, and the next is searched."""
+        self._searched = (subject, place) if self._file_fuel > 0 else ("the rest of the file", self._top)
+        self._start_walk()
+        try:
+            yield
+        except FuelExhausted:
+            self._skip(TOO_LARGE)
+        except RecursionError:
+            self._skip(TOO_DEEP)
+        except Exception as error:  # a defect of the checker must not hide the other consumers
+            self.failures.append(checker_failure(subject, place, error))
 
     def _start_walk(self) -> None:
         """Begin the walk through the next function, with the fuel that one function gets."""
         self.reset(min(FUNCTION_FUEL, self._file_fuel))
 
+    def _skip(self, reason: str) -> None:
+        """Keep that what is searched now was not searched to its end."""
+        subject, place = self._searched
+        skip = Skip(subject=subject, reason=reason, place=place)
+        if skip not in self.skipped:
+            self.skipped.append(skip)
+
     def _fill_tables(self, module: Module) -> None:
         """Fill the tables of the project's objects with the functions that decorators of ``module`` register."""
         if b"\n@" not in module.content:
             return
-        self._start_walk()
         for function in functions_of(module):
             for decorator in getattr(function.node, "decorator_list", ()):
                 self._fill_table(function, decorator)
@@ -115,12 +134,9 @@ class ConsumerScanner(StatementWalker):
         target = decorator.func if isinstance(decorator, ast.Call) else decorator
         if not isinstance(target, ast.Attribute):
             return
-        try:
-            with self.mute_trace(), self.in_scope(Scope(function.module)):
-                if self.value(target.value).instance is not None:
-                    self._apply_decorator(function, decorator)
-        except FuelExhausted:
-            return
+        with self.mute_trace(), self.in_scope(Scope(function.module)):
+            if self.value(target.value).instance is not None:
+                self.apply_decorator(function, decorator)
 
     def _all_functions(self) -> list[Function]:
         functions = functions_of(self.scanned)
@@ -133,19 +149,6 @@ class ConsumerScanner(StatementWalker):
         decorators = getattr(node, "decorator_list", ())
         first = min([decorator.lineno for decorator in decorators], default=getattr(node, "lineno", 1))
         return b"".join(self.scanned.lines[first - 1 : getattr(node, "end_lineno", first)])
-
-    def _add(self, kind: str, function: Function | None, *, at: Place | None = None, **fields: Any) -> None:
-        """Add a consumer to those of the module. Its place is ``at``, or the function's name."""
-        module = fields.pop("module", None) or (function.module if function is not None else self.scanned)
-        name = function.qualname if function is not None else "the module"
-        if at is None:
-            assert function is not None
-            node = function.node
-            at = module.place(node) if isinstance(node, ast.Lambda) else module.name_place(node)
-        fields.setdefault("registered_in", self.module)
-        if function is not None:
-            fields.setdefault("guard", function.guard)
-        self.consumers.append(DetectedConsumer(kind=kind, name=name, at=at, module=module, function=function, **fields))
 
     # -- by what code does
 
@@ -162,7 +165,7 @@ class ConsumerScanner(StatementWalker):
             else:
                 self.invoke(function, (), {}, function.node)
         except FuelExhausted:
-            pass
+            self._skip(TOO_LARGE)  # the registrations and loops so far count
         self._file_fuel -= FUNCTION_FUEL - max(self.fuel, 0)
         receives: dict[str, TracedOperation] = {}  # by family, the one that the fewest calls lead to
         for op in self.trace.ops:
@@ -172,7 +175,7 @@ class ConsumerScanner(StatementWalker):
             source = op.key or Value()
             settings = {**_settings_of(source.base or source), **(source.fields or {})}
             call = op.node if isinstance(op.node, ast.Call) else None
-            self._add(
+            self.add(
                 brokers.KINDS.get(family, "loop"),
                 function,
                 module=at.module if at is not None else None,
@@ -185,145 +188,6 @@ class ConsumerScanner(StatementWalker):
                 registered_in=op.module,
             )
 
-    def register(
-        self,
-        family: str,
-        kind: str,
-        callback: Value,
-        call: Call | None,
-        *,
-        acks: str = "return",
-        tags: tuple[tuple[int, str], ...] = (),
-    ) -> None:
-        if callback.function is None or self.muted:
-            return
-        self._add(
-            kind,
-            callback.function,
-            acks=acks,
-            family=family,
-            tags=tags,
-            settings=dict(call.keywords) if call is not None else {},
-            registration=call.node if call is not None else None,
-            only_rules=frozenset({"EO402"}) if family == "saga" else EMPTY_SET,
-        )
-
-    def register_route(self, call: Call, view: Value) -> None:
-        strings = [argument.string for argument in call.args if argument.string is not None]
-        path = "/" + (strings[0] if strings else "").lstrip("/^")
-        if not self.muted and view.function is not None and WEBHOOK_NAME.search(path):
-            self._add_endpoint(view.function, path)
-
-    def register_router(self, call: Call, path: str) -> None:
-        """Register the routes of a router mounted under ``path`` as webhooks, if the path says that they are."""
-        if self.muted or not call.node.args or not WEBHOOK_NAME.search(path):
-            return
-        name, module = self._router(call.node.args[0])
-        for function in functions_of(module) if module is not None else ():
-            for decorator in getattr(function.node, "decorator_list", ()):
-                match decorator:
-                    case ast.Call(func=ast.Attribute(value=ast.Name(id=router), attr="post" | "put" | "route")):
-                        if router == name:
-                            self._add_endpoint(function, path)
-
-    def _router(self, node: ast.expr) -> tuple[str, Module | None]:
-        """The name of a router, in the module that makes it."""
-        if isinstance(node, ast.Attribute):
-            return node.attr, self.value(node.value).module
-        name = node.id if isinstance(node, ast.Name) else ""
-        for binding in self.module.bindings.get(name, ()):
-            if binding.kind == "from":
-                modules = [self.project.load(path) for path in self.project.sources(self.module, binding)]
-                return binding.name, next((module for module in modules if module is not None), None)
-        return name, self.module
-
-    # -- by decorator
-
-    def visit_definition(self, function: Function) -> None:
-        """Look at the decorators of a nested function. `scan` visits those of the module and of its classes by name."""
-        if self.call_stack and not self.muted and function.module is self.scanned:
-            self._visit_decorators(function)
-
-    def _visit_decorators(self, function: Function) -> None:
-        for decorator in getattr(function.node, "decorator_list", ()):
-            try:
-                with self.mute_trace():
-                    self._add_decorated(function, decorator)
-                self._apply_decorator(function, decorator)
-            except FuelExhausted:
-                return
-
-    def _apply_decorator(self, function: Function, decorator: ast.expr) -> None:
-        """Call a decorator of the project with its function, which it may register: `@bus.on("orders")`."""
-        with self.mute_trace():
-            applied = self.value(decorator).function
-        if applied is not None and applied.node is not function.node:
-            self.invoke(applied, (Value(text=function.name, function=function),), {}, decorator)
-
-    def _add_decorated(self, function: Function, decorator: ast.expr) -> None:
-        call = decorator if isinstance(decorator, ast.Call) else None
-        target = self.value(call.func if call is not None else decorator)
-        keywords = call.keywords if call is not None else []
-        settings = {keyword.arg: self.value(keyword.value) for keyword in keywords if keyword.arg}
-        family, kind = consumer_of_decorator(target, set(settings))
-        if family:
-            base_guard = self._base_guard(settings.get("base"), function.node)
-            bound = family == "celery" and "bind" in settings and settings["bind"].literal is True
-            self._add(
-                kind,
-                function,
-                family=family,
-                tags=((0, "celery.self"),) if bound else (),
-                settings=settings,
-                registration=call,
-                guard=base_guard or guards.guard_of_framework(self, target, call, settings),
-            )
-        elif call is not None and is_route(target):
-            self._add_route(function, target, call, settings)
-
-    def _base_guard(self, base: Value | None, node: ast.AST) -> TracedOperation | None:
-        """The guard of `@app.task(base=QueueOnce)`, a class that makes a task run once."""
-        if base is None:
-            return None
-        names = [base.cls.name, *self.ancestry(base.cls)] if base.cls is not None else [base.ref or base.text]
-        return self._make_tool_guard(guards.guard_of_bases(names), node)
-
-    def _make_tool_guard(self, name: str, node: ast.AST) -> TracedOperation | None:
-        return (
-            TracedOperation("guard", self.scanned.place(node), text=name, store="tool", atomic=True) if name else None
-        )
-
-    def _add_route(self, function: Function, target: Value, call: ast.Call, settings: dict[str, Value]) -> None:
-        if target.attr in ("route", "api_route") or target.ref.endswith(".api_view"):
-            methods = settings.get("methods") or (self.value(call.args[0]) if target.ref and call.args else None)
-            names = [method.literal for method in methods.items] if methods is not None else []
-            if not any(isinstance(name, str) and name.upper() in ("POST", "PUT", "PATCH") for name in names):
-                return
-        path = self.value(call.args[0]) if call.args else settings.get("path") or settings.get("rule") or Value()
-        router_settings = (target.base.fields if target.base is not None else None) or {}
-        prefix = router_settings.get("prefix") or router_settings.get("url_prefix") or Value()
-        self._add_endpoint(function, (prefix.string or "") + (path.string or ""))
-
-    def _add_endpoint(self, function: Function, path: str) -> None:
-        """Add a webhook, which is a consumer, or another endpoint, whose dual writes do the same harm."""
-        module = function.module
-        node = function.node if function.owner is None else function.owner.node
-        source = b"".join(module.lines[node.lineno - 1 : node.end_lineno])
-        is_webhook = (
-            WEBHOOK_NAME.search(path)
-            or WEBHOOK_NAME.search(to_snake_case(function.qualname))
-            or SIGNATURE_CHECK.search(source)
-        )
-        has_middleware = b"IdempotencyMiddleware" in self.scanned.content + module.content
-        base_guard = guards.guard_of_bases(self.ancestry(function.owner)) if function.owner is not None else ""
-        self._add(
-            "webhook" if is_webhook else "endpoint",
-            function,
-            family="webhook",
-            guard=self._make_tool_guard("IdempotencyMiddleware" if has_middleware else base_guard, node),
-            only_rules=EMPTY_SET if is_webhook else ENDPOINT_RULES,
-        )
-
     # -- by class and by shape
 
     def _scan_class(self, cls: ClassDefinition) -> None:
@@ -332,7 +196,8 @@ class ConsumerScanner(StatementWalker):
             receiver = self.instance_of(cls, (), {}, "self")
             with self.in_scope(Scope(self.scanned, owner=cls)):
                 for method in decorated:
-                    self._visit_decorators(Function(method, self.scanned, owner=cls, receiver=receiver))
+                    self.visit_decorators(Function(method, self.scanned, owner=cls, receiver=receiver))
+        self._add_by_declared_base(cls)
         if cls.node.bases and cls.methods.keys() & {"run", "perform", "post", "on_message", "create"}:
             self._add_by_base_class(cls)
         self._scan_inherited_methods(cls)
@@ -351,7 +216,7 @@ class ConsumerScanner(StatementWalker):
                 job = self.value(named)
                 job = self.value_of_dotted_name(job.string) if job.string is not None else job
             if job.function is not None:
-                self._add("arq job", job.function, family="arq", first_arguments=(context,))
+                self.add("arq job", job.function, family="arq", first_arguments=(context,))
 
     def _arq_context(self, cls: ClassDefinition) -> Value:
         """The ``ctx`` that arq passes to each job, as the function ``on_startup`` has filled it."""
@@ -379,6 +244,17 @@ class ConsumerScanner(StatementWalker):
             overridden |= set(base.methods)
             todo += [further.cls for further in self.bases(base) if further.cls is not None and further.cls not in todo]
 
+    def _add_by_declared_base(self, cls: ClassDefinition) -> None:
+        """Add the method that the project declares to handle messages in classes that derive from a base."""
+        declared = self.project.declared
+        if not declared.consumers or not cls.node.bases:
+            return
+        bases = [base for ancestor in self.lineage(cls) for base in self.bases(ancestor)]
+        if name := declared.handling_method(bases, cls.methods):
+            receiver = self.instance_of(cls, (), {}, "self")
+            family, kind = DECLARED
+            self.add(kind, Function(cls.methods[name], self.scanned, owner=cls, receiver=receiver), family=family)
+
     def _add_by_base_class(self, cls: ClassDefinition) -> None:
         """Add a task, an actor or a webhook's view that is one by its base class."""
         ancestors = self.ancestry(cls)
@@ -388,19 +264,19 @@ class ConsumerScanner(StatementWalker):
         receiver = self.instance_of(cls, (), {}, "self")
         function = Function(cls.methods[name], self.scanned, owner=cls, receiver=receiver)
         if family == "webhook":
-            self._add_endpoint(function, "")
+            self.add_endpoint(function, "")
             return
         settings = {}
         for key, (value, _) in cls.attributes.items():
             if value is not None:
                 with self.mute_trace():
                     settings[key] = self.value(value)
-        self._add(
+        self.add(
             kind,
             function,
             family=family,
             settings=settings,
-            guard=self._make_tool_guard(guards.guard_of_bases(ancestors), cls.node),
+            guard=self.make_tool_guard(guards.guard_of_bases(ancestors), cls.node),
         )
 
     def _module_instance(self, cls: ClassDefinition) -> Value | None:
@@ -420,11 +296,11 @@ class ConsumerScanner(StatementWalker):
         if is_lambda(names_without_self, source):
             if function.owner is not None:
                 function = replace(function, receiver=self._module_instance(function.owner))
-            self._add("Lambda handler", function, family="lambda", tags=((0, "lambda.event"),))
+            self.add("Lambda handler", function, family="lambda", tags=((0, "lambda.event"),))
         elif function.owner is None and self._is_django and is_django_webhook(function.name, names, source):
-            self._add("webhook", function, family="webhook", tags=((0, "web.request"),))
+            self.add("webhook", function, family="webhook", tags=((0, "web.request"),))
         if b"dempoten" in source and _RETRYING_CODE.search(source):
-            self._add("retried function", function, only_rules=frozenset({"EO304"}))
+            self.add("retried function", function, only_rules=frozenset({"EO304"}))
 
 
 def _settings_of(source: Value) -> dict[str, Value]:

@@ -108,7 +108,8 @@ class MemberResolver(NameResolver):
         attributes[attr] = Value(text=self.text(base.text, ".", attr), base=base, attr=attr)
         member = None
         try:
-            member = self._find_member(base, cls, attr)
+            members = (self._member_of_class(base, ancestor, attr) for ancestor in self.lineage(cls))
+            member = next((value for value in members if value is not None), None)
         finally:
             if member is None:
                 del attributes[attr]
@@ -116,9 +117,9 @@ class MemberResolver(NameResolver):
                 attributes[attr] = member
         return member
 
-    def _find_member(self, base: Value, cls: ClassDefinition, attr: str) -> Value | None:
+    def _member_of_class(self, base: Value, cls: ClassDefinition, attr: str) -> Value | None:
         """What ``cls``, the class of ``base`` or one that it derives from, makes of an attribute. Implementations of an
-        abstract method come first, then methods, assignments to ``self``, attributes of the class, and its bases."""
+        abstract method come first, then methods, assignments to ``self``, and attributes of the class."""
         assert base.instance is not None
         text = self.text(base.text, ".", attr)
         is_abstract = attr in cls.abstract_methods and cls is base.instance.cls
@@ -137,9 +138,6 @@ class MemberResolver(NameResolver):
                 return replace(value, text=text, base=owner, attr=attr)
         if attr in cls.attributes and (value := self._dataclass_field(base.instance, cls, attr)) is not None:
             return replace(value, text=text, base=base, attr=attr)
-        for parent in self.bases(cls):
-            if parent.cls is not None and (member := self._find_member(base, parent.cls, attr)):
-                return member
         return None
 
     def _method(self, base: Value, cls: ClassDefinition, attr: str, text: str) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 
 from .libraries.message_parts import MESSAGE, PAYLOAD
@@ -240,6 +241,18 @@ class NameResolver(WalkState):
                 cls.bases = None
                 raise
         return cls.bases
+
+    def lineage(self, cls: ClassDefinition) -> Iterator[ClassDefinition]:
+        """``cls`` and the project's classes that it derives from, each once: the name of a base may mean, at another
+        place in its module, a class that derives from it."""
+        listed: set[ClassDefinition] = set()
+        todo = [cls]
+        while todo:
+            current = todo.pop(0)
+            if current not in listed:
+                listed.add(current)
+                yield current
+                todo[:0] = [base.cls for base in self.bases(current) if base.cls is not None]
 
     def ancestry(self, cls: ClassDefinition, depth: int = _MAX_ANCESTRY_DEPTH) -> list[str]:
         """The names of all classes that a class derives from: dotted where they are outside the project."""

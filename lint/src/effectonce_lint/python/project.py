@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.config import SKIPPED_FOLDERS
 
+from .declarations import Declarations
 from .libraries.object_types import LIBRARIES
 from .modules import MAX_FILE_BYTES, Binding, Module, UnreadableFile, digest, parse
 
@@ -21,8 +22,9 @@ OUTSIDE_PACKAGES = frozenset(sys.stdlib_module_names) | LIBRARIES | {"builtins"}
 """First names of imports that are never the project's own."""
 _MAX_INDEXED_FILES = 4000
 """How many files of a project are searched for derived classes."""
-_BASE_CLASSES = re.compile(rb"^\s*class \w+\(([^)]+)\)", re.MULTILINE)
-_WORD = re.compile(rb"\w+")
+BASES_OF_CLASSES = re.compile(rb"^\s*class \w+\(([^)]+)\)", re.MULTILINE)
+"""Finds what stands between the parentheses of each class."""
+WORD = re.compile(rb"\w+")
 RECEIVE_CALL = re.compile(
     rb"basic_consume|\.consume\(|\.poll\(|\.getone\(|\.getmany\(|receive_message|\.subscribe\(|xread|xautoclaim|brpop|blpop"
     rb"|blmove|next_msg|KafkaConsumer|basic_get|queue_receiver|subscription_receiver|\.pubsub\(|\.iterator\("
@@ -47,7 +49,7 @@ def _index_base_classes(root: str) -> dict[str, list[str]]:
             if files > _MAX_INDEXED_FILES:
                 return files_by_base
             content = _read_start(path)
-            for name in {name for bases in _BASE_CLASSES.findall(content) for name in _WORD.findall(bases)}:
+            for name in {name for bases in BASES_OF_CLASSES.findall(content) for name in WORD.findall(bases)}:
                 files_by_base.setdefault(name.decode(), []).append(path)
     return files_by_base
 
@@ -64,8 +66,9 @@ def _read_start(path: str) -> bytes:
 class Project:
     """The files that a check may follow. Tracks which of them it used, so that its result can be cached."""
 
-    def __init__(self, roots: Iterable[str] = ()) -> None:
-        self._import_roots = frozenset(roots)
+    def __init__(self, roots: Iterable[str] = (), declared: Declarations | None = None) -> None:
+        self.declared = declared or Declarations()
+        self.roots = frozenset(roots)
         """The folders that were named on the command line: imports may begin there."""
         self._modules: dict[str, Module | None] = {}
         """The modules by path, oldest first. None: the file cannot be read."""
@@ -250,7 +253,7 @@ class Project:
 
     def _find_project_root(self, directory: str) -> str:
         folder = directory
-        while folder not in self._import_roots and not _has_root_marker(folder):
+        while folder not in self.roots and not _has_root_marker(folder):
             parent = os.path.dirname(folder)
             if parent == folder:
                 return _topmost_package(directory)

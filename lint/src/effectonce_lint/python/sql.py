@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 _TOKEN = re.compile(
     r"""
@@ -59,6 +59,17 @@ class SqlStatement(Struct, kw_only=True):
     """It changes a row only from the state that it leaves (compare and set), or inserts only what does not exist."""
     locks: bool = False
     """It locks the rows that it reads, or takes an advisory lock."""
+
+
+def join_statements(first: SqlStatement, second: SqlStatement) -> SqlStatement | None:
+    """What two statements share, one of which is executed; None if they do not do the same to the same table."""
+    shared = {
+        "columns": tuple(column for column in first.columns if column in second.columns),
+        "where": tuple(token for token in first.where if token in second.where),
+        "locks": first.locks and second.locks,
+    }
+    joined = structs.replace(first, **shared)
+    return joined if joined == structs.replace(second, **shared) else None
 
 
 def tokenize(text: str) -> list[str]:

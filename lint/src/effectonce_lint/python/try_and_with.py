@@ -11,6 +11,7 @@ from effectonce_lint.word_lists import word_set
 
 from .calls import CallFrame, CallWalker
 from .libraries import error_handling, guards
+from .sql import SqlStatement, join_statements
 from .values import ATTEMPT_NUMBER, UNKNOWN_LITERAL, ExceptBlock, Function, TracedOperation, Value
 from .walk_state import join_values, origins_of, taints_of
 
@@ -309,7 +310,8 @@ class TryWithWalker(CallWalker):
                 elif names[name] is not value:
                     merged = join_values([names[name], value], name)
                     if merged.literal is not UNKNOWN_LITERAL and names[name].literal != value.literal:
-                        merged = replace(merged, literal=UNKNOWN_LITERAL, origin=origins_of(merged, condition))
+                        literal = _join_literals(names[name].literal, value.literal)
+                        merged = replace(merged, literal=literal, origin=origins_of(merged, condition))
                     names[name] = merged
         return names
 
@@ -317,6 +319,13 @@ class TryWithWalker(CallWalker):
 
     @abstractmethod
     def assign(self, target: ast.expr, value: Value) -> None: ...
+
+
+def _join_literals(first: object, second: object) -> object:
+    """What is known of a name that is one of two different literals: of two like statements, what they share."""
+    if isinstance(first, SqlStatement) and isinstance(second, SqlStatement):
+        return join_statements(first, second) or UNKNOWN_LITERAL
+    return UNKNOWN_LITERAL
 
 
 def join_endings(endings: list[str]) -> str:

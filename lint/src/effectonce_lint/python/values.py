@@ -255,6 +255,8 @@ class Trace:
     """(branch, arm) of each arm that leaves: how (return, raise, loop), and the number of the frame that it leaves."""
     settings: dict[str, tuple[Value, Place]] = field(default_factory=dict)
     """What the code sets on an application's configuration, by the setting's name."""
+    broken_off: str = ""
+    """Why the walk ended before the code did; "" if it did not."""
 
     def precedes(self, first: TracedOperation, then: TracedOperation) -> bool:
         """Whether one run may pass ``first`` and then come to ``then``."""
@@ -302,3 +304,10 @@ class DetectedConsumer:
     """The guard that it runs under as a whole."""
     only_rules: frozenset[str] = EMPTY_SET
     """The only rules that apply, for code that is not a consumer but can do the same harm. Empty: all rules."""
+
+    @property
+    def subject(self) -> str:
+        """How messages name it: "the Celery task `charge`"."""
+        if self.receive is not None:
+            return f"the {self.kind} in {'the module' if self.function is None else f'`{self.name}`'}"
+        return f"the {self.kind} `{self.name}`"

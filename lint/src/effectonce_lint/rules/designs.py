@@ -48,7 +48,7 @@ RULES = [
         summary="The queue delivers a message again while its consumer may still be working on it.",
         why="""\
 When the visibility timeout ends before the handler does, a second worker gets the message and both run at once. AWS
-asks for six times the function's timeout; at the very least it must be longer than it.""",
+asks for six times the function's timeout; it must at least be longer.""",
         bad=_QUEUE_WITH_DEAD_LETTERS.replace("SECONDS", "30") + _LAMBDA_WITH_TIMEOUT,
         good=_QUEUE_WITH_DEAD_LETTERS.replace("SECONDS", "360") + _LAMBDA_WITH_TIMEOUT,
         modes="Any; L keeps the second worker out while the first one's lease holds.",

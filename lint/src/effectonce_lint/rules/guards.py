@@ -16,7 +16,7 @@ same message again. A consumer that charges, sends, inserts or counts does so on
 twice equals once: an upsert, `SET status = 'paid'`, a delete by id.
 
 A design is asked the same in its own words. What a list in prose does not say of duplicates counts only where the
-document says that they come (at least once), or says of another consumer what becomes of them.""",
+document says that they come (at least once), or says of another consumer what happens to them.""",
         bad="""\
 import stripe
 from celery import shared_task

@@ -9,7 +9,7 @@ RULES = [
         id="EO900",
         name="unreadable",
         severity="error",
-        summary="A file could not be checked: it is not valid, not text, too large, or of an unknown version.",
+        summary="A file or a consumer could not be checked: not valid, not text, too large, of an unknown version.",
         why="""\
 What cannot be read cannot be checked, and silence would look like "clean". The run ends with exit code 2.""",
         bad="def charge(:\n",

@@ -77,7 +77,7 @@ def _check_settings(case: ConsumerCheck) -> bool:
         case.report(
             "EO201",
             at,
-            f"{early_ack.description}: the message of {case.subject} is acked before the work is done, "
+            f"{early_ack.description}: the message of {case.consumer.subject} is acked before the work is done, "
             "so a crash loses it",
             help="ack when the work is done, and make it survive the redelivery",
             fix=fix,
@@ -228,7 +228,7 @@ def _report_early_ack(case: ConsumerCheck, ack: TracedOperation, op: TracedOpera
     case.report(
         "EO201",
         ack.at,
-        f"{case.subject} acks its message before the work is done, so a crash loses it",
+        f"{case.consumer.subject} acks its message before the work is done, so a crash loses it",
         labels=labels,
         trail=case.calls_leading_to(op),
         help=remedy if in_background else "move the ack behind the work",
@@ -244,7 +244,7 @@ def _check_background_work(case: ConsumerCheck) -> None:
             case.report(
                 "EO201",
                 op.handed_over_at,
-                f"{case.subject} answers before this work is done, so a crash loses its message",
+                f"{case.consumer.subject} answers before this work is done, so a crash loses its message",
                 labels=() if op.at == op.handed_over_at else (Label(op.at, _describe_work(op)),),
                 trail=case.calls_leading_to(op),
                 help="do the work first, or store the message (a row, a broker's queue) and answer then",
@@ -297,7 +297,7 @@ def _check_swallowed_errors(case: ConsumerCheck) -> None:
             case.report(
                 "EO202",
                 handler.at,
-                f"an error of {case.subject} is caught here and only logged, and then its message is acked",
+                f"an error of {case.consumer.subject} is caught here and only logged, and then its message is acked",
                 labels=(Label(tried[0].at, "this may not have been done"),),
                 help="re-raise it, or nack, or park the message where an operator looks",
             )

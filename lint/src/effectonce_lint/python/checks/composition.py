@@ -33,7 +33,8 @@ def check_composition(case: ConsumerCheck) -> None:
             case.report(
                 "EO401",
                 op.at,
-                f"{case.subject} {_describe_publish(op)} after its rows are committed: a crash in between loses it",
+                f"{case.consumer.subject} {_describe_publish(op)} after its rows are committed: a crash in between "
+                "loses it",
                 labels=(Label(committed[-1].at, "committed before"),),
                 trail=case.calls_leading_to(op),
                 help="write it into an outbox in the same transaction: `outbox.send(conn, message)`",

@@ -107,14 +107,6 @@ class ConsumerCheck:
             )
         )
 
-    @property
-    def subject(self) -> str:
-        """How messages name the consumer."""
-        if self.consumer.receive is not None:
-            where = "the module" if self.consumer.function is None else f"`{self.consumer.name}`"
-            return f"the {self.consumer.kind} in {where}"
-        return f"the {self.consumer.kind} `{self.consumer.name}`"
-
     def calls_leading_to(self, op: TracedOperation) -> tuple[str, ...]:
         """The calls that lead from the consumer to ``op``; empty if it is in the consumer itself."""
         return (*op.trail, op.text) if len(op.trail) > 1 else ()

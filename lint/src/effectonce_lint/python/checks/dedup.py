@@ -292,7 +292,7 @@ def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> Non
     case.report(
         "P11",
         consumer.at,
-        f"{case.subject} {effect_of(first).what} again whenever its message is delivered again{others}",
+        f"{case.consumer.subject} {effect_of(first).what} again whenever its message is delivered again{others}",
         labels=labels,
         trail=case.calls_leading_to(first),
         note=note,

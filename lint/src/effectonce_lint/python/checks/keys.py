@@ -78,7 +78,7 @@ def _check_key(case: ConsumerCheck, op: TracedOperation, key: Value, name: str) 
         remedy = "make the key once, from the message's own id, and hand the same one to every attempt"
     elif unstable and op.retrying:
         rule, mode = "EO304", "K"
-        problem = f"is made anew by each attempt ({unstable[0]}), so each attempt can succeed"
+        problem = f"is made again by each attempt ({unstable[0]}), so each attempt can succeed"
         remedy = "make the key before the first attempt, and hand the same one to all"
     elif unstable:
         rule = "EO301"

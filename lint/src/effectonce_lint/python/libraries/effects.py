@@ -26,6 +26,8 @@ _QUERY_ADDRESSES = re.compile(
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     """Interpret a call as an effect; None where it is none, or where its function is in the project and is walked."""
+    if walk.project.declared.declares_effect(call.target):
+        return providers.emit_effect(walk, call, Effect("call", f"calls {call.name}"))
     function = call.target.function
     if function is not None and call.name not in publishing.ENQUEUES:
         is_abstract = function.owner is not None and function.name in function.owner.abstract_methods

@@ -24,7 +24,10 @@ _DECORATORS = {
 }
 BY_REF = {ref: (family, kind) for family, (kind, refs) in _DECORATORS.items() for ref in refs}
 
-#: The same for decorators that are methods: by the tag of the object, and the name of the method.
+DECLARED = ("declared", "consumer")
+"""The family and kind of a consumer that the project declares to be one."""
+
+#: The same as `_DECORATORS` for decorators that are methods: by the tag of the object, and the name of the method.
 _BY_METHOD = {
     ("celery.app", "task"): ("celery", "Celery task"),
     ("faststream.broker", "subscriber"): ("faststream", "FastStream subscriber"),

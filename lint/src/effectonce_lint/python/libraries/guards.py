@@ -48,8 +48,10 @@ _UNSTABLE_FIELDS = {
 }
 
 
-def is_tool(target: Value) -> bool:
-    """Whether a decorator, a function or a class is one of the known tools."""
+def is_tool(walk: CallWalker, target: Value) -> bool:
+    """Whether a decorator, a function or a class is one of the known tools, or one that the project declares."""
+    if walk.project.declared.declares_guard(target):
+        return True
     top, _, last = target.ref.partition(".")
     if top in _GUARD_PACKAGES or last.rpartition(".")[2] in _TOOL_NAMES.get(top, ()):
         return True
@@ -59,7 +61,7 @@ def is_tool(target: Value) -> bool:
 def guard_of_decorator(walk: CallWalker, node: ast.expr, target: Value) -> TracedOperation | None:
     """The guard that a decorator adds to its function, if it does."""
     name = target.attr or target.ref.rpartition(".")[2] or target.text.rpartition(".")[2]
-    if is_tool(target):
+    if is_tool(walk, target):
         base = target.base
         worker_settings = base.fields if base is not None and base.tag == "eo.worker" else None
         if worker_settings is not None and not {"store", "inbox", "**"} & worker_settings.keys():
@@ -153,7 +155,7 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
         return _wrap_function(call, target.origin[0] if target.origin else None)
     if call.ref.startswith("effectonce.") and call.name == "dispatcher" and call.args:
         return call.args[0]
-    if not is_tool(target) and not is_tool(call.receiver):
+    if not is_tool(walk, target) and not is_tool(walk, call.receiver):
         return None
     op = _make_guard(walk, call.node, call.name, call.receiver)
     if any(argument.function is not None for argument in call.all_arguments()):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from effectonce_lint.python.values import Value
 from effectonce_lint.word_lists import word_set
 
-from .frameworks import BY_REF, consumer_of_decorator
+from .frameworks import BY_REF, DECLARED, consumer_of_decorator
 
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
@@ -110,6 +110,9 @@ def _register_callback(walk: CallWalker, call: Call, callback: Value | None) -> 
             return callback if name == "task" else Value(text=f"{name}()")
     if call.ref in BY_REF:
         walk.register(*BY_REF[call.ref], callback, call)
+        return callback
+    if walk.project.declared.declares_consumer(call.target):
+        walk.register(*DECLARED, callback, call)
         return callback
     return None
 

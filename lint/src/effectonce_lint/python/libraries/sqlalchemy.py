@@ -76,8 +76,12 @@ def _table_of(value: Value) -> str:
 
 
 def _refine_statement(call: Call) -> Value:
-    """The statement with `.values(…)`, `.where(…)` or `.on_conflict_do_nothing()` applied."""
-    assert isinstance(call.receiver.literal, sql.SqlStatement)
+    """The statement with `.values(…)`, `.where(…)` or `.on_conflict_do_nothing()` applied.
+
+    Where branches made different statements of it, it stays unknown.
+    """
+    if not isinstance(call.receiver.literal, sql.SqlStatement):
+        return call.receiver
     statement = copy(call.receiver.literal)
     name = call.name
     if name == "values":
