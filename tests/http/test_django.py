@@ -69,6 +69,14 @@ class Authentication:
         return answer
 
 
+class ReadsStream(Authentication):
+    """Takes the body from the stream, as a middleware that logs or verifies it may do."""
+
+    def __call__(self, request: HttpRequest) -> Any:
+        request.read()
+        return super().__call__(request)
+
+
 runs: list[str] = []
 
 
@@ -158,8 +166,12 @@ class Shop:
             MIDDLEWARE=[f"{__name__}.Authentication", *ours], USE_I18N=False,
             REST_FRAMEWORK={"UNAUTHENTICATED_USER": None},
         )  # fmt: skip
+        self.reload()
+
+    def reload(self) -> None:
+        """Make the handler, with the middleware that the settings have now."""
         with self.settings:
-            self.handler: Any = WSGIHandler() if stack == "sync" else ASGIHandler()
+            self.handler: Any = WSGIHandler() if self.stack == "sync" else ASGIHandler()
 
     def post(self, url: str = "/charges", body: bytes = b'{"amount": 7}', **headers: str | None) -> Reply:
         with self.settings:
@@ -243,6 +255,17 @@ def test_forms_and_files(shop: Shop) -> None:
     assert [shop.post("/uploaded", body, content_type=form).body for _ in range(2)] == [b"1000"] * 2
     assert shop.post("/uploaded", body.replace(b"xx", b"yy", 1), content_type=form).status == 422
     assert runs == ["7"]
+
+
+def test_a_body_that_a_middleware_took_from_the_stream_is_refused(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """Its fingerprint would be that of every other body."""
+    shop.settings.options["MIDDLEWARE"].insert(0, f"{__name__}.ReadsStream")
+    shop.reload()
+    for content_type in ("application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"):
+        assert shop.post("/charges", b"amount=7", content_type=content_type).status == 503
+    assert runs == []
+    assert "let that middleware read request.body" in caplog.text
+    assert shop.post("/missing", b"").status == 404, "an empty body is what it is, read or not"
 
 
 def test_five_at_once_are_one(stack: str) -> None:

@@ -41,7 +41,7 @@ from effectonce.integrations.django.options import database_url
 
 ROOT = Path(__file__).parents[2]
 MIDDLEWARE = "effectonce.integrations.django.IdempotencyMiddleware"
-TABLES = {"effectonce_records", "effectonce_meta", "effectonce_inbox", "effectonce_inbox_attempts", "effectonce_outbox"}
+TABLES = {"effectonce_records", "effectonce_meta", "effectonce_inbox", "effectonce_inbox_starts", "effectonce_outbox"}
 
 
 class Project:
@@ -159,7 +159,7 @@ def test_the_last_migration_is_for_the_tables_of_this_release() -> None:
     schema = (ROOT / "src/effectonce/backends/postgres/records_schema.sql").read_text()
     assert f"schema version {versions[-1]}." in schema
     assert versions[-1] == MYSQL_VERSION == SQLITE_VERSION
-    assert versions == list(range(1, versions[-1] + 1))
+    assert sorted(set(versions)) == list(range(1, versions[-1] + 1)), "one more of a version is for an inbox or outbox"
 
 
 # -- the admin page, requests and the command, in a process that has the app

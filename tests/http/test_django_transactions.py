@@ -18,6 +18,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test.utils import override_settings
 
 import effectonce as eo
+from effectonce.core.events import Events
 from effectonce.integrations.django import transactional
 
 if not settings.configured:
@@ -119,6 +120,19 @@ def test_what_failed_is_rolled_back_and_the_retry_runs(alias: str, status: int) 
     told = {"status": status, "once": True}
     assert (shop.post(told).status_code, shop.orders) == (status, 0)
     assert (shop.post(told).status_code, shop.orders, shop.calls) == (201, 1, 2)
+
+
+def test_the_inbox_counts_a_response_as_first_when_it_is_committed(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[eo.Event] = []
+    monkeypatch.setattr(INBOX, "events", Events((events.append,)))
+    shop = Shop(alias)
+    shop.post({"status": 503, "once": True})
+    assert [event.kind for event in events] == ["released"]
+    with transaction.atomic(using=alias):  # as ATOMIC_REQUESTS opens it
+        shop.post({"status": 503, "once": True})
+        assert [event.kind for event in events] == ["released"]
+    shop.post({"status": 503, "once": True})
+    assert [event.kind for event in events] == ["released", "first", "replayed"]
 
 
 def test_what_raised_is_rolled_back_and_raised(alias: str) -> None:

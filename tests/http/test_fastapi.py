@@ -331,6 +331,7 @@ async def test_the_schema_documents_the_header_and_the_problems(app: FastAPI, id
     operation = paths["/charges"]["post"]
     (header,) = [each for each in operation["parameters"] if each["name"] == "Idempotency-Key"]
     assert (header["in"], header["required"], header["schema"]["maxLength"]) == ("header", True, 255)
+    assert header["schema"]["minLength"] == 1
     assert {"200", "400", "404", "409", "413", "422", "503"} == set(operation["responses"])
     assert "application/problem+json" in operation["responses"]["409"]["content"]
     assert "Retry-After" in operation["responses"]["503"]["headers"]

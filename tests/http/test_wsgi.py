@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 import effectonce as eo
 from effectonce.http import Route
 from effectonce.http.wsgi import IdempotencyMiddleware
+from effectonce.record import Batchable, Settlement
 from effectonce.testing import ManualClock
-from tests.harness.faulty_store import FaultyBackend, down
+from tests.harness.faulty_store import FaultyBackend, down, fine
 
-from .conftest import wsgi_exchange
+from .conftest import Wsgi, wsgi_exchange
 
 
 def environ(body: bytes = b"{}", **more: Any) -> dict[str, Any]:
@@ -263,3 +265,27 @@ def test_f15_threads_on_one_key_run_it_once(clock: ManualClock) -> None:
     for thread in threads:
         thread.join(30)
     assert (runs, set(replies), len(replies)) == ([1], {b"receipt"}, 32)
+
+
+def test_f77_a_time_limit_that_ends_while_the_response_is_recorded_reaches_the_server() -> None:
+    """It is no failure of the store: the response is recorded, and the retry gets it."""
+
+    def on_signal(number: int, frame: Any) -> None:
+        raise TimeoutError("the time limit of the request is over")
+
+    def interrupt(op: Batchable) -> None:
+        if isinstance(op, Settlement):
+            backend.before = fine
+            signal.raise_signal(signal.SIGALRM)
+
+    backend = FaultyBackend(ManualClock())
+    stack = Wsgi()
+    stack.guard(eo.Store(backend))
+    before = signal.signal(signal.SIGALRM, on_signal)
+    try:
+        backend.before = interrupt  # type: ignore[assignment]
+        with pytest.raises(TimeoutError, match="time limit"):
+            stack.request()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert stack.request().replayed

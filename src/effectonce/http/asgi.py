@@ -19,6 +19,7 @@ from effectonce.values.awaitables import maybe_await
 
 from . import protocol
 from .guard import HttpGuard, HttpMiddleware, Principal, identify_request
+from .inner_app import EXCHANGE_SCOPE_KEY, watch_base_http_middleware
 from .protocol import Response
 from .response_recording import IncompleteResponse, ResponseRecording
 from .routes import RoutePlan
@@ -31,8 +32,6 @@ Send = Callable[[Message], Awaitable[None]]
 GetPrincipal = Callable[[Scope], Principal | Awaitable[Principal]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-#: The ASGI scope's entry in which an application finds the `Exchange` that it runs in.
-EXCHANGE_SCOPE_KEY: Final = "effectonce.exchange"
 #: ASGI extensions by which an application could send a body past the recording.
 BYPASSING_EXTENSIONS: Final = frozenset(
     ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
@@ -92,6 +91,8 @@ class Exchange:
         self._held_back: list[Message] = []  # of the response: messages that wait for the first chunk, or the record
         self._status_sent = False
         self._client_left = False
+        self._app_saw_disconnect = False
+        self._broken_off: Exception | None = None  # why an end of the response must not be believed
         self._response_ended = asyncio.Event()
 
     async def claim(self, plan: RoutePlan, key: str, principal: Principal) -> Response | None:
@@ -116,6 +117,7 @@ class Exchange:
 
     async def run(self, app: App) -> None:
         """Run ``app``, and settle the request however it ends."""
+        watch_base_http_middleware()
         try:
             await app(self._make_app_scope(), self.receive, self.send)
         except BaseException as error:
@@ -142,6 +144,13 @@ class Exchange:
             self._response_ended.set()
             self._body.close()
 
+    def break_off(self, error: BaseException) -> None:
+        """The application has ended in the middle of its response. Called by an `InnerApp`: the middleware around it
+        sends an end of the response all the same."""
+        if not isinstance(error, Exception):
+            error = IncompleteResponse(f"the application was interrupted in its response: {type(error).__name__}")
+        self._broken_off = self._broken_off or error
+
     async def receive(self) -> Message:
         """Pass the next part of the body to the application.
 
@@ -154,7 +163,9 @@ class Exchange:
         recording = self._recording
         if recording is not None and not (recording.settled or recording.too_long):
             await self._response_ended.wait()
-        return await self._receive()
+        message = await self._receive()
+        self._app_saw_disconnect |= message["type"] == "http.disconnect"
+        return message
 
     async def send(self, message: Message) -> None:
         """Record a message of the response, and pass it on. The last one waits until the response is stored."""
@@ -177,8 +188,15 @@ class Exchange:
                 await self._send_held_back(recording)
 
     async def _settle(self, recording: ResponseRecording) -> None:
-        """Settle the request by its whole response. If that could not be stored, a refusal takes its place."""
-        error = await recording.settle()
+        """Settle the request by its response, whose end was sent. If that could not be stored, a refusal takes its
+        place. If the response was broken off, raise the reason: a client that is there must not take it for whole."""
+        if self._broken_off is not None:
+            await recording.fail(self._broken_off)
+            self._response_ended.set()
+            if self._app_saw_disconnect:
+                return
+            raise self._broken_off
+        error = await recording.settle(cut_off=self._app_saw_disconnect)
         self._response_ended.set()
         if error is not None:
             refusal = self._guard.refusal(error, self.method, self._scope["path"])

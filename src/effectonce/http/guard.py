@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from effectonce.core.guarded_call.begin import begin, prepare_run
+from effectonce.core.interrupts import raise_interrupt
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
     ConfigurationError,
@@ -121,6 +122,7 @@ class HttpGuard:
         except EffectOnceError:
             raise
         except Exception as error:  # the store broke its contract; the handler has not run
+            raise_interrupt(error)
             log.exception("scope %s: the claim failed", show(run.scope))
             raise StoreUnavailable(f"the store failed: {type(error).__name__}") from error
         if run.replayed:

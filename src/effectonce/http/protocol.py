@@ -47,7 +47,7 @@ _CHALLENGE_HEADERS: Final = (
 )
 _CONNECTION_HEADERS: Final = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "trailers", "upgrade")
 _MESSAGE_HEADERS: Final = ("date", "content-length", "transfer-encoding")
-#: The response headers that no route may store: secrets of one client, or made anew for each response.
+#: The response headers that no route may store: secrets of one client, or made for each response.
 NEVER_STORED_HEADERS: Final = frozenset(
     (*_CREDENTIAL_HEADERS, *_CHALLENGE_HEADERS, *_CONNECTION_HEADERS, *_MESSAGE_HEADERS)
 )

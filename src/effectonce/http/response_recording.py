@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from effectonce.core.guarded_call.finish import abort, finish, settle_unfinished
 from effectonce.core.guarded_call.run import StoreRun
+from effectonce.core.interrupts import raise_interrupt
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import EffectOnceError, StoreUnavailable, show
 
@@ -71,8 +72,11 @@ class ResponseRecording:
             self._chunks.append(chunk)
         return self._expected_size is None or self._size < self._expected_size
 
-    async def settle(self) -> EffectOnceError | None:
-        """Settle the request by its whole response.
+    async def settle(self, *, cut_off: bool = False) -> EffectOnceError | None:
+        """Settle the request by its response, which has ended.
+
+        A response that is shorter than its Content-Length broke off, and is settled as by `fail`. The same if it may be
+        ``cut_off``, since its handler learned that the client has left, and no Content-Length says that it is whole.
 
         Returns an error if the response could not be stored; it must not be sent then. The claim stands until its lease
         ends, and then the route's ``on_lapse`` decides.
@@ -88,6 +92,12 @@ class ResponseRecording:
             await settle_unfinished(
                 self.run, self.client, "in_doubt" if on_error == "doubt" else "free", f"status {self._status}"
             )
+        elif self._size < (self._expected_size or 0):
+            await self.fail(
+                IncompleteResponse(f"the body has {self._size} bytes, and its Content-Length is {self._expected_size}")
+            )
+        elif cut_off and self._expected_size is None:
+            await self.fail(IncompleteResponse("the response ended after its client had left"))
         else:
             body = None if self.too_long else b"".join(self._chunks)
             return await self._record(Response(self._status, self._headers, body))
@@ -126,6 +136,7 @@ class ResponseRecording:
         except EffectOnceError as error:
             return error
         except Exception as error:
+            raise_interrupt(error)
             log.exception("scope %s: the completion failed", show(self.run.scope))
             return StoreUnavailable(f"the store failed: {type(error).__name__}")
         return None

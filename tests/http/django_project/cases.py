@@ -267,6 +267,14 @@ def test_the_command_knows_the_store_of_the_project(capsys: pytest.CaptureFixtur
     assert [record["key"] for record in json.loads(capsys.readouterr().out)["records"]] == ["k-command"]
 
 
+def test_the_command_writes_the_audit_log_of_the_project(audit: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EFFECTONCE_AUDIT", "")
+    monkeypatch.delenv("EFFECTONCE_AUDIT")  # set and deleted, so that it is restored
+    make_doubt("k-audited", scope="command")
+    call_command("effectonce", "records", "resolve", "command", "k-audited", "--done", "--yes")
+    assert "command k-audited" in {entry.target for entry in audit.recent(10)}
+
+
 def test_the_command_says_how_it_ended() -> None:
     with pytest.raises(CommandError) as raised:
         call_command("effectonce", "records", "show", "no-scope", "no-key")
