@@ -63,7 +63,7 @@ def drop(place: Place) -> None:
     with place.connected() as run:
         if place.dialect == "mysql":
             run("SET lock_wait_timeout = 5")  # a test that failed may have left a transaction open
-        for table in ("effects", "payments", place.table, f"{place.table}_attempts"):
+        for table in ("effects", "payments", place.table, f"{place.table}_starts"):
             run(f"DROP TABLE {table}")
 
 
@@ -126,7 +126,7 @@ class Shop:
 
     @property
     def attempts(self) -> int | None:
-        rows = self.place.query(f"SELECT attempts FROM {self.place.table}_attempts WHERE scope = '{self.scope}'")
+        rows = self.place.query(f"SELECT unreported FROM {self.place.table}_starts WHERE scope = '{self.scope}'")
         return rows[0][0] if rows else None
 
 

@@ -122,6 +122,16 @@ async def test_keys_are_compared_as_bytes(shop: Shop) -> None:
     assert set(shop.rows) == {*odd, *more}
 
 
+@pytest.mark.parametrize("keys", [("a\\b", "ab"), ('a"b', "ab"), ('","', "x"), ("a\\", "b")])
+async def test_many_keys_are_compared_as_bytes_whichever_character_needs_escaping(
+    shop: Shop, keys: tuple[str, str]
+) -> None:
+    caller = await shop.caller()
+    assert await maybe_await(shop.inbox.first_many(caller.conn, keys)) == [True, True]
+    await caller.commit()
+    assert set(shop.rows) == set(keys)
+
+
 async def test_many_are_answered_in_their_order(shop: Shop) -> None:
     caller = await shop.caller()
     assert await maybe_await(shop.inbox.first(caller.conn, paid(key="b")))
@@ -296,7 +306,7 @@ async def test_without_its_table_it_says_how_to_create_it(shop: Shop) -> None:
     caller = await shop.caller()
     missing = eo.Inbox(scope=shop.scope, table="not_migrated")
     await caller.run(shop.effect("before"))
-    with pytest.raises(eo.SchemaMissing, match="effectonce migrate URL, or run what schema_sql"):
+    with pytest.raises(eo.SchemaMissing, match="effectonce migrate --store URL, or run what schema_sql"):
         await maybe_await(missing.call(caller.conn, paid(), runs(caller, "paid", shop)))
     with pytest.raises(eo.SchemaMissing, match=r"not_migrated is missing.*inbox\.schema_sql"):
         await maybe_await(missing.check(caller.conn))
@@ -422,7 +432,7 @@ async def test_the_tables_can_be_made_on_the_connection_itself(shop: Shop) -> No
     with shop.place.connected() as run:
         if shop.place.dialect == "mysql":
             run(f"DROP TABLE {other.table_name}")
-            run(f"DROP TABLE {other.table_name}_attempts")
+            run(f"DROP TABLE {other.table_name}_starts")
 
 
 @only(lambda kind: kind.connect)

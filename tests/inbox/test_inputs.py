@@ -278,6 +278,9 @@ def test_postgresql_that_may_lose_a_commit_is_refused(postgres_place: Place, uni
     inbox.check(conn)
     unlogged = eo.Inbox(scope="s", table=unique_name)
     conn.execute(f"CREATE UNLOGGED TABLE {unique_name} (k int)")
+    with pytest.raises(eo.SchemaMissing, match=f"{unique_name}_starts; create it: effectonce migrate"):
+        unlogged.check(conn)
+    conn.execute(f"CREATE TABLE {unique_name}_starts (k int)")
     with pytest.raises(eo.UnsafeStore, match="SET LOGGED"):
         unlogged.check(conn)
     conn.execute("SELECT 1")  # and the transaction is still there
@@ -298,17 +301,18 @@ def test_mysql_that_may_lose_a_commit_is_refused(own_mariadb: servers.MariaDB, u
         finally:
             run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
         run(f"CREATE TABLE {unique_name} (k int) ENGINE = MyISAM")
+        run(f"CREATE TABLE {unique_name}_starts (k int)")
         with pytest.raises(eo.UnsafeStore, match="ENGINE = InnoDB"):
             eo.Inbox(scope="s", table=unique_name).check(conn)
         conn.close()
-        run(f"DROP TABLE {unique_name}")
+        run(f"DROP TABLE {unique_name}, {unique_name}_starts")
 
 
 def test_the_schema_is_there_for_those_who_migrate_by_themselves() -> None:
     inbox = eo.Inbox(scope="s", table="shop.inbox")
     assert 'CREATE TABLE IF NOT EXISTS "shop"."inbox" (' in inbox.schema_sql("postgresql")
     assert 'CREATE INDEX IF NOT EXISTS "inbox_expiry" ON "shop"."inbox"' in inbox.schema_sql("postgresql")
-    assert "CREATE TABLE IF NOT EXISTS `shop`.`inbox_attempts` (" in inbox.schema_sql("mysql")
+    assert "CREATE TABLE IF NOT EXISTS `shop`.`inbox_starts` (" in inbox.schema_sql("mysql")
     assert inbox.schema_sql("sqlite") == inbox_schema("sqlite", "shop.inbox")
     assert "{" not in inbox.schema_sql("sqlite") + inbox.schema_sql("mysql") + inbox.schema_sql("postgresql")
     with pytest.raises(eo.InvalidOption, match="is not a dialect"):

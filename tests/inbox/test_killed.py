@@ -91,8 +91,8 @@ async def test_a_message_that_ends_its_process_is_counted(shop: Shop, zygote: Zy
 
 def attempts_of(shop: Shop, key: str) -> int:
     column = "`key`" if shop.place.dialect == "mysql" else "key"
-    table = f"{shop.place.table}_attempts"
+    table = f"{shop.place.table}_starts"
     ((attempts,),) = shop.place.query(
-        f"SELECT attempts FROM {table} WHERE scope = '{shop.scope}' AND {column} = '{key}'"
+        f"SELECT unreported FROM {table} WHERE scope = '{shop.scope}' AND {column} = '{key}'"
     )
     return int(attempts)

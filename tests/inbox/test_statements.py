@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
+import psycopg
 import pytest
 
 import effectonce as eo
@@ -100,7 +101,7 @@ def test_a_refund_and_an_end_of_counting_are_statements_on_the_attempts(dialect:
     run_sync(table.forget_attempts(session, key_named("a")))  # type: ignore[arg-type]
     refund, uncount = session.asked
     assert refund[0].startswith("UPDATE")
-    assert "attempts - 1" in refund[0]
+    assert "unreported - 1" in refund[0]
     assert uncount[0].startswith("DELETE")
     assert refund[1] == uncount[1]
     assert len(refund[1]) >= 1
@@ -156,7 +157,7 @@ def test_a_mysql_that_loses_commits_is_refused(settings: tuple[Any, ...], says: 
 def test_a_mysql_that_keeps_them_is_not() -> None:
     session = Session([("1", b"INNODB")])
     run_sync(inbox_table("mysql", "shop.inbox").check(session))  # type: ignore[arg-type]
-    assert session.asked[0][1] == ("shop", "inbox")
+    assert session.asked[0][1] == ("shop", "inbox", "inbox_starts")
 
 
 # -- on an async connection, an insert that is cancelled
@@ -290,6 +291,22 @@ async def test_an_async_handler_with_sync_connections_is_told() -> None:
 
     with pytest.raises(eo.SyncAsyncMismatch, match=r"`async def`, and connect= returns sync connections"):
         await handle("k")
+
+
+def test_on_a_connection_of_the_wrong_kind_nothing_is_ended(postgres_url: str) -> None:
+    """It may be a pool's own, with what other code has begun there."""
+    ended: list[str] = []
+
+    class Connection(psycopg.Connection[Any]):
+        def rollback(self) -> None:
+            ended.append("rolled back")
+
+    @INBOX.handler(connect=lambda: Connection.connect(postgres_url))
+    async def handle(conn: Any, message: str) -> None: ...
+
+    with pytest.raises(eo.SyncAsyncMismatch):
+        asyncio.run(handle("k"))
+    assert ended == []
 
 
 # -- giving a connection back

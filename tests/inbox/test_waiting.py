@@ -127,7 +127,7 @@ async def test_programs_that_start_at_once_may_all_create_the_tables(shop: Shop)
     finally:
         with shop.place.connected() as run:
             run(f"DROP TABLE {inbox.table_name}")
-            run(f"DROP TABLE {inbox.table_name}_attempts")
+            run(f"DROP TABLE {inbox.table_name}_starts")
 
 
 IMPATIENT = {

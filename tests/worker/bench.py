@@ -155,6 +155,8 @@ class Bench:
     def __init__(self, clock: Clock | None = None, **options: Any) -> None:
         self.backend = Backend(clock=clock, **options)
         self.backend.bench = self
+        # Order per key is the worker's own work here: `send_unordered` leaves the broker without the keys.
+        self.backend.capabilities = structs.replace(self.backend.capabilities, ordering="queue")
         self.broker = eo.Broker(self.backend)
         self.store_backend = StoreBackend(clock)
         self.store = eo.Store(self.store_backend, sweep_every=None)

@@ -604,3 +604,55 @@ async def test_what_cannot_be_kept_is_not_sent_and_is_the_handlers_failure() -> 
     causes = [(await bench.dead(worker, queue).alist())[0].cause.text for queue in ("a", "b")]
     assert "returns a Message, a list of them or None" in causes[0]
     assert "cannot be kept" in causes[1]
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+async def test_f76_a_grant_that_arrives_after_its_lease_is_claimed_again(suspect: bool) -> None:
+    """The one of a message that runs alone, too, since its last attempt may have taken the process down."""
+    clock = ManualClock()
+    bench = Bench(clock, ack_window=3000.0)
+    worker = bench.worker()
+    seen: list[tuple[bool, int]] = []
+
+    @worker.handler("orders", lease="30s", fingerprint=False)
+    async def charge(message: eo.Message[Any]) -> None:
+        seen.append((eo.current().lease_lost, eo.current().attempt))
+
+    message = paid()
+    if suspect:
+        await bench.store_backend.async_port().run(
+            [Claim("orders/*/billing", message.id, bytes(16), lease=1_000_000, retention=86_400_000_000)]
+        )
+        clock.advance("2s")
+    slow = [True] * (2 if suspect else 1)
+
+    def delay_reply(op: Batchable) -> None:
+        if isinstance(op, Claim) and slow:
+            slow.pop()
+            clock.advance("31s")
+
+    bench.store_backend.after = delay_reply
+    async with serving(worker):
+        await bench.send("orders", message)
+        await until(lambda: bench.count("ack") == 1)
+    assert (seen, slow) == ([(False, 2 if suspect else 1)], [])
+
+
+async def test_f76_a_lease_that_ends_between_its_grant_and_the_start_of_the_handler() -> None:
+    """Both are granted at once; the first handler keeps the loop to itself for longer than the second one's lease."""
+    clock = ManualClock()
+    bench = Bench(clock, ack_window=3000.0)
+    worker = bench.worker()
+    lost: list[bool] = []
+
+    @worker.handler("orders", lease="30s", fingerprint=False, concurrency=2)
+    async def charge(message: eo.Message[Any]) -> None:
+        lost.append(eo.current().lease_lost)
+        clock.advance("31s")
+
+    await bench.backend.declare("orders", group="billing")
+    await bench.send("orders", paid(1), paid(2))
+    async with serving(worker):
+        await until(lambda: bench.count("ack") == 2)
+    assert lost == [False, False]
+    assert sum(event.kind == "claimed" for event in bench.events) == 3

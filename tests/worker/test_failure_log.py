@@ -1,4 +1,4 @@
-"""A failed attempt is one log line: with the traceback, with what ran, and with what happens next."""
+"""F79: a failed attempt is one log line: with the traceback, with what ran, and with what happens next."""
 
 from __future__ import annotations
 
@@ -9,12 +9,40 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.record import Claim
+from effectonce.worker.causes import Poison
 from tests.harness.failure_lines import facts, failures, raised
 
 from .bench import Bench, paid, serving, until
+from .test_poison import SCOPE, Mortal
+from .test_recorder import RefusingOutlet
 from .test_transactions import Database, sqlite
 
 __all__ = ["sqlite"]  # a fixture
+
+
+async def test_what_an_intent_in_a_handler_meets_is_logged_once_by_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    worker = bench.worker()
+    intents = eo.Intents(bench.store, scope="billing")
+
+    def broken(outcome: Any) -> None:
+        raise LookupError("a defect of the classifier")
+
+    intents.classify("stripe")(broken)
+
+    @intents.operation("stripe", "charge")
+    def send(intent: eo.Intent[int]) -> None:
+        raise TimeoutError("no answer")
+
+    @worker.handler("orders", retry=eo.Retry(1))
+    def charge(message: eo.Message[Any]) -> None:
+        send(4200, key=message.id)
+
+    await fail(bench, worker, paid())
+    (line,) = failures(caplog)
+    assert (line.levelname, type(raised(line))) == ("ERROR", eo.OutcomeUnknown)
+    assert all(function in caplog.text for function in ("in send", "in broken")), "both tracebacks are there"
 
 
 async def fail(bench: Bench, worker: eo.Worker, *messages: eo.Message[Any], dead: int = 1) -> None:
@@ -220,3 +248,90 @@ async def test_a_dead_letter_without_room_for_the_traceback_goes_without_it(monk
     (dead,) = await bench.dead(worker, "orders").alist()
     assert len(offered) == 2
     assert (dead.cause.traceback, dead.cause.text, dead.cause.error) == ("", "'sku'", "builtins:KeyError")
+
+
+async def test_a_poison_message_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    mortal = Mortal()
+    await mortal.bench.send("orders", paid(3, id="m-3", key="Order:3"))
+    while await mortal.live(poison=3, until_done=1):
+        pass
+    (line,) = [record for record in caplog.records if hasattr(record, "effectonce")]
+    assert line.levelname == "ERROR"
+    assert isinstance(raised(line), Poison)
+    expected = {"message": "m-3", "key": "Order:3", "scope": SCOPE, "queue": "orders", "attempt": 2}
+    assert expected.items() <= facts(line).items()
+    assert facts(line)["next"] == "goes to the dead letters: poison"
+
+
+async def test_a_claim_that_the_store_cannot_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    worker = bench.worker()
+    worker.handler("orders", scope="books", retry=eo.Retry(5, first="10ms", jitter=False))(handle)
+    errors = [eo.CorruptRecord("of a newer release")]
+    run_one = bench.store_backend.before
+
+    def fail_once(op: Any) -> None:
+        run_one(op)
+        if isinstance(op, Claim) and errors:
+            raise errors.pop()
+
+    bench.store_backend.before = fail_once
+    async with serving(worker):
+        await bench.send("orders", paid(1, id="m-1"))
+        await until(lambda: bench.count("ack") == 1)
+    (line,) = failures(caplog)
+    assert line.levelname == "WARNING"
+    assert isinstance(raised(line), eo.CorruptRecord)
+    assert {"message": "m-1", "scope": "books", "key": "m-1", "queue": "orders"}.items() <= facts(line).items()
+    assert facts(line)["next"] == "its claim is retried in 10ms"
+
+
+@pytest.mark.parametrize(
+    ("error", "levels", "then"),
+    [
+        (eo.BrokerUnavailable("it is away", 0.01), ["WARNING"], "could not send on what it returned, which is retried"),
+        (ValueError("too ugly"), ["WARNING"], "is retried in 1ms"),
+        (ValueError("too ugly"), ["WARNING", "ERROR"], "goes to the dead letters: unsent"),
+    ],
+)
+async def test_what_cannot_be_sent_on_is_logged_once_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, levels: list[str], then: str
+) -> None:
+    retry = eo.Retry(2, first="1ms", jitter=False)
+    outlet = RefusingOutlet(monkeypatch, [error] * len(levels), retry)
+    async with serving(outlet.worker):
+        await outlet.bench.send("orders", paid(1, id="m-1"))
+        await until(lambda: outlet.bench.count("ack") + outlet.bench.count("dead") == 1)
+    lines = failures(caplog)
+    assert [line.levelname for line in lines] == levels
+    assert [raised(line) for line in lines] == [error] * len(levels)
+    assert {facts(line)["message"] for line in lines} == {"m-1"}
+    assert [facts(line)["attempt"] for line in lines] == list(range(1, len(lines) + 1))
+    assert facts(lines[-1])["next"].startswith(then)
+
+
+async def release_with_error(bench: Bench) -> None:
+    async with eo.block(bench.store, scope="books", key="Order:1") as attempt:
+        assert attempt.first
+        raise KeyError("sku")
+
+
+async def test_attempts_that_were_used_up_before_a_crash_name_the_last_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The process died after it had released the last attempt, and before it had moved the message to the dead
+    letters."""
+    bench = Bench()
+    worker = bench.worker()
+    worker.handler("orders", scope="books", retry=eo.Retry(1))(handle)
+    with pytest.raises(KeyError):
+        await release_with_error(bench)
+    await fail(bench, worker, paid(1, key="Order:1"))
+    (line,) = failures(caplog)
+    assert line.levelname == "ERROR"
+    assert isinstance(raised(line), eo.AttemptsExhausted)
+    (dead,) = await bench.dead(worker, "orders").alist()
+    assert dead.cause.text == (
+        "all 1 attempts failed; the last error was KeyError: 'sku'; fix the cause, then redrive the message"
+    )
+    record = bench.store.get("books", "Order:1")
+    assert record is not None
+    assert b"KeyError" in (record.error or b""), "the refund keeps it for operators"

@@ -298,6 +298,61 @@ async def test_a_cancelled_serve_gives_everything_back_and_leaves_no_task_behind
     )
 
 
+@pytest.mark.parametrize("cancellations", [1, 2, 3])
+async def test_a_serve_cancelled_again_while_it_still_checks_leaves_no_task_behind(
+    monkeypatch: pytest.MonkeyPatch, cancellations: int
+) -> None:
+    bench = Bench()
+    declaring, ended = asyncio.Event(), asyncio.Event()
+
+    async def declare_slowly(queue: str, *, group: str) -> None:
+        declaring.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)  # it closes its connection
+            ended.set()
+
+    monkeypatch.setattr(bench.backend, "declare", declare_slowly)
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(with_handler(bench.worker()).serve())
+    await declaring.wait()
+    for _ in range(cancellations):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("cancellations", [2, 3])
+async def test_a_serve_cancelled_again_while_it_closes_leaves_no_task_behind(cancellations: int) -> None:
+    bench = Bench()
+    worker = bench.worker(drain="1h")
+    running = asyncio.Event()
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[Any]) -> None:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+
+    await bench.send("orders", paid())
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(worker.serve())
+    await running.wait()
+    for _ in range(cancellations):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == before
+    assert (bench.left("orders"), bench.store.runtime.leased_runs) == (1, set())
+
+
 def test_f58_run_drains_on_sigterm() -> None:
     bench = Bench()
     worker = bench.worker()
@@ -544,3 +599,42 @@ async def test_f58_a_stop_lets_a_dead_letter_that_is_on_its_way_arrive_and_sends
         worker.stop()
         asyncio.get_running_loop().call_later(0.3, confirmed.set)
     assert len(moves) == 1
+
+
+async def test_a_companion_that_is_cut_off_at_the_end_of_the_drain_may_still_clean_up() -> None:
+    bench = Bench()
+    worker = with_handler(bench.worker(drain="50ms"))
+    log: list[str] = []
+
+    class Companion:
+        async def serve(self) -> None:
+            log.append("serving")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.05)
+                log.append("cleaned up")
+
+        def stop(self) -> None: ...
+
+    worker.add(Companion())
+    async with serving(worker):
+        await until(lambda: log == ["serving"])
+    assert log == ["serving", "cleaned up"]
+
+
+async def test_f58_a_stop_waits_for_a_dead_letter_whose_record_is_still_being_read() -> None:
+    bench = Bench()
+    worker, failed = bench.worker(), asyncio.Event()
+
+    @worker.handler("orders", retry=eo.Retry(1))
+    async def charge(message: eo.Message[Any]) -> None:
+        failed.set()
+        raise ValueError("declined")
+
+    read = bench.store.get
+    bench.store.get = lambda *key: (time.sleep(0.2), read(*key))[1]  # type: ignore[method-assign]
+    async with serving(worker):
+        await bench.send("orders", paid(1))
+        await failed.wait()
+    assert bench.count("dead") == 1

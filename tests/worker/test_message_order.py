@@ -92,15 +92,21 @@ def test_messages_that_are_put_back_come_before_those_that_wait() -> None:
 class DelayBench:
     """Delayed lanes on a clock that a test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, broker_keeps_order: bool = False) -> None:
         self.now = 100.0
-        self.delayed = DelayedLanes(lambda: self.now)
+        self.round = 1
+        self.delayed = DelayedLanes(lambda: self.now, broker_keeps_order=broker_keeps_order)
 
     def delay(self, delay: float, *ids: str, lane: str = "k") -> None:
-        self.delayed.delay(lane, delay, ids)
+        self.delayed.delay(lane, delay, ids, self.round)
 
     def admit(self, id: str, lane: str = "k") -> float | None:
-        return self.delayed.admit(job(id, lane))
+        return self.delayed.admit(job(id, lane), self.round)
+
+    def finish_round(self) -> None:
+        """All that was given back has reached the broker, and the next receipt begins."""
+        self.round += 1
+        self.delayed.forget_sent(self.round - 1)
 
 
 def test_a_message_of_a_lane_that_is_not_delayed_is_admitted() -> None:
@@ -163,10 +169,55 @@ def test_what_is_given_back_again_comes_before_what_was_given_back_earlier() -> 
 
 
 def test_overdue_lanes_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_order, "MAX_DELAYED_LANES", 2)
+    monkeypatch.setattr(message_order, "MIN_LANES_TO_TRIM", 2)
     bench = DelayBench()
     bench.delay(1.0, "1", "2", lane="old")
     bench.delay(60.0, "1", "2", lane="long")
     bench.now += 10.0
     bench.delay(1.0, "1", "2", lane="new")
     assert sorted(bench.delayed._lanes) == ["long", "new"]
+
+
+def test_an_outage_that_delays_many_lanes_is_not_looked_through_for_each_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_order, "MIN_LANES_TO_TRIM", 10)
+    bench, looks = DelayBench(), 0
+
+    def is_overdue(*_: object) -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    monkeypatch.setattr(bench.delayed, "_is_overdue", is_overdue)
+    for number in range(1000):
+        bench.delay(60.0, "1", lane=str(number))
+    assert looks < 2000
+
+
+def test_f75_on_a_broker_that_keeps_order_no_grace_lets_a_message_overtake() -> None:
+    bench = DelayBench(broker_keeps_order=True)
+    bench.delay(1.0, "1", "2")
+    bench.now += 100 * OVERDUE_S
+    assert bench.admit("3") is not None, "it was received before the broker had the first two back"
+
+
+def test_on_a_broker_that_keeps_order_a_lane_is_forgotten_once_all_of_it_went_back() -> None:
+    bench = DelayBench(broker_keeps_order=True)
+    bench.delay(60.0, "1", "2")
+    bench.delay(60.0, "1", lane="other")
+    bench.delayed.forget_sent(0)
+    assert bench.admit("3") is not None
+    bench.finish_round()
+    assert (bench.admit("4"), bench.admit("4", lane="other")) == (None, None), "another consumer has settled the others"
+
+
+def test_a_lane_whose_next_message_goes_back_is_remembered_until_that_has_reached_the_broker() -> None:
+    bench = DelayBench(broker_keeps_order=True)
+    bench.delay(1.0, "1")
+    bench.delay(1.0, "1", lane="other")
+    bench.round += 1  # the first round is on its way
+    assert bench.admit("2") is not None
+    bench.delayed.forget_sent(1)
+    assert bench.admit("9", lane="other") is None
+    assert bench.admit("3") is not None

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+import effectonce as eo
 from effectonce.core import backoff
-from effectonce.worker.pause import Pause
+from effectonce.worker.pause import Pause, wait_until_up
 
 from .bench import until
 
@@ -53,3 +54,46 @@ async def test_a_pause_that_is_closed_resumes_nothing(pause: Pause, resumed: lis
     pause.close()
     await asyncio.sleep(0.05)
     assert resumed == []
+
+
+# -- wait_until_up
+
+
+@pytest.mark.parametrize("error", [eo.BrokerUnavailable("x"), eo.StoreUnavailable("x"), asyncio.CancelledError()])
+async def test_work_is_repeated_until_the_server_answers_also_where_a_driver_cancels_itself(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.001)
+    failures = [error, error]
+
+    async def work() -> None:
+        if failures:
+            raise failures.pop()
+
+    await asyncio.wait_for(wait_until_up("the broker", work), 30)
+    assert failures == []
+
+
+async def test_an_error_that_no_waiting_mends_is_raised_at_once() -> None:
+    async def work() -> None:
+        raise eo.ConfigurationError("no such queue")
+
+    with pytest.raises(eo.ConfigurationError):
+        await asyncio.wait_for(wait_until_up("the broker", work), 30)
+
+
+async def test_one_who_is_cancelled_while_it_waits_for_the_server_ends() -> None:
+    """Else a worker could not be stopped while its broker hangs."""
+    tries: list[int] = []
+
+    async def work() -> None:
+        tries.append(1)
+        await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(wait_until_up("the broker", work))
+    await until(lambda: bool(tries))
+    waiting.cancel()
+    done, _ = await asyncio.wait([waiting], timeout=30)
+    assert done
+    assert waiting.cancelled()
+    assert tries == [1]

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import effectonce as eo
+from effectonce.providers import Verdict
+from effectonce.worker.recovery_loop import RecoveryLoop
 from tests.harness.failure_lines import failures, raised
 
 from .bench import Bench, serving, until
@@ -148,3 +151,60 @@ def test_what_cannot_be_recovered_is_refused() -> None:
     with pytest.raises(eo.ConfigurationError, match="give a list of Intents and sagas"):
         Bench().worker(recover=["payments"])
     assert Bench().worker(recover=[eo.Intents(Bench().store, scope="billing")])
+
+
+async def test_a_worker_does_not_start_where_a_message_may_come_after_the_provider_has_dropped_its_key() -> None:
+    bench = Bench()
+    bench.backend.capabilities = structs.replace(bench.backend.capabilities, redelivery_horizon=14 * 86_400.0)
+    intents = eo.Intents(bench.store, scope="billing")
+
+    @intents.operation("stripe", "charge")
+    async def charge(intent: eo.Intent[int]) -> None: ...
+
+    worker = idle(bench, intents)
+    with pytest.raises(eo.ConfigurationError, match="stripe keeps keys for 1d, and messages may be redelivered for 14"):
+        await worker.check()
+
+    @intents.reconcile("stripe")
+    async def look_up(intent: eo.Intent[int]) -> Verdict:
+        return Verdict.unknown("")
+
+    await worker.check()
+
+
+async def test_retries_and_redrives_count_as_redelivery() -> None:
+    bench = Bench()
+    intents = eo.Intents(bench.store, scope="billing")
+
+    @intents.operation("stripe", "charge", retention="2d")
+    def charge(intent: eo.Intent[int]) -> None: ...
+
+    intents.reconcile("stripe")(lambda intent: Verdict.unknown(""))
+    worker = bench.worker(recover=[intents], redrive_within="2d")
+
+    @worker.handler("orders", retry=eo.Retry(2, first="1h", cap="1h"), retention="3d")
+    async def pay(message: eo.Message[Any]) -> None: ...
+
+    with pytest.raises(eo.ConfigurationError, match=r"keeps finished intents for 2d, and messages may be .* for 2.04d"):
+        await worker.check()
+
+
+async def test_a_recovery_that_is_cancelled_ends_and_does_not_take_it_for_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Hanging:
+        is_async = True
+        begun = asyncio.Event()
+
+        async def aresume(self, *, stop: Callable[[], bool]) -> None:
+            self.begun.set()
+            await asyncio.Event().wait()
+
+    tool = Hanging()
+    recovering = asyncio.create_task(RecoveryLoop([tool], 0.01).serve())  # type: ignore[list-item]
+    await tool.begun.wait()
+    recovering.cancel()
+    done, _ = await asyncio.wait([recovering], timeout=30)
+    assert done
+    assert recovering.cancelled()
+    assert caplog.text == ""

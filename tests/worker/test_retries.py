@@ -342,3 +342,23 @@ async def test_a_cancellation_of_the_handlers_own_making_is_a_failure(kind: str)
         await until(lambda: bench.count("dead") == 1)
     (dead,) = await bench.dead(worker, "orders").alist()
     assert (dead.cause.why, dead.cause.attempts) == ("attempts-exhausted", 2)
+
+
+async def test_a_message_whose_intent_is_in_doubt_is_a_dead_letter_at_once() -> None:
+    """No attempt can run until an operator has decided; a `Retry` that names the error tries all the same."""
+    bench = Bench()
+    worker = bench.worker()
+    runs: list[str | None] = []
+
+    def charge(message: eo.Message[Any]) -> None:
+        runs.append(message.type)
+        raise eo.InDoubt("nobody knows whether the card was charged")
+
+    worker.handler("orders", type="once", retry=Retry(5, first="1ms"))(charge)
+    worker.handler("orders", type="again", retry=Retry(5, first="1ms", on={eo.InDoubt: Retry(2, first="1ms")}))(charge)
+    async with serving(worker):
+        await bench.send("orders", paid(1, type="once"), paid(2, type="again"))
+        await until(lambda: bench.count("dead") == 2)
+    causes = {dead.message.type: dead.cause for dead in await bench.dead(worker, "orders").alist()}
+    assert (sorted(filter(None, runs)), causes["once"].why) == (["again", "again", "once"], "in-doubt")
+    assert causes["again"].why == "attempts-exhausted"

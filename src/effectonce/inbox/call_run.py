@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from effectonce.core.codec import Codec
 from effectonce.guard.once import Outcome
 from effectonce.sessions import AwaitedCalls, BaseDriverSession
 
+from .events import attempt_of, emit_recognised, kind_of_duplicate, kind_of_failure
 from .recording import outcome_of, require_transaction_still, undo
 from .table import InboxKey
 
@@ -29,6 +31,7 @@ class CallRun:
         self._codec = codec
         self._message = message
         self._savepoint: Any = None
+        self._started_at = 0.0  # when the function was called; 0: not yet
         self._calls = AwaitedCalls()
 
     async def begin(self) -> bool:
@@ -37,9 +40,11 @@ class CallRun:
         existing = await self._table.insert(self.session, self._key, result=True)
         if existing is None:
             self._calls.begin()
+            self._started_at = time.monotonic()
             return True
         await self._release()
         value = self._inbox.replay(self._codec, self._key, existing)
+        self._emit(kind_of_duplicate(existing))
         self.outcome = outcome_of(self._key, self._message, value, replayed=True)
         return False
 
@@ -52,6 +57,9 @@ class CallRun:
         )
         await self._release()
         self.outcome = outcome_of(self._key, self._message, value, replayed=False)
+        seconds = time.monotonic() - self._started_at
+        attempt = attempt_of(self._message)
+        emit_recognised(self._inbox.events, self.session, self._key, attempt, is_first=True, seconds=seconds)
 
     async def _release(self) -> None:
         await self.session.release(self._savepoint)
@@ -60,5 +68,14 @@ class CallRun:
     async def abort(self, error: BaseException) -> None:
         """Roll back to the savepoint. After a cancellation, too: the insert may have been executed all the same."""
         self._calls.end()
-        if self._savepoint is not None:
-            await undo(self.session, self._savepoint, error)
+        try:
+            if self._savepoint is not None:
+                await undo(self.session, self._savepoint, error)
+        finally:
+            self._emit(kind_of_failure(error, was_called=self._started_at > 0), type(error).__name__)
+
+    def _emit(self, kind: str, detail: str = "") -> None:
+        events, key = self._inbox.events, self._key
+        if events.hooks:
+            seconds = time.monotonic() - self._started_at if self._started_at else 0.0
+            events.emit(kind, key.scope, key.plain_key, attempt_of(self._message), seconds=seconds, detail=detail)

@@ -17,7 +17,7 @@ from effectonce.sessions import is_connection
 
 from .handler_run import HandlerRun
 from .run_loop import run_async_handler, run_handler
-from .table import InboxKey
+from .table import InboxKey, StartCount
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -122,15 +122,23 @@ def _check_signature(fn: Any) -> inspect.Signature:
 class TransactionalHandler:
     """A handler with its options. Each message is one `HandlerRun`.
 
-    ``key_for`` makes the key of a message; a tool whose messages are something else gives its own.
+    ``key_for`` makes the key of a message; a tool whose messages are something else gives its own. ``check_start``, in
+    place of ``max_attempts``: it is called with the message and the count of its starts before the handler runs, and
+    raises an error if that may not start.
     """
 
     def __init__(
-        self, options: HandlerDecorator, fn: Callable[..., Any], key_for: Callable[[Any], InboxKey] | None = None
+        self,
+        options: HandlerDecorator,
+        fn: Callable[..., Any],
+        key_for: Callable[[Any], InboxKey] | None = None,
+        check_start: Callable[[Any, StartCount], None] | None = None,
     ) -> None:
         self.options = options
         self.inbox = options.inbox
         self.key_for: Callable[[Any], InboxKey] = self.inbox.key_for if key_for is None else key_for
+        self.check_start = check_start
+        self.counts_starts = check_start is not None or options.max_attempts is not None
         self.fn = fn
         self.is_async = is_async(fn)
         self.needs_check = not options.allow_unsafe

@@ -6,19 +6,24 @@ because of the database, and not because of the handler, it starts again from th
 
 from __future__ import annotations
 
+import time
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from effectonce.errors import AttemptsExhausted, ConfigurationError, InProgress, Reentered, TransactionConflict, show
 from effectonce.guard.introspection import name_of
 from effectonce.guard.once import Outcome
 
+from .events import attempt_of, kind_of_duplicate, kind_of_failure
 from .recording import describe, outcome_of
-from .table import InboxTable
+from .table import InboxTable, StartCount
 from .transaction import InboxTransaction, log
 
 if TYPE_CHECKING:
     from .handler import TransactionalHandler
+
+NO_STARTS: Final = StartCount(0)
+"""The count of a message that was handled when its start was to be counted."""
 
 #: Table, scope and key of the messages that this task or thread is handling. A handler that handles its own message
 #: again would wait for itself.
@@ -40,18 +45,20 @@ class HandlerRun(InboxTransaction):
                 "call: a handler that calls itself with its own message would wait for itself"
             )
         self.outcome: Outcome[Any]
-        self._attempts: int | None = None  # counted in the database, this one included; None: not counted yet
+        self._starts: StartCount | None = None  # as counted before this attempt; None: not counted yet
         self._handling_token: Token[Any] | None = None  # while the handler runs: resets `_handling`
+        self._started_at = 0.0  # when this attempt called the handler; 0: not yet
+        self._is_reported = False  # the event of the message was emitted
 
     async def begin(self) -> bool:
         key, inbox = self.key, self.handler.inbox
+        self._started_at = 0.0
         session = await self.open()
         table = inbox.table(session)
-        max_attempts = self.handler.options.max_attempts
-        if max_attempts is not None and self._attempts is None:
+        if self.handler.counts_starts and self._starts is None:
             # Committed before the handler runs: the inbox row is rolled back with an attempt that fails, and a message
             # that kills the process must be counted too (F20, a poison message).
-            self._attempts = await table.count_attempt(session, key) or 0
+            self._starts = await table.count_attempt(session, key) or NO_STARTS
             await session.commit()
             await session.begin()
         try:
@@ -61,21 +68,31 @@ class HandlerRun(InboxTransaction):
             raise
         if existing is not None:
             await self._commit_outcome(inbox.replay(self.codec, key, existing), replayed=True)
+            self._emit(kind_of_duplicate(existing))
             return False
         # Checked after the insert, which has waited for another delivery: that one may have succeeded.
-        if max_attempts is not None and (self._attempts or 0) > max_attempts:
-            raise AttemptsExhausted(
-                f"{describe(key)} used all of its {max_attempts} attempts; fix the cause, then delete its row in "
-                f"{inbox.table_name}_attempts to let it run again",
-                "attempts-exhausted",
-            )
+        if self._starts is not None:
+            self._check_start(self._starts)
         await self.mark()
         self._handling_token = _handling.set((*_handling.get(), self.identity))
+        self._started_at = time.monotonic()
         return True
+
+    def _check_start(self, starts: StartCount) -> None:
+        """Raise an error if no further attempt is allowed."""
+        handler, max_attempts = self.handler, self.handler.options.max_attempts
+        if handler.check_start is not None:
+            handler.check_start(self.message, starts)
+        elif max_attempts is not None and starts.total > max_attempts:
+            raise AttemptsExhausted(
+                f"{describe(self.key)} used all of its {max_attempts} attempts; fix the cause, then delete its row in "
+                f"{handler.inbox.table_name}_starts to let it run again",
+                "attempts-exhausted",
+            )
 
     async def _refund_attempt(self, table: InboxTable) -> None:
         """Take back the attempt that was counted, since its handler did not run. If that fails, it stays counted."""
-        if not self._attempts:
+        if not self._attempt:
             return
         session = self.session
         try:
@@ -99,10 +116,23 @@ class HandlerRun(InboxTransaction):
             await self._delete_committed_row(table)
             raise _rolled_back()
         await self._commit_outcome(value, replayed=False)
+        self._emit("first")
 
     async def abort(self, error: BaseException) -> float | None:
         self._handler_has_ended()
-        return await super().abort(error)
+        pause = await super().abort(error)
+        if pause is None:
+            raised = self.translated_error or error
+            self._emit(kind_of_failure(raised, was_called=self._started_at > 0), type(raised).__name__)
+        return pause
+
+    def _emit(self, kind: str, detail: str = "") -> None:
+        events, key = self.handler.inbox.events, self.key
+        if events.hooks and not self._is_reported:
+            self._is_reported = True
+            seconds = time.monotonic() - self._started_at if self._started_at else 0.0
+            attempt = self._attempt or attempt_of(self.message)
+            events.emit(kind, key.scope, key.plain_key, attempt, seconds=seconds, detail=detail)
 
     def _handler_has_ended(self) -> None:
         if self._handling_token is not None:
@@ -118,6 +148,7 @@ class HandlerRun(InboxTransaction):
             raise _rolled_back()
         await table.store_result(self.session, self.key, result)
         await self._end_transaction()
+        self._emit("first")
         raise ConfigurationError(
             f"{self._ended_transaction()} The message is recorded as handled, since all of it was committed; a crash "
             "before the handler's end would have lost the rest"
@@ -157,10 +188,15 @@ class HandlerRun(InboxTransaction):
         )
 
     async def _commit_outcome(self, value: Any, *, replayed: bool) -> None:
-        if self._attempts:
+        if self._attempt:
             await self.handler.inbox.table(self.session).forget_attempts(self.session, self.key)
-        self.outcome = outcome_of(self.key, self.message, value, replayed=replayed, attempt=self._attempts)
+        self.outcome = outcome_of(self.key, self.message, value, replayed=replayed, attempt=self._attempt)
         await self.commit()
+
+    @property
+    def _attempt(self) -> int:
+        """Which attempt this is by the database's count; 0 where it was not counted."""
+        return 0 if self._starts is None else self._starts.total
 
 
 def _rolled_back() -> TransactionConflict:

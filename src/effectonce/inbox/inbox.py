@@ -15,12 +15,21 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, overload
 
-from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection
+from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, Hook, SyncConnection
 from effectonce.core.codec import Codec, Unstorable
+from effectonce.core.events import Events
 from effectonce.core.privacy import Privacy
 from effectonce.core.run_sync import run_sync
 from effectonce.core.sql_files import inbox_schema, quote_name, strip_comments
-from effectonce.errors import ConfigurationError, InvalidOption, ResultNotStored, SyncAsyncMismatch, show
+from effectonce.errors import (
+    ConfigurationError,
+    InProgress,
+    InvalidOption,
+    PayloadMismatch,
+    ResultNotStored,
+    SyncAsyncMismatch,
+    show,
+)
 from effectonce.guard.introspection import is_async, name_of, return_type
 from effectonce.guard.once import Outcome
 from effectonce.guard.options import check_scope
@@ -33,6 +42,7 @@ from effectonce.values.identity import Key, encode_key
 
 from .business_table import Inserted, OnTable
 from .call_run import CallRun
+from .events import attempt_of, emit_recognised, kind_of_failure
 from .handler import HandlerDecorator
 from .recording import describe, record, record_many, refuse_mismatch
 from .run_loop import run_async_handler, run_handler
@@ -57,6 +67,7 @@ class Inbox:
       `PayloadMismatch`. Default: the data of a `Message`; False turns that off.
     - ``private``: a secret under which keys are hashed and results sealed.
     - ``max_result``: how large a stored result may be, in bytes; a larger one is not stored.
+    - ``hooks``: called with an `Event` for each message. What a worker handles are the worker's events.
 
     Every method takes the connection that the transaction is open on. On an async connection it returns something to
     await. It never begins, ends or repeats that transaction; `handler` is the form that owns one.
@@ -71,6 +82,7 @@ class Inbox:
         fingerprint: Callable[[Any], object] | Literal[False] | None = None,
         private: str | bytes | None = None,
         max_result: int = MAX_RESULT_BYTES,
+        hooks: Sequence[Hook] = (),
     ) -> None:
         check_scope(scope)
         scheme, is_url, _ = scope.partition("://")
@@ -92,13 +104,24 @@ class Inbox:
         self._fingerprint = fingerprint
         self._privacy = None if private is None else Privacy(private)
         self._max_result = max_result
+        #: Where its events are emitted.
+        self.events = Events(tuple(hooks))
+
+    @property
+    def private(self) -> bool:
+        """Whether keys are hidden and results sealed."""
+        return self._privacy is not None
+
+    def add_hook(self, hook: Hook) -> None:
+        """Call ``hook`` with every `Event` from now on. Adding it twice has no further effect."""
+        self.events.add_hook(hook)
 
     def for_scope(self, scope: str, retention_us: int) -> Inbox:
         """This inbox (its table, its secret and the rest) under another scope, with a retention in microseconds: what
-        a worker uses for each of its handlers."""
+        a worker uses for each of its handlers. It has no hooks: the worker emits the events itself."""
         check_scope(scope)
         inbox = copy.copy(self)  # what both share is never changed
-        inbox.scope, inbox.retention_us = scope, retention_us
+        inbox.scope, inbox.retention_us, inbox.events = scope, retention_us, Events()
         return inbox
 
     def __repr__(self) -> str:
@@ -124,7 +147,7 @@ class Inbox:
         session = session_on(conn)
         key = self.key_for(message, payload)
         session.require_transaction()
-        recording = self.record(session, key)
+        recording = self._first(session, key, attempt_of(message))
         return Pending(recording, "inbox.first(...)") if session.is_async else run_sync(recording)
 
     @overload
@@ -140,11 +163,12 @@ class Inbox:
         of them has another payload than before.
         """
         session = session_on(conn)
+        messages = list(messages)
         keys = [self.key_for(message) for message in messages]
         if len(keys) > MAX_BATCH:
             raise InvalidOption(f"first_many takes up to {MAX_BATCH} messages, not {len(keys)}; call it for slices")
         session.require_transaction()
-        recording = self.record_many(session, keys)
+        recording = self._first_many(session, keys, [attempt_of(message) for message in messages])
         return Pending(recording, "inbox.first_many(...)") if session.is_async else run_sync(recording)
 
     @overload
@@ -321,6 +345,24 @@ class Inbox:
             f"{describe(key)} is done, but its result was not stored (recorded by first(), too large, or not of the "
             "annotated type); the effect happened: ack this delivery"
         )
+
+    async def _first(self, session: BaseDriverSession, key: InboxKey, attempt: int) -> bool:
+        try:
+            is_first = await self.record(session, key)
+        except (PayloadMismatch, InProgress) as error:
+            kind = kind_of_failure(error, was_called=False)
+            self.events.emit(kind, key.scope, key.plain_key, attempt, detail=type(error).__name__)
+            raise
+        emit_recognised(self.events, session, key, attempt, is_first=is_first)
+        return is_first
+
+    async def _first_many(
+        self, session: BaseDriverSession, keys: Sequence[InboxKey], attempts: Sequence[int]
+    ) -> list[bool]:
+        answers = await self.record_many(session, keys)
+        for key, attempt, is_first in zip(keys, attempts, answers, strict=True):
+            emit_recognised(self.events, session, key, attempt, is_first=is_first)
+        return answers
 
     async def _migrate(self, session: BaseDriverSession) -> None:
         if session.dialect == "postgresql":  # two migrations at once would both create the table, and one would fail

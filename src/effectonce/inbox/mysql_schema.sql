@@ -21,12 +21,17 @@ CREATE TABLE IF NOT EXISTS {inbox} (
     KEY expiry (expires_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- How often a handler with max_attempts has started on a message that is not handled yet.
-CREATE TABLE IF NOT EXISTS {attempts} (
+-- How often handlers have started on a message that is not handled yet: those with max_attempts, and those of workers
+-- on a message that was delivered before, or has failed.
+CREATE TABLE IF NOT EXISTS {starts} (
     id          BINARY(32)    NOT NULL,
     scope       VARCHAR(255)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     `key`       VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    attempts    INT           NOT NULL,
+    -- Since the last outcome: the last one may run, or have ended its process.
+    unreported  INT           NOT NULL,
+    -- Before that.
+    reported    INT           NOT NULL,
+    last_error  VARCHAR(400)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
     expires_at  BIGINT        NOT NULL,
     PRIMARY KEY (id),
     KEY expiry (expires_at)

@@ -1,6 +1,6 @@
 -- The inbox's statements for PostgreSQL, run on the caller's own connection. `-- name: x` starts statement x.
 --
--- {inbox}, {attempts}  the two tables
+-- {inbox}, {starts}  the two tables
 -- {now}                the server's clock, in microseconds since the epoch
 
 
@@ -41,19 +41,26 @@ DELETE FROM {inbox} WHERE scope = $1 AND key = ANY ($2::text::text[]);
 
 -- name: count
 -- Counts the start of an attempt. For a message that is handled already nothing is counted, and no row returned.
-INSERT INTO {attempts} AS a (scope, key, attempts, expires_at)
-SELECT $1::text, $2::text, 1, {now} + $3
+INSERT INTO {starts} AS s (scope, key, unreported, reported, expires_at)
+SELECT $1::text, $2::text, 1, 0, {now} + $3
 WHERE NOT EXISTS (SELECT 1 FROM {inbox} WHERE scope = $1::text AND key = $2::text)
-ON CONFLICT (scope, key) DO UPDATE SET attempts = a.attempts + 1, expires_at = EXCLUDED.expires_at
-RETURNING attempts;
+ON CONFLICT (scope, key) DO UPDATE SET unreported = s.unreported + 1, expires_at = EXCLUDED.expires_at
+RETURNING unreported, reported, last_error;
 
 -- name: refund
--- Takes back the start of an attempt whose handler did not run.
-UPDATE {attempts} SET attempts = attempts - 1 WHERE scope = $1 AND key = $2 AND attempts > 0;
+-- Takes back the start of an attempt that does not count: its handler did not run, or was cut off.
+UPDATE {starts} SET unreported = unreported - 1 WHERE scope = $1 AND key = $2 AND unreported > 0;
+
+-- name: report
+-- An attempt has failed with the error $5. $4 is 1 if its start was not counted, else 0.
+INSERT INTO {starts} AS s (scope, key, unreported, reported, last_error, expires_at)
+VALUES ($1, $2, 0, 1, $5, {now} + $3)
+ON CONFLICT (scope, key) DO UPDATE SET reported = s.reported + s.unreported + $4::integer, unreported = 0,
+    last_error = EXCLUDED.last_error, expires_at = EXCLUDED.expires_at;
 
 -- name: uncount
 -- The message is handled: its attempts need no count any more.
-DELETE FROM {attempts} WHERE scope = $1 AND key = $2;
+DELETE FROM {starts} WHERE scope = $1 AND key = $2;
 
 -- name: purge
 -- Deletes expired rows, oldest first. Locked rows wait for the next purge.
@@ -62,12 +69,12 @@ DELETE FROM {inbox} WHERE (scope, key) IN (
 ) RETURNING 1;
 
 -- name: purge_attempts
-DELETE FROM {attempts} WHERE (scope, key) IN (
-    SELECT scope, key FROM {attempts} WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
+DELETE FROM {starts} WHERE (scope, key) IN (
+    SELECT scope, key FROM {starts} WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ) RETURNING 1;
 
 -- name: settings
--- The settings that decide whether a confirmed commit survives a crash, and whether the table exists.
+-- The settings that decide whether a confirmed commit survives a crash, and whether both tables exist.
 -- A missing table is NULL: the question must not abort the caller's transaction.
 SELECT current_setting('fsync'), current_setting('synchronous_commit'),
-       (SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass($1));
+       (SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass($1) AND to_regclass($2) IS NOT NULL);

@@ -14,13 +14,16 @@ CREATE TABLE IF NOT EXISTS {inbox} (
 
 CREATE INDEX IF NOT EXISTS {inbox_expiry} ON {on_inbox} (expires_at);
 
--- How often a handler with max_attempts has started on a message that is not handled yet.
-CREATE TABLE IF NOT EXISTS {attempts} (
+-- How often handlers have started on a message that is not handled yet: those with max_attempts, and those of workers
+-- on a message that was delivered before, or has failed.
+CREATE TABLE IF NOT EXISTS {starts} (
     scope       text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
-    attempts    integer          NOT NULL,
+    unreported  integer          NOT NULL,   -- since the last outcome: the last one may run, or have ended its process
+    reported    integer          NOT NULL,   -- before that
+    last_error  text,
     expires_at  bigint           NOT NULL,
     PRIMARY KEY (scope, key)
 );
 
-CREATE INDEX IF NOT EXISTS {attempts_expiry} ON {on_attempts} (expires_at);
+CREATE INDEX IF NOT EXISTS {starts_expiry} ON {on_starts} (expires_at);

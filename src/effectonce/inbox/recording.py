@@ -13,9 +13,9 @@ from typing import Any
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import PayloadMismatch, TransactionConflict, show
 from effectonce.guard.once import Outcome
-from effectonce.message import Message
 from effectonce.sessions import BaseDriverSession
 
+from .events import attempt_of
 from .table import ExistingRow, InboxKey, InboxTable
 
 Existing = dict[str, ExistingRow]  # by key
@@ -122,11 +122,9 @@ def require_transaction_still(session: BaseDriverSession) -> None:
         session.require_transaction()
 
 
-def outcome_of(key: InboxKey, message: Any, value: Any, *, replayed: bool, attempt: int | None = None) -> Outcome[Any]:
-    """The `Outcome` of a handled message. ``attempt``: the database's count; None or 0: use the broker's count."""
-    if not attempt:
-        attempt = message.attempt if isinstance(message, Message) else 1
-    return Outcome(value, replayed, key.plain_key, key.scope, attempt)
+def outcome_of(key: InboxKey, message: Any, value: Any, *, replayed: bool, attempt: int = 0) -> Outcome[Any]:
+    """The `Outcome` of a handled message. ``attempt``: the database's count; 0: use the broker's count."""
+    return Outcome(value, replayed, key.plain_key, key.scope, attempt or attempt_of(message))
 
 
 def describe(key: InboxKey) -> str:

@@ -1,6 +1,6 @@
 -- The inbox's statements for SQLite, run on the caller's own connection. `-- name: x` starts statement x.
 --
--- {inbox}, {attempts}    the two tables
+-- {inbox}, {starts}    the two tables
 -- {now}                  the machine's clock, in microseconds since the epoch
 --
 -- Every statement that writes starts with INSERT, UPDATE or DELETE: the module `sqlite3` begins a transaction only for
@@ -43,18 +43,25 @@ DELETE FROM {inbox} WHERE scope = $1 AND key IN (SELECT value FROM json_each($2)
 
 -- name: count
 -- Counts the start of an attempt. For a message that is handled already nothing is counted, and no row returned.
-INSERT INTO {attempts} (scope, key, attempts, expires_at)
-SELECT $1, $2, 1, {now} + $3 WHERE NOT EXISTS (SELECT 1 FROM {inbox} WHERE scope = $1 AND key = $2)
-ON CONFLICT (scope, key) DO UPDATE SET attempts = attempts + 1, expires_at = excluded.expires_at
-RETURNING attempts;
+INSERT INTO {starts} (scope, key, unreported, reported, expires_at)
+SELECT $1, $2, 1, 0, {now} + $3 WHERE NOT EXISTS (SELECT 1 FROM {inbox} WHERE scope = $1 AND key = $2)
+ON CONFLICT (scope, key) DO UPDATE SET unreported = unreported + 1, expires_at = excluded.expires_at
+RETURNING unreported, reported, last_error;
 
 -- name: refund
--- Takes back the start of an attempt whose handler did not run.
-UPDATE {attempts} SET attempts = attempts - 1 WHERE scope = $1 AND key = $2 AND attempts > 0;
+-- Takes back the start of an attempt that does not count: its handler did not run, or was cut off.
+UPDATE {starts} SET unreported = unreported - 1 WHERE scope = $1 AND key = $2 AND unreported > 0;
+
+-- name: report
+-- An attempt has failed with the error $5. $4 is 1 if its start was not counted, else 0.
+INSERT INTO {starts} (scope, key, unreported, reported, last_error, expires_at)
+VALUES ($1, $2, 0, 1, $5, {now} + $3)
+ON CONFLICT (scope, key) DO UPDATE SET reported = reported + unreported + $4, unreported = 0,
+    last_error = excluded.last_error, expires_at = excluded.expires_at;
 
 -- name: uncount
 -- The message is handled: its attempts need no count any more.
-DELETE FROM {attempts} WHERE scope = $1 AND key = $2;
+DELETE FROM {starts} WHERE scope = $1 AND key = $2;
 
 -- name: purge
 -- Deletes expired rows, oldest first.
@@ -63,11 +70,11 @@ DELETE FROM {inbox} WHERE rowid IN (
 ) RETURNING 1;
 
 -- name: purge_attempts
-DELETE FROM {attempts} WHERE rowid IN (
-    SELECT rowid FROM {attempts} WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1
+DELETE FROM {starts} WHERE rowid IN (
+    SELECT rowid FROM {starts} WHERE expires_at <= {now} ORDER BY expires_at LIMIT $1
 ) RETURNING 1;
 
 -- name: settings
--- The settings that decide whether a confirmed commit survives a crash, and whether the table exists.
+-- The settings that decide whether a confirmed commit survives a crash, and whether both tables exist.
 SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous),
-       (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1);
+       (SELECT count(*) = 2 FROM sqlite_master WHERE type = 'table' AND name IN ($1, $2));

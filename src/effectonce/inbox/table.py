@@ -57,20 +57,36 @@ class ExistingRow(Struct, gc=False):
         return self.fingerprint not in split_fingerprints(key.fingerprints)
 
 
+class StartCount(Struct, frozen=True, gc=False):
+    """How often handlers have started on a message, the start that was just counted included.
+
+    ``unreported``: since the last outcome. All of these but the last one have probably ended their processes.
+    ``reported``: before that. ``last_error``: what the last attempt that failed has reported.
+    """
+
+    unreported: int
+    reported: int = 0
+    last_error: str | None = None
+
+    @property
+    def total(self) -> int:
+        return self.unreported + self.reported
+
+
 @lru_cache(maxsize=64)
 def inbox_table(dialect: Dialect, name: str) -> InboxTable:
     return _TABLES[dialect](dialect, name)
 
 
 class InboxTable(ABC):
-    """One table of handled messages, and the table of attempts beside it.
+    """One table of handled messages, and the table of started attempts beside it.
 
     Its methods run statements in the transaction that is open on ``session``; none begins, ends or repeats one.
     """
 
     def __init__(self, dialect: Dialect, name: str) -> None:
         self.name = name
-        self._quoted_name = quote_name(name, dialect)
+        self._quoted_names = quote_name(name, dialect), quote_name(f"{name}_starts", dialect)
         self._sql = inbox_statements(dialect, name)
 
     @abstractmethod
@@ -93,7 +109,7 @@ class InboxTable(ABC):
         return bool(await session.rows(self._sql["ours"], (*self._identity(key), self._encode(key.row_mark))))
 
     async def refund_attempt(self, session: DriverSession, key: InboxKey) -> None:
-        """Take one attempt back."""
+        """Take back the start of an attempt that does not count."""
         await session.rows(self._sql["refund"], self._identity(key))
 
     async def forget_attempts(self, session: DriverSession, key: InboxKey) -> None:
@@ -113,8 +129,13 @@ class InboxTable(ABC):
         """Delete the rows of ``keys``."""
 
     @abstractmethod
-    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
-        """Count one attempt. Returns how many there are now; None if the message is handled already."""
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> StartCount | None:
+        """Count the start of one attempt. Returns the count; None if the message is handled already."""
+
+    @abstractmethod
+    async def report_failure(self, session: DriverSession, key: InboxKey, error: str, *, uncounted: bool) -> None:
+        """An attempt has failed with ``error``: no start is unreported any more. ``uncounted``: its start was not
+        counted, so it is counted now."""
 
     @abstractmethod
     async def purge(self, session: DriverSession, limit: int) -> int:
@@ -126,8 +147,8 @@ class InboxTable(ABC):
 
     def _missing_table_error(self) -> SchemaMissing:
         return SchemaMissing(
-            f"the table {self.name} is missing; create it: effectonce migrate URL, or run what "
-            "inbox.schema_sql(dialect) gives in your own migrations"
+            f"the table {self.name} is missing, or {self.name}_starts; create it: effectonce migrate --store URL, or "
+            "run what inbox.schema_sql(dialect) gives in your own migrations"
         )
 
 
@@ -166,9 +187,11 @@ class TextKeyTable(InboxTable):
     def _identity(self, key: InboxKey) -> tuple[str, ...]:
         return key.scope, key.key
 
-    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
-        counted = await session.rows(self._sql["count"], (key.scope, key.key, key.retention_us))
-        return counted[0][0] if counted else None
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> StartCount | None:
+        return _start_count(await session.rows(self._sql["count"], (key.scope, key.key, key.retention_us)))
+
+    async def report_failure(self, session: DriverSession, key: InboxKey, error: str, *, uncounted: bool) -> None:
+        await session.rows(self._sql["report"], (key.scope, key.key, key.retention_us, int(uncounted), error))
 
     async def purge(self, session: DriverSession, limit: int) -> int:
         await session.rows(self._sql["purge_attempts"], (limit,))
@@ -202,7 +225,7 @@ class PostgresInboxTable(TextKeyTable):
         return f'{{"{text}"}}'
 
     async def check(self, session: DriverSession) -> None:
-        ((fsync, synchronous_commit, persistence),) = await session.rows(self._sql["settings"], (self._quoted_name,))
+        ((fsync, synchronous_commit, persistence),) = await session.rows(self._sql["settings"], self._quoted_names)
         if persistence is None:
             raise self._missing_table_error()
         if fsync == "off":
@@ -222,8 +245,10 @@ class SQLiteInboxTable(TextKeyTable):
 
     async def check(self, session: DriverSession) -> None:
         unqualified_name = self.name.rpartition(".")[2]
-        ((journal, synchronous, exists),) = await session.rows(self._sql["settings"], (unqualified_name,))
-        if exists is None:
+        ((journal, synchronous, exists),) = await session.rows(
+            self._sql["settings"], (unqualified_name, f"{unqualified_name}_starts")
+        )
+        if not exists:
             raise self._missing_table_error()
         if journal in ("off", "memory"):
             raise UnsafeStore(
@@ -302,11 +327,14 @@ class MySQLInboxTable(InboxTable):
         if keys:
             await session.rows(*self._with_ids("forget_many", [key.id for key in keys]))
 
-    async def count_attempt(self, session: DriverSession, key: InboxKey) -> int | None:
+    async def count_attempt(self, session: DriverSession, key: InboxKey) -> StartCount | None:
         params = (key.id, key.scope.encode().hex(), key.key.encode().hex(), key.retention_us)
         await session.rows(self._sql["count"], params)
-        counted = await session.rows(self._sql["counted"], (key.id,))
-        return int(counted[0][0]) if counted else None
+        return _start_count(await session.rows(self._sql["counted"], (key.id,)))
+
+    async def report_failure(self, session: DriverSession, key: InboxKey, error: str, *, uncounted: bool) -> None:
+        params = (key.id, key.scope.encode().hex(), key.key.encode().hex(), key.retention_us)
+        await session.rows(self._sql["report"], (*params, int(uncounted), error.encode().hex()))
 
     async def purge(self, session: DriverSession, limit: int) -> int:
         await self._purge(session, "due_attempts", "forget_attempts", limit)
@@ -320,7 +348,9 @@ class MySQLInboxTable(InboxTable):
 
     async def check(self, session: DriverSession) -> None:
         schema, _, unqualified_name = self.name.rpartition(".")
-        ((flush, engine),) = await session.rows(self._sql["settings"], (schema or None, unqualified_name))
+        ((flush, engine),) = await session.rows(
+            self._sql["settings"], (schema or None, unqualified_name, f"{unqualified_name}_starts")
+        )
         if engine is None:
             raise self._missing_table_error()
         if int(flush) != 1:
@@ -345,6 +375,12 @@ _TABLES: dict[Dialect, type[InboxTable]] = {
     "sqlite": SQLiteInboxTable,
     "mysql": MySQLInboxTable,
 }
+
+
+def _start_count(rows: Sequence[Any]) -> StartCount | None:
+    for unreported, reported, last_error in rows:
+        return StartCount(int(unreported), int(reported), None if last_error is None else _text(last_error))
+    return None
 
 
 def _bytes(value: Any) -> bytes | None:

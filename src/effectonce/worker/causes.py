@@ -31,7 +31,7 @@ CauseCode = Literal[
     "invalid-key",  # no store can keep its key
     "key-too-long",
     "payload-mismatch",  # its key was used before with another payload
-    "permanent-failure",  # its handler raised an error of ``permanent=``, now or in an earlier delivery
+    "permanent-failure",  # its handler raised an error of ``permanent=``, or one that is recorded for good
     "refused",  # its handler raised an error that its `Retry` does not try again
     "attempts-exhausted",  # every allowed attempt failed
     "in-doubt",  # an attempt ended without saying whether its effect happened
@@ -45,6 +45,7 @@ class Poison(EffectOnceError, code="poison"):
     """Attempts at this message never reported an outcome, so often that the message probably ended their processes."""
 
     def __init__(self, attempts: int) -> None:
+        self.attempts = attempts
         super().__init__(
             f"the last of {attempts} attempts never reported an outcome (its process probably crashed); fix the "
             "handler, then redrive the message"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from effectonce.core.codec import Unstorable
+from effectonce.core.tracing import carry_trace, continue_trace
 from effectonce.errors import ConfigurationError
 from effectonce.message import Message
 
@@ -17,6 +18,8 @@ from .jobs import Job
 
 def run_handler(job: Job) -> Any:
     """Run a handler whose result is forwarded."""
+    if job.message.headers:  # most messages have none
+        continue_trace(job.message.headers)
     if job.route.is_async:
         return _run_async_handler(job)
     return _store_result(job, job.route.function(job.message))
@@ -38,6 +41,7 @@ def _store_result(job: Job, value: Any) -> Any:
         messages = value
     if not isinstance(messages, list) or not all(isinstance(message, Message) for message in messages):
         raise ConfigurationError(f"{name} has to=, so it returns a Message, a list of them or None, not {value!r:.100}")
+    messages = [carry_trace(message) for message in messages]
     try:
         job.result = job.route.policy.codec.encode(messages)
     except Unstorable as error:

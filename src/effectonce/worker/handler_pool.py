@@ -81,10 +81,12 @@ class HandlerPool(Generic[W]):
         on_success: Callable[[W], None],
         on_error: Callable[[W, BaseException], None],
         on_idle: Callable[[], None] = lambda: None,
+        on_late: Callable[[W], None] | None = None,
         fail: ReportFailure,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """``on_idle`` is called by a pool task that finds nothing ready. It may claim jobs, but makes nothing ready."""
+        """``on_idle`` is called by a pool task that finds nothing ready. It may claim jobs, but makes nothing ready.
+        ``on_late`` is called, in place of the handler, with work whose lease is over before it starts."""
         self.route = route
         self._function = function
         self.waiting: deque[Job] = deque()  # received, not claimed
@@ -95,6 +97,7 @@ class HandlerPool(Generic[W]):
         self._on_success = on_success
         self._on_error = on_error
         self._on_idle = on_idle
+        self._on_late = on_late
         self._fail = fail
         self._loop = loop
         self._context = copy_context()  # of `serve`: a task may be started from any other
@@ -165,6 +168,10 @@ class HandlerPool(Generic[W]):
             turn_ends_at = time.monotonic() + TASK_TURN_S
             while self.ready:
                 work = self.ready.popleft()
+                if self._on_late is not None and work.run is not None and work.run.lease_lost:
+                    self._claimed -= 1
+                    self._on_late(work)
+                    continue
                 error: BaseException | None = None
                 try:
                     rest = self._start_handler(work)

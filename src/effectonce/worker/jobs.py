@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from effectonce.contracts import Delivery
 from effectonce.core.codec import STORED_NONE
@@ -39,7 +40,7 @@ class Job(Struct, eq=False, gc=False):
     lane: str  # only one job of a lane runs at a time: the ordering key, or its own key, which its duplicates share
     attempts_before_redrive: int = 0  # that the store had counted when it was redriven
     run: StoreRun | None = None  # with `store=`: its claim
-    transaction_run: Run | None = None  # with `inbox=`: what `current()` returns in its handler
+    transaction_run: Run | None = None  # with `inbox=`: what `current()` returns in its handler, from its start on
     redriven: bool = False
     bypassing: bool = False  # redriven, and effects outside are to be skipped
     redelivered: bool = False  # it has been delivered before, or may have been
@@ -53,8 +54,10 @@ class Job(Struct, eq=False, gc=False):
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is since it was last redriven: by the store's count, else by the broker's, which begins
-        anew with a redrive."""
+        """Which attempt this is since it was last redriven: by the store's or the inbox's count of starts. By the
+        broker's count of deliveries while nothing has started."""
+        if self.transaction_run is not None:
+            return self.transaction_run.attempt
         return self.broker_attempt if self.run is None else self.attempts_at(self.run.answer)
 
     def attempts_at(self, answer: Answer) -> int:
@@ -62,6 +65,11 @@ class Job(Struct, eq=False, gc=False):
         if self.route.policy.seen_set:
             return self.broker_attempt
         return answer.attempts - self.attempts_before_redrive
+
+    def show_attempt(self, attempt: int) -> None:
+        """Have `Message.attempt` say which attempt starts, in place of the broker's count of deliveries."""
+        if attempt > 1 or self.delivery.attempt > 1:
+            force_setattr(self.message, "attempt", attempt)
 
     @property
     def was_called(self) -> bool:

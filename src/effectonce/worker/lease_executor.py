@@ -1,7 +1,8 @@
 """Modes L and S: claim, run, record, and only then ack.
 
     waiting ──claim──► ready ──handler──► succeeded ──complete──► recorded ──► ack
-               │                    └───► raised ──release──► redelivered, or dead
+               │                    ├───► raised ──release──► redelivered, or dead
+               │                    └───► raised InProgress ──release, uncounted──► redelivered
                └─► done: ack; in progress: redelivered; in doubt, failed, mismatch: dead
 
 The executor claims, and gives what is granted to the handlers' pools; the `Recorder` does the rest. Claims go to the
@@ -18,10 +19,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+from effectonce.core.claim_errors import describe_last_error
 from effectonce.core.failure_log import retried_in
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
 from effectonce.core.store_clients import ByKind, release_with_refund
+from effectonce.core.tracing import continue_trace
 from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, InProgress, StoreUnavailable
 from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
@@ -39,9 +42,6 @@ from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
 
-MIN_DUPLICATE_DELAY_S: Final = 0.05
-"""The shortest delay of a duplicate whose first delivery is running."""
-
 #: Why a claim was refused for good, as a dead letter says it.
 _REFUSAL_CODES: Final[dict[str, CauseCode]] = {
     "failed": "permanent-failure",
@@ -52,7 +52,7 @@ _REFUSAL_CODES: Final[dict[str, CauseCode]] = {
 
 
 def decide_grant(job: Job, answer: Answer) -> Literal["start", "run_alone", "poison", "exhausted"]:
-    """Decide what becomes of ``job``, whose claim was granted by ``answer``.
+    """Decide what happens to ``job``, whose claim was granted by ``answer``.
 
     If the attempt before ended without a word, probably in a crash, the job may run only while nothing else does: a
     crash that another message causes must not be counted against it.
@@ -94,6 +94,7 @@ class LeaseExecutor:
                 on_success=self._recorder.record_success,
                 on_error=self._recorder.settle_failure,
                 on_idle=self.start,  # so that claims share a batch with the completions of the jobs before them
+                on_late=self._give_late_grant_back,
                 fail=fail,
                 loop=asyncio.get_running_loop(),
             )
@@ -178,6 +179,8 @@ class LeaseExecutor:
             if decision == "start":
                 assert job.run is not None
                 begin.take_answer(job.run, reply)
+                if job.redelivered or reply.attempts > 1:
+                    job.show_attempt(job.attempt)
                 pool.add_ready(job)
             else:
                 self._settle_unstarted(job, request, reply, decision)
@@ -198,8 +201,33 @@ class LeaseExecutor:
             return
         if isinstance(request, Claim):  # mode S holds no claim
             self._release(request, answer)
-        error = AttemptsExhausted(f"all {attempts_before} attempts failed; fix the cause, then redrive the message")
+        assert job.run is not None
+        last_error = describe_last_error(begin.read_last_error(job.run, answer))
+        error = AttemptsExhausted(
+            f"all {attempts_before} attempts failed; {last_error}fix the cause, then redrive the message"
+        )
         self._recorder.give_up(job, error, attempts_before, "attempts-exhausted")
+
+    def _give_late_grant_back(self, job: Job) -> None:
+        """The lease of ``job`` was over before its handler could start: give the grant back, and claim again. Another
+        delivery may have taken over."""
+        run = job.run
+        assert run is not None
+        run.active = False
+        self._runtime.leased_runs.discard(run)
+        claim = run.claim_request()
+        assert isinstance(claim, Claim)
+        self._settlements.submit(release_with_refund(claim, run.answer), self._handle_late_released, job)
+
+    def _handle_late_released(self, job: Job, settlement: Settlement, reply: Reply) -> None:
+        """Claim again. Not before: the new owner would find the old one's lease lapsed, as after a crash."""
+        job.run = None
+        if self._consumer.stopping:
+            self._consumer.redeliver(job, 0.0)
+        elif job.suspect:
+            self.start_alone(job)
+        else:
+            self._pool_of[job.route].waiting.appendleft(job)
 
     def _release(self, claim: Claim, answer: Answer, suspect: Job | None = None) -> None:
         """Release a granted claim whose work does not start; then ``suspect`` may wait for its turn to run alone."""
@@ -221,8 +249,7 @@ class LeaseExecutor:
             begin.take_answer(run, answer)
         except Exception as error:
             if isinstance(error, InProgress):
-                delay = error.delay_after(self._consumer.counts.add_delayed(job))
-                self._consumer.redeliver(job, max(delay, MIN_DUPLICATE_DELAY_S))
+                self._consumer.redeliver_uncounted(job, error)
                 return
             if answer.kind != "done":
                 self._recorder.give_up(job, error, job.attempts_at(answer), _REFUSAL_CODES[answer.kind])
@@ -312,4 +339,6 @@ class LeaseExecutor:
 
 
 def _run_handler(job: Job) -> Any:
+    if job.message.headers:  # most messages have none
+        continue_trace(job.message.headers)
     return job.route.function(job.message)

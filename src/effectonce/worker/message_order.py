@@ -19,9 +19,12 @@ DELAY_STEP_S: Final = 0.02
 """Messages behind a delayed one come this much later than the one before them."""
 
 OVERDUE_S: Final = 2.0
-"""How long after it is due the first message of a delayed lane is waited for. After that, others may come first."""
+"""How long after it is due the first message of a delayed lane is waited for, where the broker keeps no order per key.
+After that, others may come first."""
 
-MAX_DELAYED_LANES: Final = 10_000
+MIN_LANES_TO_TRIM: Final = 10_000
+"""With so many delayed lanes those that are overdue are forgotten, and again whenever twice as many are left: an outage
+delays more lanes than that, and looking at all of them for each message would stop the worker."""
 
 
 class Lanes:
@@ -83,36 +86,45 @@ class _DelayedLane(Struct):
 
     due_at: float
     ids: deque[str]
+    round: int  # of the settler: the broker has all of them back when it is done
 
 
 class DelayedLanes:
-    """The messages of ordering keys that were given back for a while: none may overtake another one."""
+    """The messages of ordering keys that were given back for a while: none may overtake another one.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    A broker that keeps order per key redelivers them in their order. Only messages that were received before it had all
+    of them back may overtake them, so it is enough to remember them until then (`forget_sent`). With other brokers they
+    are remembered until they are redelivered, or long overdue: another consumer may have got the first one.
+    """
+
+    def __init__(self, now: Callable[[], float], *, broker_keeps_order: bool) -> None:
         self._now = now
-        self._lanes: dict[str, _DelayedLane] = {}
+        self._broker_keeps_order = broker_keeps_order
+        self._lanes: dict[str, _DelayedLane] = {}  # in the order of their rounds
+        self._next_trim = MIN_LANES_TO_TRIM  # the number of lanes at which the overdue ones are forgotten
 
-    def delay(self, lane: str, delay: float, ids: Iterable[str]) -> None:
+    def delay(self, lane: str, delay: float, ids: Iterable[str], round: int) -> None:
         """Let messages ``ids`` be redelivered after ``delay`` seconds, in this order, before those of their lane that
-        were given back earlier and are not redelivered yet."""
+        were given back earlier and are not redelivered yet. They go back in the settler's ``round``."""
         now = self._now()
         order = deque(ids)
-        earlier = self._lanes.get(lane)
-        if earlier is not None and earlier.due_at >= now - OVERDUE_S:
+        earlier = self._lanes.pop(lane, None)
+        if earlier is not None and not self._is_overdue(earlier, now):
             first = frozenset(order)
             order.extend(id for id in earlier.ids if id not in first)
-        if len(self._lanes) >= MAX_DELAYED_LANES:
-            self._lanes = {name: lane for name, lane in self._lanes.items() if lane.due_at > now - OVERDUE_S}
-        self._lanes[lane] = _DelayedLane(now + delay, order)
+        if len(self._lanes) >= self._next_trim:
+            self._lanes = {name: lane for name, lane in self._lanes.items() if not self._is_overdue(lane, now)}
+            self._next_trim = max(MIN_LANES_TO_TRIM, 2 * len(self._lanes))
+        self._lanes[lane] = _DelayedLane(now + delay, order, round)
 
-    def admit(self, job: Job) -> float | None:
+    def admit(self, job: Job, round: int) -> float | None:
         """Let ``job`` through if its turn in its lane has come, and forget it. Otherwise remember it, and return for
-        how many seconds it has to wait. Call this once per delivery."""
+        how many seconds it has to wait: it goes back in the settler's ``round``. Call this once per delivery."""
         delayed = self._lanes.get(job.lane)
         if delayed is None:
             return None
-        wait = delayed.due_at - self._now()
-        if wait < -OVERDUE_S:  # another consumer has got the first one
+        now = self._now()
+        if self._is_overdue(delayed, now):
             del self._lanes[job.lane]
             return None
         if delayed.ids[0] == job.message.id:
@@ -122,4 +134,20 @@ class DelayedLanes:
             return None
         if job.message.id not in delayed.ids:
             delayed.ids.append(job.message.id)
-        return max(wait, 0.0) + delayed.ids.index(job.message.id) * DELAY_STEP_S
+        delayed.round = round
+        self._lanes[job.lane] = self._lanes.pop(job.lane)
+        return max(delayed.due_at - now, 0.0) + delayed.ids.index(job.message.id) * DELAY_STEP_S
+
+    def forget_sent(self, rounds_done: int) -> None:
+        """Forget the lanes that the broker has back: it keeps their order from now on. ``rounds_done`` is how many
+        rounds of the settler are done. Call this before each receipt from a broker that keeps order per key, and only
+        there."""
+        while self._lanes:
+            lane, delayed = next(iter(self._lanes.items()))
+            if delayed.round > rounds_done:
+                return
+            del self._lanes[lane]
+
+    def _is_overdue(self, delayed: _DelayedLane, now: float) -> bool:
+        """Whether another consumer has got the first message."""
+        return not self._broker_keeps_order and delayed.due_at < now - OVERDUE_S

@@ -17,7 +17,7 @@ from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
 from effectonce.core.failure_log import log_failed_attempt, retried_in
 from effectonce.core.retry import Retry
-from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
+from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InProgress, show
 
 from .attempt_counts import AttemptCounts
 from .background_tasks import ReportFailure
@@ -33,14 +33,17 @@ log = logging.getLogger("effectonce")
 RECEIVE_WAIT_S: Final = 1.0
 """The longest that `receive` waits for the first message."""
 
+MIN_DUPLICATE_DELAY_S: Final = 0.05
+"""The shortest delay of a message whose operation runs elsewhere."""
+
 Unknown = Literal["dead", "delete", "retry", "fail"]
-"""What becomes of a message whose type no handler takes."""
+"""What happens to a message whose type no handler takes."""
 
 
 class Executor(Protocol):
     """Runs the jobs of one queue so that their effects happen once: under leases, or in transactions.
 
-    It decides what becomes of each job, and calls `ack`, `redeliver`, `dead_letter` or `drop` of the `QueueConsumer`.
+    It decides what happens to each job, and calls `ack`, `redeliver`, `dead_letter` or `drop` of the `QueueConsumer`.
     """
 
     @property
@@ -106,7 +109,8 @@ class QueueConsumer:
         self._fail = fail
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes()
-        self._delayed = DelayedLanes(self._loop.time)
+        self._broker_keeps_order = capabilities.ordering == "key"
+        self._delayed = DelayedLanes(self._loop.time, broker_keeps_order=self._broker_keeps_order)
         self._room = asyncio.Event()
         self._receiving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -137,10 +141,11 @@ class QueueConsumer:
             room = self._prefetch - len(self.in_flight) + len(self.finishing)
             if room < worthwhile:
                 self._room.clear()
-                self.settler.hurry()  # acks must not wait for the next fetch
                 await self._room.wait()
                 continue
             self.settler.fetching = True
+            if self._broker_keeps_order:
+                self._delayed.forget_sent(self.settler.rounds_done)
             try:
                 deliveries = await self._consumer.receive(min(room, self._max_receive), RECEIVE_WAIT_S)
             except BrokerUnavailable as error:
@@ -168,7 +173,7 @@ class QueueConsumer:
             job.redelivered = maybe_tried or delivery.attempt > 1
             if delivery.attempt > 1:
                 job.untried = self.counts.count_untried(delivery)
-            delay = self._delayed.admit(job) if job.message.ordering_key else None
+            delay = self._delayed.admit(job, self.settler.next_round) if job.message.ordering_key else None
             if delay is not None:
                 self.counts.add_untried(job)
                 self.settler.redeliver(delivery, delay)
@@ -239,7 +244,8 @@ class QueueConsumer:
         delay = round(delay, 2)
         behind = self._lanes.remove_waiting(job.lane)
         if job.message.ordering_key:  # without a delay, too: what was given back before it must not come first
-            self._delayed.delay(job.lane, delay, [waiting.message.id for waiting in (job, *behind)])
+            ids = [waiting.message.id for waiting in (job, *behind)]
+            self._delayed.delay(job.lane, delay, ids, self.settler.next_round)
         for place, waiting in enumerate((job, *behind)):
             if tried and waiting is job:
                 self.counts.add_attempt(job)
@@ -254,6 +260,12 @@ class QueueConsumer:
         """An attempt at ``job`` failed with ``error``: log that, and deliver it again after ``delay`` seconds."""
         self.log_failed(job, error, retried_in(delay), attempt=job.attempt)
         self.redeliver(job, delay, tried=True)
+
+    def redeliver_uncounted(self, job: Job, error: InProgress) -> None:
+        """What ``job`` asks for runs elsewhere: deliver it again, each time a bit later, however often. That is neither
+        an attempt nor a failure, so it is not logged."""
+        delay = error.delay_after(self.counts.add_delayed(job))
+        self.redeliver(job, max(delay, MIN_DUPLICATE_DELAY_S))
 
     def dead_letter(
         self, job: Job, error: BaseException, why: CauseCode, attempts: int, *, first_attempt_at: float = 0.0

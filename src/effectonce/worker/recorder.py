@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from effectonce.core.failure_log import retried_in
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import finish
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable
@@ -25,7 +26,7 @@ from .handler_pool import is_failure
 from .jobs import Job
 from .pause import Pause
 from .queue_consumer import QueueConsumer
-from .routes import GiveUp, RetryAfter
+from .routes import GiveUp, RedeliverUncounted, RetryAfter
 
 log = logging.getLogger("effectonce")
 
@@ -150,7 +151,8 @@ class Recorder:
         try:
             await self._publish(job.route.to, messages)
         except BrokerUnavailable as error:
-            log.warning("queue %s: what a handler returned could not be sent, trying again: %s", job.route.to, error)
+            then = f"could not send on what it returned, which {retried_in(error.retry_after)}"
+            self._consumer.log_failed(job, error, then, attempt=job.broker_attempt)
             self._consumer.redeliver(job, error.retry_after)
         except Exception as error:
             delay = job.route.retry.delay_after(error, job.broker_attempt)
@@ -178,13 +180,15 @@ class Recorder:
         """Settle the record of a job that was not done, then its delivery."""
         run = job.run
         assert run is not None
-        await finish.abort(run, self._client, error)
-        self._leased_runs.discard(run)
         decision = job.route.decide_failure(error, job.attempt)
+        await finish.abort(run, self._client, error, refund=isinstance(decision, RedeliverUncounted))
+        self._leased_runs.discard(run)
         if isinstance(decision, GiveUp) and (failed or decision.why in ("permanent-failure", "in-doubt")):
             await self._dead_letter(job, error, job.attempt, decision.why)
         elif failed and isinstance(decision, RetryAfter):
             self._consumer.retry(job, error, decision.seconds)
+        elif isinstance(decision, RedeliverUncounted):
+            self._consumer.redeliver_uncounted(job, decision.error)
         else:  # cancelled, or it ended this process: the message is not to blame
             self._consumer.redeliver(job, 0.0)
 

@@ -32,6 +32,13 @@ class Resumable(Protocol):
     async def aresume(self, *, stop: Callable[[], bool]) -> Any: ...
 
 
+@runtime_checkable
+class RedeliveryChecked(Protocol):
+    """A tool whose records, or whose provider's, must outlive every redelivery, like `Intents`."""
+
+    def check(self, redelivery: float) -> None: ...
+
+
 class RecoveryLoop:
     """A companion of a worker. What fails is tried again the next time: it must neither end the handlers, nor make a
     worker that stops wait for everything that is unfinished."""

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from effectonce.core.codec import Codec, json_decoder
 from effectonce.core.guarded_call.run import Policy
-from effectonce.core.retry import Retry
-from effectonce.errors import ConfigurationError, EffectOnceError, show
+from effectonce.core.retry import Retry, is_final
+from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, InProgress, show
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
 from effectonce.guard.options import check_scope, policy_options
 from effectonce.keys import Extract, FingerprintSpec, KeySpec, extractor
@@ -41,6 +41,12 @@ class RetryAfter(NamedTuple):
     seconds: float
 
 
+class RedeliverUncounted(NamedTuple):
+    """Deliver the message again later, since another call runs what it asks for. That was no attempt."""
+
+    error: InProgress
+
+
 class GiveUp(NamedTuple):
     """Move the message to the dead letters."""
 
@@ -66,16 +72,24 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
     key: Extract | None  # None: the message's own
     fingerprint: Extract | Literal["data"] | None  # what of a message is the same in its duplicates; None: not compared
 
-    def decide_failure(self, error: BaseException, attempt: int) -> RetryAfter | GiveUp:
-        """Decide what becomes of a message whose attempt number ``attempt`` raised ``error``."""
+    def decide_failure(self, error: BaseException, attempt: int) -> RetryAfter | RedeliverUncounted | GiveUp:
+        """Decide what happens to a message whose attempt number ``attempt`` raised ``error``.
+
+        Two errors come from a guard, an intent or a saga that the handler calls: `InProgress` is no failure, since that
+        runs elsewhere; after `InDoubt` no attempt can run until an operator has decided.
+        """
         if isinstance(error, self.policy.permanent) and not isinstance(error, EffectOnceError):
             return GiveUp("permanent-failure")
-        if self.policy.doubt_on_error:
+        if self.policy.doubt_on_error or (isinstance(error, InDoubt) and InDoubt not in self.retry.on):
             return GiveUp("in-doubt")
+        if isinstance(error, InProgress) and not self.retry.refuses(error):
+            return RedeliverUncounted(error)
         delay = self.retry.delay_after(error, attempt)
         if delay is not None:
             return RetryAfter(delay)
-        return GiveUp("refused" if self.retry.refuses(error) else "attempts-exhausted")
+        if not self.retry.refuses(error):
+            return GiveUp("attempts-exhausted")
+        return GiveUp("permanent-failure" if is_final(error) else "refused")
 
 
 class HandlerOptions(Struct, kw_only=True, frozen=True):
@@ -133,7 +147,7 @@ def make_route(
         is_async=is_async(function),
         with_connection=transactional,
         data_type=data_type_of(function, parameters[-1].name),
-        policy=Policy(scope=scope, codec=Codec(returns, max_result), **settings),
+        policy=Policy(scope=scope, codec=Codec(returns, max_result), logs_failures=True, **settings),
         retry=options.retry,
         concurrency=options.concurrency or _default_concurrency(is_async(function), transactional, options.batch),
         batch=options.batch,

@@ -22,7 +22,8 @@ from .causes import Cause
 log = logging.getLogger("effectonce")
 
 FETCH_GRACE_S: Final = 0.02
-"""How long acks that can ride with a fetch wait for one to begin. A busy worker begins one every few milliseconds."""
+"""How long acks that can ride with a fetch wait for one to begin (F82: a fetch that waits for messages takes none
+along). A busy worker begins one every few milliseconds."""
 
 RETRY_PAUSE_S: Final = 1.0
 """How long settlements wait while the broker is away. The receiving task logs the outage, and reconnects."""
@@ -39,10 +40,11 @@ class Settler:
     ) -> None:
         self.queue = queue
         self.settled = {"acked": 0, "delayed": 0, "dead": 0}  # by what the broker was asked, for metrics
-        #: Whether a fetch is under way: acks then ride with it, and need no flush of their own.
+        #: Whether a fetch is under way, by which consumers that keep acks send them.
         self.fetching = False
         #: Held while a batch is being sent.
         self.sending = asyncio.Lock()
+        self.rounds_begun = self.rounds_done = 0  # of `send`; one that fails is not done until a later one is
         self._worker = worker
         self._consumer = consumer
         self._buffer_acks = consumer.buffer_acks if isinstance(consumer, AckBuffer) else None
@@ -53,6 +55,8 @@ class Settler:
         self._redeliveries: dict[float, list[Delivery]] = {}  # by the delay in seconds
         self._dead: list[tuple[Delivery, Cause]] = []
         self._pending = asyncio.Event()
+        self._grace: asyncio.TimerHandle | None = None  # of the acks that wait for a fetch
+        self._flush_due = False  # their grace is over
 
     # -- what is decided
 
@@ -64,8 +68,18 @@ class Settler:
         else:
             self._buffer_acks(deliveries)
             self._count("acked", deliveries, self._loop.time())
-            if not self.fetching:
-                self._pending.set()
+            if self._grace is None:
+                self._grace = self._loop.call_later(FETCH_GRACE_S, self._end_grace)
+
+    def _end_grace(self) -> None:
+        self._grace = None
+        self._flush_due = True
+        self._pending.set()
+
+    @property
+    def next_round(self) -> int:
+        """The number of the round of `send` that takes along what is decided now."""
+        return self.rounds_begun + 1
 
     def redeliver(self, delivery: Delivery, delay: float) -> None:
         """Let the broker deliver it again, not before ``delay`` seconds. Equal delays go out together."""
@@ -81,10 +95,6 @@ class Settler:
             self._events.emit("dead_lettered", cause.scope, cause.key, cause.attempts, detail=cause.why)
         self._pending.set()
 
-    def hurry(self) -> None:
-        """Send what waits now: no fetch will take it along."""
-        self._pending.set()
-
     # -- sending it
 
     async def run(self) -> None:
@@ -93,10 +103,9 @@ class Settler:
             await self._pending.wait()
             try:
                 await self.send()
-                if self._buffer_acks is not None and not self.fetching:
-                    await asyncio.sleep(FETCH_GRACE_S)
-                if not self.fetching:
+                if self._flush_due or (self._buffer_acks is None and not self.fetching):
                     await self._consumer.flush()
+                    self._flush_due = False
             except BrokerUnavailable as error:
                 log.info("queue %s: settlements wait: %s", self.queue, error)
                 await asyncio.sleep(RETRY_PAUSE_S)
@@ -105,9 +114,11 @@ class Settler:
         """Send all that is decided. On an error, what was not sent stays queued."""
         async with self.sending:
             self._pending.clear()
+            self.rounds_begun += 1
             try:
                 await self._send_acks()
                 await self._send_redeliveries()
+                self.rounds_done = self.rounds_begun
                 await self._send_dead()
             except BaseException:
                 self._pending.set()

@@ -23,15 +23,14 @@ def fit_lease(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
 def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> None:
     """Raise `ConfigurationError` unless the records outlive every duplicate that can come (F25), and a lease ends
     before the broker redelivers (F55)."""
-    policy, retry = route.policy, route.retry
-    retries = retry.horizon if math.isfinite(retry.horizon) else retry.cap
+    policy, retries = route.policy, _retries_s(route)
     if math.isinf(retries):
         raise ConfigurationError(
             f"{route.name} retries forever, with delays that grow without limit, so no retention= outlives its "
             "duplicates; give its Retry a cap, or a number of attempts"
         )
     horizon = capabilities.redelivery_horizon
-    needed = (horizon or 0.0) + retries + redrive_within_s
+    needed = redelivery_s(route, capabilities, redrive_within_s)
     if policy.retention_us / 1e6 < needed:
         parts = [f"{_span(horizon)} redelivery by {capabilities.name}"] if horizon is not None else []
         parts += [f"{_span(retries)} of retries"] if retries else []
@@ -47,6 +46,15 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
             f"{_span(window)} without an ack: after a crash the message would be redelivered while the old lease still "
             "holds; set lease= below that, or the broker's ack window above"
         )
+
+
+def redelivery_s(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> float:
+    """For how many seconds a message of ``route`` may be delivered again: by the broker, by retries and by redrives."""
+    return (capabilities.redelivery_horizon or 0.0) + _retries_s(route) + redrive_within_s
+
+
+def _retries_s(route: HandlerRoute) -> float:
+    return route.retry.horizon if math.isfinite(route.retry.horizon) else route.retry.cap
 
 
 def _span(seconds: float) -> str:

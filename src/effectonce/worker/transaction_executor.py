@@ -4,8 +4,10 @@
                     └─ one of a batch failed: all of it is undone, and redone one by one
 
 A message that was delivered before may be what took a process down (F20). It never shares a transaction, only one such
-message runs at a time, and its start is counted and committed before it runs. A redelivery that ends in good order is
-uncounted again, so that only starts that never reported an outcome stay in the count.
+message runs at a time, and its start is counted and committed before it runs. The first delivery of a message is not
+counted before it runs, and is counted if it fails: one that succeeds costs no other transaction than its own. So
+attempts are started ones (F74: what a dying process had only prefetched has used none), on every broker, also after a
+restart.
 """
 
 from __future__ import annotations
@@ -15,17 +17,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from effectonce.contracts import ConnectionLost
 from effectonce.core.guarded_call.run import Run
 from effectonce.core.storeless_runtime import StorelessRuntime
-from effectonce.errors import (
-    AttemptsExhausted,
-    InProgress,
-    PayloadMismatch,
-    SchemaMissing,
-    TransactionConflict,
-    UnsafeStore,
-)
+from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch
+from effectonce.inbox.events import kind_of_failure
 from effectonce.record import Answer
 
 from .background_tasks import ReportFailure, wait_for_either
@@ -35,13 +30,10 @@ from .jobs import Job
 from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
-from .routes import GiveUp, HandlerRoute
-from .transaction_runner import FATAL_ERRORS, TransactionRunner, WorkUnit
+from .routes import GiveUp, HandlerRoute, RedeliverUncounted
+from .transaction_runner import DATABASE_ERRORS, TransactionRunner, WorkUnit, stops_worker
 
 MAX_BATCH: Final = 50
-
-#: The database failed, not the handler: that is not an attempt at the message.
-_DATABASE_ERRORS = (ConnectionLost, TransactionConflict)
 
 
 class TransactionExecutor:
@@ -109,22 +101,13 @@ class TransactionExecutor:
             elif jobs:  # the suspect starts when the jobs of this unit have ended
                 pool.waiting.appendleft(job)
                 break
-            elif not self._dead_letter_if_exhausted(job):
+            else:
                 self._turns.take(job)
                 jobs.append(job)
                 break
         for job in jobs:
             job.transaction_run, job.started_at = _make_run(job), 0.0
         return WorkUnit(jobs, [None] * len(jobs)) if jobs else None
-
-    def _dead_letter_if_exhausted(self, job: Job) -> bool:
-        """Move ``job`` to the dead letters where every allowed attempt was used. Returns whether it was moved."""
-        limit = job.route.retry.max_attempts
-        if limit is None or job.broker_attempt <= limit:
-            return False
-        error = AttemptsExhausted(f"all {limit} attempts failed; fix the cause, then redrive the message")
-        self._consumer.dead_letter(job, error, "attempts-exhausted", job.broker_attempt - 1)
-        return True
 
     # -- ending
 
@@ -151,18 +134,15 @@ class TransactionExecutor:
 
     def _emit(self, job: Job, error: BaseException | None) -> None:
         ran = job.was_called
-        if error is None:
-            kind = "completed" if ran else "replayed"
-        elif isinstance(error, PayloadMismatch) and not ran:
-            kind = "mismatch"
-        elif isinstance(error, InProgress) and not ran:
-            kind = "in_progress"
+        done = "first" if ran else "duplicate"
+        if isinstance(error, Poison) and not ran:
+            kind = "exhausted"
         else:
-            kind = "released"
+            kind = done if error is None else kind_of_failure(error, was_called=ran)
         seconds = time.monotonic() - job.started_at if ran else 0.0
         why = "" if error is None else type(error).__name__
         self._consumer.events.emit(
-            kind, job.route.policy.scope, job.key, attempt=job.broker_attempt, seconds=seconds, detail=why
+            kind, job.route.policy.scope, job.key, attempt=job.attempt, seconds=seconds, detail=why
         )
 
     def _give_back(self, unit: WorkUnit, error: BaseException) -> None:
@@ -183,25 +163,26 @@ class TransactionExecutor:
 
     def _settle_failed(self, job: Job, error: BaseException) -> None:
         """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
-        consumer, retry = self._consumer, job.route.retry
-        attempt = job.attempt
+        consumer, attempt = self._consumer, job.attempt
         from_inbox = not job.was_called
-        if isinstance(error, FATAL_ERRORS) and (from_inbox or not isinstance(error, SchemaMissing | UnsafeStore)):
+        if stops_worker(job, error):
             self._fail(error)
             consumer.redeliver(job, 0.0)
         elif from_inbox and isinstance(error, PayloadMismatch):
             consumer.dead_letter(job, error, "payload-mismatch", attempt)
+        elif from_inbox and isinstance(error, Poison):
+            consumer.dead_letter(job, error, "poison", error.attempts)
         elif from_inbox and isinstance(error, AttemptsExhausted):
-            # The inbox counts the starts without an outcome; the broker may have counted more.
-            tried = max(attempt - 1, retry.max_crashes)
-            consumer.dead_letter(job, Poison(tried), "poison", tried)
+            consumer.dead_letter(job, error, "attempts-exhausted", attempt - 1)
         elif from_inbox and isinstance(error, InProgress):
-            consumer.redeliver(job, error.retry_after)
-        elif isinstance(error, _DATABASE_ERRORS):
+            consumer.redeliver_uncounted(job, error)
+        elif isinstance(error, DATABASE_ERRORS):
             self._pool_of[job.route].waiting.appendleft(job)
             self._pause.begin(error)
         elif isinstance(decision := job.route.decide_failure(error, attempt), GiveUp):
             consumer.dead_letter(job, error, decision.why, attempt)
+        elif isinstance(decision, RedeliverUncounted):
+            consumer.redeliver_uncounted(job, decision.error)
         else:
             consumer.retry(job, error, decision.seconds)
 
@@ -242,7 +223,7 @@ def _make_run(job: Job) -> Run:
         owner=b"",
         fingerprints=b"",
         parent=None,
-        answer=Answer("claimed", attempts=job.broker_attempt),
+        answer=Answer("claimed", attempts=1),
         protected=False,
     )
     run.redriven, run.bypassing = job.redriven, job.bypassing

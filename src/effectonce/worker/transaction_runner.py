@@ -12,34 +12,46 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost
+from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.run_sync import run_sync
+from effectonce.core.tracing import continue_trace
 from effectonce.errors import (
     AttemptsExhausted,
     ConfigurationError,
+    InProgress,
     NotInTransaction,
     SchemaMissing,
     SyncAsyncMismatch,
+    TransactionConflict,
     UnsafeStore,
     show,
 )
 from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 from effectonce.inbox.handler import TransactionalHandler
 from effectonce.inbox.inbox import Inbox
-from effectonce.inbox.table import InboxKey
+from effectonce.inbox.table import InboxKey, StartCount
 from effectonce.inbox.transaction import InboxTransaction
+from effectonce.record import Answer
 from effectonce.sessions import BaseDriverSession
 
+from .causes import Poison
 from .handler_pool import is_failure
 from .jobs import Job
-from .routes import HandlerRoute
+from .routes import HandlerRoute, RedeliverUncounted
 from .transaction_batch import TransactionBatch
 
 log = logging.getLogger("effectonce")
 
 T = TypeVar("T")
 
-#: What no retry mends: the worker stops.
+MAX_ERROR_CHARS: Final = 300
+"""How much of an attempt's error is kept, for the dead letter of a message whose attempts are used up."""
+
+#: The database failed, not the handler: that is not an attempt at the message.
+DATABASE_ERRORS: Final = (ConnectionLost, TransactionConflict)
+
+#: What no retry can fix: the worker stops.
 FATAL_ERRORS: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
 
 
@@ -61,6 +73,14 @@ class WorkUnit(Struct, eq=False):
         )
 
 
+class AttemptEnd(Struct, frozen=True):
+    """How an attempt that did not succeed ended. ``error``: with which failure; None: with none, so it does not count.
+    ``uncounted``: its start was not counted."""
+
+    error: str | None
+    uncounted: bool = False
+
+
 class TransactionRunner:
     """Runs the jobs of one handler. Made once per handler, for as long as the worker lives."""
 
@@ -70,16 +90,11 @@ class TransactionRunner:
         self.inbox = inbox.for_scope(route.policy.scope, route.policy.retention_us)
         self._handle = _make_handle(route)
 
-        def transactional(max_attempts: int | None) -> TransactionalHandler:
-            return TransactionalHandler(
-                self.inbox.handler(connect=connect, max_attempts=max_attempts, returns=None), self._handle, self.key_for
-            )
-
-        self.plain = transactional(None)
-        # A redelivered message was already tried once, uncounted: allow it one crash fewer.
-        self._handler_if_maybe_tried = transactional(route.retry.max_crashes)
-        self._handler_if_redelivered = transactional(max(1, route.retry.max_crashes - 1))
-        self._starts_to_forget: set[str] = set()  # keys whose start is counted, though its outcome is known
+        options = self.inbox.handler(connect=connect, returns=None)
+        self.plain = TransactionalHandler(options, self._handle, self.key_for)
+        #: Counts each start, and commits that before its handler runs.
+        self._counting = TransactionalHandler(options, self._handle, self.key_for, _check_start)
+        self._unrecorded: dict[str, AttemptEnd] = {}  # by key: how an attempt ended, while the database is away
 
     def key_for(self, job: Job) -> InboxKey:
         """The key of the row of ``job``, whose key and fingerprints its reader has made."""
@@ -96,11 +111,6 @@ class TransactionRunner:
             return await transaction.run_once(work)
         return await asyncio.to_thread(lambda: run_sync(transaction.run_once(work)))
 
-    def _handler_for(self, job: Job) -> TransactionalHandler:
-        if not job.suspect:
-            return self.plain
-        return self._handler_if_redelivered if job.delivery.attempt > 1 else self._handler_if_maybe_tried
-
     def execute(self, unit: WorkUnit) -> Any:
         """Run ``unit``; what its jobs raise goes into its ``errors``. Returns a coroutine for an async handler."""
         return self._execute(unit) if self.route.is_async else run_sync(self._execute(unit))
@@ -113,19 +123,19 @@ class TransactionRunner:
                 continue
             job.started_at = 0.0  # not called yet; a batch that was rolled back may have called it
             try:
-                if job.key in self._starts_to_forget and not await self._forget_start(job):
+                if job.key in self._unrecorded and not await self._record_end(job, self._unrecorded[job.key]):
                     raise ConnectionLost(
-                        "the database does not answer: the count of a started attempt could not be reset; that is "
-                        "retried before the next attempt"
+                        "the database does not answer: how an attempt ended could not be recorded; that is retried "
+                        "before the next attempt"
                     )
+                handler = self._counting if job.suspect else self.plain
                 if self.route.is_async:
-                    await self._handler_for(job).run_async(job)
+                    await handler.run_async(job)
                 else:
-                    self._handler_for(job).run_sync(job)
+                    handler.run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
-                refused = isinstance(error, AttemptsExhausted) and not job.was_called
-                if job.suspect and not refused and job.key not in self._starts_to_forget:
-                    await self._forget_start(job)
+                if job.key not in self._unrecorded and (end := self._end_of(job, error)) is not None:
+                    await self._record_end(job, end)
                 if not is_failure(error):
                     raise
                 unit.errors[at] = error
@@ -165,22 +175,69 @@ class TransactionRunner:
             else:
                 time.sleep(pause)  # noqa: ASYNC251  # on a thread of its own
 
-    async def _forget_start(self, job: Job) -> bool:
-        """Reset the count of the starts of ``job``, since its outcome is known: only starts that never reported one
-        stay counted. Returns False if the database did not answer; it is repeated before the next attempt."""
-        self._starts_to_forget.add(job.key)
+    def _end_of(self, job: Job, error: BaseException) -> AttemptEnd | None:
+        """How the attempt at ``job`` that raised ``error`` ended; None where there is nothing to record: no start of it
+        is counted."""
+        if _is_failed_attempt(job, error):
+            text = type(error).__name__ if self.inbox.private else describe_error(error, MAX_ERROR_CHARS)
+            return AttemptEnd(text, uncounted=not job.suspect)
+        refunded = not job.was_called and isinstance(error, InProgress)  # by the inbox
+        return AttemptEnd(None) if job.suspect and not refunded else None
+
+    async def _record_end(self, job: Job, end: AttemptEnd) -> bool:
+        """Record how the last attempt at ``job`` ended, so that only starts that never reported an outcome stay
+        unreported. Returns False if the database did not answer; it is repeated before the next attempt."""
+        self._unrecorded[job.key] = end
         try:
-            await InboxTransaction(self.plain).run_once(partial(self.forget_attempts, job))
+            await InboxTransaction(self.plain).run_once(partial(self._write_end, job, end))
         except Exception as error:
-            log.warning("the start of an attempt at key %s stays counted: %s", show(job.key), error)
+            log.warning("the end of an attempt at key %s is not recorded yet: %s", show(job.key), error)
             return False
-        self._starts_to_forget.discard(job.key)
+        del self._unrecorded[job.key]
         return True
+
+    async def _write_end(self, job: Job, end: AttemptEnd, session: BaseDriverSession) -> None:
+        table, key = self.inbox.table(session), self.key_for(job)
+        if end.error is None:
+            await table.refund_attempt(session, key)
+        else:
+            await table.report_failure(session, key, end.error, uncounted=end.uncounted)
+        await session.commit()
 
     async def forget_attempts(self, job: Job, session: BaseDriverSession) -> None:
         """Reset the count of the starts of ``job``, and commit."""
         await self.inbox.table(session).forget_attempts(session, self.key_for(job))
         await session.commit()
+
+
+def _is_failed_attempt(job: Job, error: BaseException) -> bool:
+    """Whether the handler of ``job`` failed with ``error``: not the database, nor what it waits for elsewhere."""
+    if not job.was_called or not is_failure(error) or isinstance(error, DATABASE_ERRORS) or stops_worker(job, error):
+        return False
+    return not isinstance(job.route.decide_failure(error, job.attempt), RedeliverUncounted)
+
+
+def stops_worker(job: Job, error: BaseException) -> bool:
+    """Whether ``error``, raised for ``job``, is one that no retry can fix. A handler may raise the error of a table or
+    a database of its own."""
+    if job.was_called and isinstance(error, SchemaMissing | UnsafeStore):
+        return False
+    return isinstance(error, FATAL_ERRORS)
+
+
+def _check_start(job: Job, starts: StartCount) -> None:
+    """Let the attempt at ``job`` know its number. Raises `Poison` or `AttemptsExhausted` if it may not start."""
+    retry, run = job.route.retry, job.transaction_run
+    assert run is not None
+    run.answer = Answer("claimed", attempts=starts.total)
+    job.show_attempt(starts.total)
+    if starts.unreported > retry.max_crashes:
+        raise Poison(starts.total - 1)
+    if retry.max_attempts is not None and starts.total > retry.max_attempts:
+        last_error = "" if starts.last_error is None else f"the last error was {starts.last_error}; "
+        raise AttemptsExhausted(
+            f"all {starts.total - 1} attempts failed; {last_error}fix the cause, then redrive the message"
+        )
 
 
 def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | None]:
@@ -190,6 +247,7 @@ def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | 
 
         async def handle(connection: Any, job: Job) -> None:
             current_run.set(job.transaction_run)
+            continue_trace(job.message.headers)
             job.started_at = time.monotonic()
             await job.route.function(connection, job.message)
 
@@ -197,6 +255,7 @@ def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | 
 
         def handle(connection: Any, job: Job) -> None:
             current_run.set(job.transaction_run)
+            continue_trace(job.message.headers)
             job.started_at = time.monotonic()
             value = job.route.function(connection, job.message)
             if type(value) in LAZY_TYPES or hasattr(value, "__await__"):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, TypeVar
+
+from msgspec.structs import replace
 
 from effectonce.broker import Broker, require_broker
 from effectonce.contracts import Envelope, HandlerTracer
@@ -26,10 +30,10 @@ from .consumer_factory import open_consumers
 from .message_reader import MessageReader
 from .pause import wait_until_up
 from .queue_consumer import QueueConsumer, Unknown
-from .recovery_loop import Recoverable, RecoveryLoop, Resumable
+from .recovery_loop import Recoverable, RecoveryLoop, RedeliveryChecked, Resumable
 from .redrive_records import InboxRedrive, StoreRedrive
 from .routes import HandlerOptions, HandlerRoute, make_route
-from .startup_checks import check_spans, fit_lease
+from .startup_checks import check_spans, fit_lease, redelivery_s
 from .transaction_runner import TransactionRunner
 from .worker_run import Companion, WorkerRun
 
@@ -58,7 +62,8 @@ class Worker:
       ``"0.0.0.0:9464"`` is open to the network, without a login. Needs ``pip install 'effectonce[prometheus]'``.
     - ``redrive_within``: how long after its end a message may still be redriven; records must outlive that, too.
     - ``recover``: `Intents` and sagas whose unfinished work it resumes about every ``recover_every``, where another
-      process has left it: ``recover=(payments, checkout)``.
+      process has left it: ``recover=(payments, checkout)``. It does not start if a message may be delivered again after
+      such an intent is forgotten, here or by its provider (`Intents.check`).
     """
 
     def __init__(
@@ -120,9 +125,11 @@ class Worker:
         #: Whether SIGINT, Ctrl-C, has ended `run`.
         self.interrupted = False
         self._companions: list[Companion] = []
+        self._recovered = tuple(recover)
         if recover:
-            self.add(RecoveryLoop(tuple(recover), micros(recover_every, "recover_every") / 1e6))
+            self.add(RecoveryLoop(self._recovered, micros(recover_every, "recover_every") / 1e6))
         self._current_run: WorkerRun | None = None  # while it serves
+        _workers.add(self)
 
     # -- handlers and companions
 
@@ -194,14 +201,35 @@ class Worker:
                 raise ConfigurationError(f"queue {queue!r} has a handler for {what} already: a message has one handler")
             if self.store is not None:
                 self.store.take_scope(route.policy.scope, function)
-            elif self.inbox is not None and self._connect is not None:
-                self.transaction_runners[route] = TransactionRunner(route, self.inbox, self._connect)
             if self.tracer is not None:
                 route.function = self.tracer.trace_handler(queue, function)
-            self.routes.append(route)
+            self._add_route(route)
             return function
 
         return decorate
+
+    def _add_route(self, route: HandlerRoute) -> None:
+        if self.inbox is not None and self._connect is not None:
+            self.transaction_runners[route] = TransactionRunner(route, self.inbox, self._connect)
+        self.routes.append(route)
+
+    def replicate(self, broker: Broker, *, prefetch: int | None = None) -> Worker:
+        """Make a worker with the handlers, the store or inbox, and the name of this one, on another broker: for tests,
+        where it stands for another process of this worker."""
+        replica = Worker(
+            broker,
+            store=self.store,
+            inbox=self.inbox,
+            connect=self._connect,
+            name=self.name,
+            envelope=self.envelope,
+            prefetch=prefetch or self.prefetch,
+            unknown=self.unknown,
+        )
+        for route in self.routes:
+            replica._add_route(replace(route))
+        _workers.discard(replica)  # `find_routes` finds the worker itself
+        return replica
 
     def add(self, companion: Companion) -> None:
         """Run ``companion`` (a `Relay` or another worker, say) in this worker's process, as long as the worker runs.
@@ -262,6 +290,11 @@ class Worker:
             check_spans(route, capabilities, self.redrive_within_s)
         if (store := self.store) is not None:
             await wait_until_up(f"store {store!r}", lambda: asyncio.to_thread(store.check))
+        spans = [redelivery_s(route, capabilities, self.redrive_within_s) for route in self.routes]
+        redelivery = max(spans, default=0.0)
+        for tool in self._recovered:
+            if redelivery and isinstance(tool, RedeliveryChecked):
+                await asyncio.to_thread(tool.check, redelivery)
         for runner in self.transaction_runners.values():
             await wait_until_up(f"database of {runner.route.name}", runner.check)
         for queue in self.queues:
@@ -322,3 +355,17 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"<worker {self.name} on {self.broker!r}>"
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def find_routes(function: Callable[..., Any]) -> list[tuple[Worker, HandlerRoute]]:
+    """Find the workers of this process that ``function`` is a handler of, and its routes there."""
+    handler = inspect.unwrap(function)
+    return [
+        (worker, route)
+        for worker in list(_workers)
+        for route in worker.routes
+        if inspect.unwrap(route.function) is handler
+    ]

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from effectonce.core.closing import finish_despite_cancellation
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.store_clients import ByKind
 
@@ -59,7 +60,7 @@ class WorkerRun:
             self.loop.call_later(self._drain_s, self._drain_ended.set)
 
     def fail(self, error: BaseException) -> None:
-        """Drain because of ``error``, which only a restart can mend."""
+        """Drain because of ``error``, which only a restart can fix."""
         if self.failure is None:
             self.failure = error
             log.error("worker %s stops: %s", self._name, error)
@@ -85,7 +86,9 @@ class WorkerRun:
             self._drain_ended.set()  # a cancelled `serve` does not wait for handlers
             raise
         finally:
-            await self._close_in_any_case(companion_tasks)
+            # A cancelled `serve` does not wait for handlers. What was left open would keep its messages from other
+            # consumers.
+            await finish_despite_cancellation(self._close(companion_tasks), self._drain_ended.set)
         if self.failure is not None:
             raise self.failure
 
@@ -97,9 +100,8 @@ class WorkerRun:
             await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
-            if not working.done():
-                working.cancel()
-                await asyncio.wait([working])
+            working.cancel()  # does nothing to one that has ended
+            await finish_despite_cancellation(asyncio.wait([working, stopped]))
         if not working.cancelled():
             working.result()
 
@@ -111,21 +113,6 @@ class WorkerRun:
             await work
         except Exception as error:
             self.fail(error)
-
-    async def _close_in_any_case(self, companion_tasks: list[asyncio.Task[None]]) -> None:
-        """Close, also if `serve` is cancelled meanwhile: then handlers are not waited for. What was left open would
-        keep its messages from other consumers."""
-        closing = self.loop.create_task(self._close(companion_tasks))
-        cancellation: asyncio.CancelledError | None = None
-        while not closing.done():
-            try:
-                await asyncio.wait([closing])
-            except asyncio.CancelledError as error:
-                self._drain_ended.set()
-                cancellation = error
-        closing.result()
-        if cancellation is not None:
-            raise cancellation
 
     async def _close(self, companion_tasks: list[asyncio.Task[None]]) -> None:
         for companion in self._companions:
