@@ -46,7 +46,7 @@ def prepared_until_end(place: Place) -> Iterator[Place]:
     if place.url in observers:
         observers.pop(place.url)[0].__exit__(None, None, None)
     with place.connected() as run:
-        for table in ("outbox_effects", "outbox_tests", "outbox_tests_inbox", "outbox_tests_inbox_attempts"):
+        for table in ("outbox_effects", "outbox_tests", "outbox_tests_inbox", "outbox_tests_inbox_starts"):
             run(f"DROP TABLE {table}")
 
 

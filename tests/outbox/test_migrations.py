@@ -33,7 +33,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path, unique_name: str) -
     server = f"sqlite:///{tmp_path}/shop.db" if name == "sqlite" else str(request.getfixturevalue(f"{name}_url"))
     with closing(Database(name, server, unique_name)) as found:
         capsys = request.getfixturevalue("capsys")
-        assert main(["migrate", found.url, "--sql"]) == 0
+        assert main(["migrate", "--store", found.url, "--sql"]) == 0
         (tmp_path / "effectonce_1.sql").write_text(capsys.readouterr().out)
         yield found
 

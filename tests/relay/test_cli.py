@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import pytest
@@ -61,7 +63,7 @@ def database(tmp_path: Any) -> Any:
 
 def test_once_sends_what_is_due_and_says_how_much(run: Run, database: Database, queue: str) -> None:
     database.send_numbers(range(1500), key=lambda n: f"k{n % 10}")
-    done = run("relay", "--from", database.url, "--to", queue, "--once")
+    done = run("relay", "--store", database.url, "--broker", queue, "--once")
     assert (done.returncode, done.stderr) == (0, "")
     first, last = done.stdout.splitlines()
     assert first.startswith(f"[relay] from {database.url} to {queue}, in order of their keys")
@@ -83,7 +85,7 @@ def test_for_programs_there_is_json(run: Run, database: Database, queue: str) ->
 def test_a_message_that_fails_is_a_line(run: Run, database: Database, queue: str) -> None:
     database.send(message(1))
     database.execute("UPDATE {outbox} SET payload = ?, attempts = 9", b"{")
-    done = run("relay", "--from", database.url, "--to", queue, "--once")
+    done = run("relay", "--store", database.url, "--broker", queue, "--once")
     assert done.returncode == 0
     assert "[relay] m1 to orders was parked (attempt 10): " in done.stdout
     assert "0 published (0/s), 1 refused, 1 parked" in done.stdout
@@ -92,11 +94,19 @@ def test_a_message_that_fails_is_a_line(run: Run, database: Database, queue: str
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--from", "memory://", "--to", "memory://"], "configuration", "cannot hold an outbox"),
-        (["--from", "sqlite:///x.db", "--to", "carrier-pigeon://"], "unknown-scheme", "no broker is known"),
-        (["--from", "sqlite:///{0}/x.db", "--to", "memory://", "--order", "queue"], "invalid-option", "key or none"),
-        (["--from", "sqlite:///{0}/x.db", "--to", "memory://", "--batch", "0"], "invalid-option", "batch=0"),
-        (["--from", "postgresql://u:canary-secret@127.0.0.1:1/x", "--to", "memory://"], "store-unavailable", "u:***@"),
+        (["--store", "memory://", "--broker", "memory://"], "configuration", "cannot hold an outbox"),
+        (["--store", "sqlite:///x.db", "--broker", "carrier-pigeon://"], "unknown-scheme", "no broker is known"),
+        (
+            ["--store", "sqlite:///{0}/x.db", "--broker", "memory://", "--order", "queue"],
+            "invalid-option",
+            "key or none",
+        ),
+        (["--store", "sqlite:///{0}/x.db", "--broker", "memory://", "--batch", "0"], "invalid-option", "batch=0"),
+        (
+            ["--store", "postgresql://u:canary-secret@127.0.0.1:1/x", "--broker", "memory://"],
+            "store-unavailable",
+            "u:***@",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line(run: Run, tmp_path: Any, arguments: list[str], code: str, says: str) -> None:
@@ -110,33 +120,37 @@ def test_what_cannot_work_is_one_line(run: Run, tmp_path: Any, arguments: list[s
 
 def test_people_see_what_waits_and_what_was_parked(run: Run, database: Database) -> None:
     park(database)
-    stats = run("outbox", "stats", database.url)
+    stats = run("outbox", "stats", "--store", database.url)
     assert [line.split()[:2] for line in stats.stdout.splitlines()[:4]] == [
         ["pending", "0"],
         ["waiting", "2"],
         ["parked", "1"],
         ["published", "0"],
     ]
-    assert json.loads(run("outbox", "stats", database.url, "--json").stdout)["parked"] == 1
-    listed = run("outbox", "list", database.url)
+    assert json.loads(run("outbox", "stats", "--store", database.url, "--json").stdout)["parked"] == 1
+    listed = run("outbox", "list", "--store", database.url)
     (row,) = [line for line in listed.stdout.splitlines() if "numbered" in line]
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    cells = re.split(r"  +", row)
     assert cells[:6] == ["1", "numbered", "m1", "orders", "k", "10"]
     assert cells[-1] == "Refused: \\x1b[31mno"
-    waiting = json.loads(run("outbox", "list", database.url, "--state", "waiting", "--json").stdout)["messages"]
+    waiting = json.loads(run("outbox", "list", "--store", database.url, "--state", "waiting", "--json").stdout)[
+        "messages"
+    ]
     assert [each["id"] for each in waiting] == ["m2", "m3"]
+    assert datetime.fromisoformat(waiting[0]["created_at"]).tzinfo == UTC
+    assert waiting[0]["due_at"] is None, "not before an operator decides"
 
 
 def test_people_free_or_discard_what_was_parked(run: Run, database: Database, queue: str) -> None:
     park(database)
-    for wrong in (["unpark", database.url], ["unpark", database.url, "1", "--all"], ["discard", database.url]):
-        done = run("outbox", *wrong)
+    for wrong in (["unpark"], ["unpark", "1", "--all"], ["discard"]):
+        done = run("outbox", *wrong, "--store", database.url)
         assert (done.returncode, done.stderr.split()[1]) == (2, "[invalid-option]")
-    assert run("outbox", "unpark", database.url, "1").stdout == "1 unparked\n"
-    assert run("outbox", "unpark", database.url, "--all", "--json").stdout == '{"unparked":0}\n'
+    assert run("outbox", "unpark", "1", "--store", database.url).stdout == "1 unparked\n"
+    assert run("outbox", "unpark", "--store", database.url, "--all", "--json").stdout == '{"unparked":0}\n'
     database.execute("UPDATE {outbox} SET state = 'parked' WHERE message_id = 'm1'")
-    assert run("outbox", "discard", database.url, "1", "--yes").stdout == "1 discarded\n"
-    assert run("relay", "--from", database.url, "--to", queue, "--once").returncode == 0
+    assert run("outbox", "discard", "--store", database.url, "1", "--yes").stdout == "1 discarded\n"
+    assert run("relay", "--store", database.url, "--broker", queue, "--once").returncode == 0
     assert [packet.id for packet in downstream(queue, "orders")] == ["m2", "m3"]
 
 
@@ -146,9 +160,9 @@ def test_migrate_makes_all_tables_and_prints_them(
 ) -> None:
     base = f"sqlite:///{tmp_path}/new.db" if server == "sqlite" else request.getfixturevalue(server)
     url = f"{base}{'&' if '?' in base else '?'}prefix={unique_name}"
-    printed = run("migrate", url, "--sql").stdout
+    printed = run("migrate", "--store", url, "--sql").stdout
     for table in ("records", "meta", "inbox", "outbox"):
         assert f"{unique_name}_{table}" in printed
-    assert run("migrate", url).returncode == 0
-    assert run("migrate", url).returncode == 0, "twice"
-    assert json.loads(run("outbox", "stats", url, "--json").stdout)["pending"] == 0
+    assert run("migrate", "--store", url).returncode == 0
+    assert run("migrate", "--store", url).returncode == 0, "twice"
+    assert json.loads(run("outbox", "stats", "--store", url, "--json").stdout)["pending"] == 0

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 import effectonce as eo
 from effectonce.contracts import Event, OutboxPort
@@ -307,3 +308,81 @@ async def test_rows_behind_a_leased_one_do_not_hide_other_lines(database: Databa
     assert await database.relay(broker, batch=5).drain() == 1
     assert broker.numbers() == [99]
     await port.close()
+
+
+class GrantsLate:
+    """A port of an outbox whose first lease does not arrive before its repetition has been answered: the connection of
+    the first one broke, and its server was slow. The repetition skipped the rows that the first one had locked."""
+
+    def __init__(self, port: OutboxPort) -> None:
+        self._port = port
+        self.requests: list[LeaseRequest] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
+        self.requests.append(replace(lease))
+        if len(self.requests) == 1:
+            raise StoreUnavailable("the connection broke, and there is no other")
+        if len(self.requests) == 2:
+            await self._port.lease(self.requests[0])
+            return LeasedRows([])
+        return await self._port.lease(lease)
+
+
+async def test_rows_that_a_lost_lease_took_late_leave_before_it_is_over(
+    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F36: the repetition of the lease found nothing, since the first one was just taking the rows."""
+    with eo.connect(database.url) as store:
+        backend: Any = store.runtime.backend
+        ports: list[GrantsLate] = []
+
+        def async_outbox(table: str | None, honest: Any = backend.async_outbox) -> GrantsLate:
+            ports.append(GrantsLate(honest(table)))
+            return ports[-1]
+
+        monkeypatch.setattr(backend, "async_outbox", async_outbox)
+        relay = eo.Relay(store, broker, lease="5m")  # type: ignore[arg-type]
+        database.send_numbers([1, 2], key=lambda n: "k")
+        serving = asyncio.create_task(relay.serve())
+        await auntil(lambda: len(broker.sent) == 2, seconds=60)
+        relay.stop()
+        await serving
+    assert broker.numbers() == [1, 2]
+    assert database.execute("SELECT DISTINCT attempts FROM {outbox}") == [(1,)]
+
+
+class BreaksWithItsLease(LosesTheReplyToALease):
+    """A port whose connection is gone for good after a lease that takes rows."""
+
+    async def lease(self, lease: LeaseRequest) -> LeasedRows:
+        if self.lost:
+            raise StoreUnavailable("there is no connection")
+        return await super().lease(lease)
+
+
+async def test_rows_that_the_second_pump_was_granted_unheard_leave_before_their_lease_is_over(
+    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F36: the second pump works only while there are many rows, and may not ask again: the first one does."""
+    if database.name == "sqlite":
+        pytest.skip("a file has one connection, and a relay one pump")
+    with eo.connect(database.url) as store:
+        backend: Any = store.runtime.backend
+        ports: list[Any] = []
+
+        def async_outbox(table: str | None, honest: Any = backend.async_outbox) -> Any:
+            port = honest(table)
+            ports.append(BreaksWithItsLease(port) if len(ports) == 1 else port)
+            return ports[-1]
+
+        monkeypatch.setattr(backend, "async_outbox", async_outbox)
+        relay = eo.Relay(store, broker, lease="5m", batch=2)  # type: ignore[arg-type]
+        database.send_numbers(range(40))
+        serving = asyncio.create_task(relay.serve())
+        await auntil(lambda: len(broker.sent) == 40, seconds=60)
+        relay.stop()
+        await serving
+    assert ports[1].lost == 1

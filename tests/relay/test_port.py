@@ -10,6 +10,7 @@ import pytest
 import effectonce as eo
 from effectonce.contracts import OutboxPort
 from effectonce.contracts.outbox import RowOutcome
+from effectonce.values.key_term import parse_key_term
 from tests.relay.harness import Database, lease, message, numbers
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
@@ -315,3 +316,30 @@ async def test_expired_rows_of_the_inbox_are_cleaned_up_too(database: Database, 
     assert database.execute("SELECT count(*) FROM {inbox}") == [(1,)]
     database.execute("DROP TABLE {inbox}")
     assert (await port.clean(5)).inbox == 0
+
+
+# -- find
+
+
+async def test_a_row_is_found_by_its_key_its_message_id_and_its_ordering_key(
+    database: Database, port: OutboxPort
+) -> None:
+    orders = [
+        eo.Message(data=n, key=key, id=f"m{n}", ordering_key=line)
+        for n, (key, line) in enumerate(
+            [("ORDER-42", "c1"), ("ORDER-42:refund", "c1"), ("ORDER-421", "c2"), ("pay-7", "ORDER-42")]
+        )
+    ]
+    database.send(*orders)
+
+    async def found(text: str, recent: int = 100, limit: int = 100) -> list[str]:
+        matches = await port.find(parse_key_term(text), recent, limit)
+        assert matches.is_complete == (recent >= 4)
+        return [entry.message_id for entry in matches.entries]
+
+    assert await found("ORDER-42") == ["m3", "m1", "m0"], "newest first"
+    assert await found("ORDER-42*") == ["m3", "m2", "m1", "m0"]
+    assert await found("m2") == ["m2"]
+    assert await found("c1", limit=1) == ["m1"]
+    assert await found("order-42") == []
+    assert await found("ORDER-42", recent=2) == ["m3"], "only the newest rows are looked at"

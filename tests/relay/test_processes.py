@@ -133,7 +133,17 @@ class Command:
     """`effectonce relay` as people run it."""
 
     def __init__(self, database: Database, broker_url: str, *options: str) -> None:
-        command = [sys.executable, "-m", "effectonce", "relay", "--from", database.url, "--to", broker_url, *options]
+        command = [
+            sys.executable,
+            "-m",
+            "effectonce",
+            "relay",
+            "--store",
+            database.url,
+            "--broker",
+            broker_url,
+            *options,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def end(self, how: signal.Signals) -> tuple[int, str, str]:

@@ -20,7 +20,7 @@ from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, SchemaMismatch, SchemaMissing
 from effectonce.relay.relay import Relay, ask_outbox
 from tests.harness.waiting import auntil
-from tests.relay.harness import Database, FakeBroker, Refused, message
+from tests.relay.harness import Database, FakeBroker, FakePublisher, Refused, message
 
 pytestmark = pytest.mark.quick_on("postgres")
 
@@ -295,16 +295,25 @@ async def test_a_queue_that_may_not_be_used_holds_up_its_own_rows_uncounted(
     assert relay.totals.failed == 1
 
 
-async def test_a_queue_that_may_not_be_used_is_tried_again_also_where_delays_grow_without_limit(
+async def test_a_queue_that_may_not_be_used_is_tried_again_later_and_later_and_new_rows_wait_with_the_old(
     database: Database, broker: FakeBroker
 ) -> None:
     database.send_numbers([1])
-    broker.raises = lambda packets: ConfigurationError("no permission")
-    relay = database.relay(broker, retry=Retry(10, cap=None))
-    assert await relay.drain() == 0
-    ((waits_us,),) = database.execute("SELECT due_at FROM {outbox}")
-    assert 290e6 < waits_us - relay.store.now() <= 300e6
-    assert relay.totals.failed == 1
+    allowed = False
+    broker.raises = lambda packets: None if allowed else ConfigurationError("no permission")
+    relay = database.relay(broker, retry=Retry(1, first="1h", cap="1h"))
+    serving = asyncio.create_task(relay.serve())
+    await auntil(lambda: relay.totals.failed == 1)
+    database.send_numbers([2])
+    await auntil(lambda: database.states() == {"waiting": 2})
+    assert broker.calls == [["m1"]], "the queue is not asked for each new row"
+    await auntil(lambda: relay.totals.failed == 2)
+    allowed = True
+    await auntil(lambda: database.states() == {"published": 2})
+    relay.stop()
+    await serving
+    assert sorted(broker.numbers()) == [1, 2]
+    assert database.execute("SELECT DISTINCT attempts FROM {outbox}") == [(1,)]
 
 
 async def test_a_row_that_upsets_the_publisher_harms_itself_only(database: Database, broker: FakeBroker) -> None:
@@ -528,6 +537,18 @@ async def test_stopping_settles_what_is_on_its_way_and_gives_back_the_rest(datab
     assert broker.closed > 0
 
 
+async def test_a_relay_that_is_cancelled_ends_at_once_and_not_when_its_grace_is_over(
+    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effectonce.relay.relay_run._CANCEL_GRACE_S", 600.0)
+    database.send_numbers(range(2))
+    serving = asyncio.create_task(database.relay(broker).serve())
+    await auntil(lambda: database.states() == {"published": 2})
+    serving.cancel()
+    await asyncio.wait([serving], timeout=60)
+    assert serving.cancelled()
+
+
 async def test_a_cancelled_relay_settles_what_it_knows(database: Database, broker: FakeBroker) -> None:
     database.send_numbers(range(3))
     broker.gate = asyncio.Event()
@@ -536,6 +557,45 @@ async def test_a_cancelled_relay_settles_what_it_knows(database: Database, broke
     draining.cancel()
     with pytest.raises(asyncio.CancelledError):
         await draining
+    assert database.execute("SELECT state, attempts, leased_until FROM {outbox}") == [("pending", 0, 0)] * 3
+
+
+@pytest.mark.parametrize("cancellations", [1, 2, 3, 4])
+@pytest.mark.parametrize("way", ["serve", "drain"])
+async def test_a_relay_cancelled_again_while_it_closes_leaves_nothing_open(
+    database: Database, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, cancellations: int, way: str
+) -> None:
+    """Neither a task nor a connection; and what it has sent is settled, or given back."""
+    opened: list[Any] = []
+
+    class SlowPublisher(FakePublisher):
+        async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+            try:
+                return await super().publish(queue, packets)
+            finally:
+                await asyncio.sleep(0.05)
+
+        async def close(self) -> None:
+            await asyncio.sleep(0.05)
+            await super().close()
+
+    def open_publisher() -> SlowPublisher:
+        opened.append(SlowPublisher(broker))
+        return opened[-1]
+
+    monkeypatch.setattr(broker, "publisher", open_publisher)
+    database.send_numbers(range(3))
+    broker.gate = asyncio.Event()
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(getattr(database.relay(broker), way)())
+    await asyncio.wait_for(broker.entered.wait(), 60)
+    for _ in range(cancellations):
+        task.cancel()
+        await asyncio.sleep(0.03)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert broker.closed == len(opened)
+    await auntil(lambda: asyncio.all_tasks() <= before)
     assert database.execute("SELECT state, attempts, leased_until FROM {outbox}") == [("pending", 0, 0)] * 3
 
 

@@ -20,8 +20,10 @@ import msgspec
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
+from effectonce.core.interrupts import raise_interrupt
 from effectonce.core.run_sync import run_sync
 from effectonce.core.sql_files import CLOCK_EXPRESSIONS, outbox_schema, outbox_words, quote_name
+from effectonce.core.tracing import carry_trace
 from effectonce.errors import ConfigurationError, InvalidKey, InvalidOption, KeyTooLong, PayloadTooLarge, show
 from effectonce.message import Message
 from effectonce.sessions import Pending, session_on
@@ -88,17 +90,18 @@ class Outbox:
 
     def schema_sql(self, dialect: Dialect) -> str:
         """The table as a script for your own migrations, for ``sqlite``, ``postgresql`` or ``mysql``. The relay needs
-        the tables of its store as well: ``effectonce migrate URL --sql`` prints them all."""
+        the tables of its store as well: ``effectonce migrate --store URL --sql`` prints them all."""
         return outbox_schema(dialect, self.table)
 
     def _send(self, conn: Any, messages: Iterable[Message[Any]], call: str) -> Any:
         session = session_on(conn)
-        if self.tracer is not None:
-            messages = [self.tracer.inject_context(self.to, message) for message in messages]
-        rows = [self.row_for(message) for message in messages]
+        rows = [self.row_for(self._with_trace(message)) for message in messages]
         session.require_transaction()
         sending = self._insert(session, rows)
         return Pending(sending, call) if session.is_async else run_sync(sending)
+
+    def _with_trace(self, message: Message[Any]) -> Message[Any]:
+        return carry_trace(message) if self.tracer is None else self.tracer.inject_context(self.to, message)
 
     async def _insert(self, session: DriverSession, rows: Sequence[NewOutboxRow]) -> None:
         if session.is_async:  # this may be awaited long after `send`, when the transaction is over
@@ -201,6 +204,7 @@ def _encode(message: Message[Any]) -> tuple[str, bytes, str]:
             return header_text, bytes(data), "bytes"
         return header_text, to_json(data), "json"
     except Exception as error:  # a value's own methods raise what they like
+        raise_interrupt(error)
         raise ConfigurationError(
             f"the data or the headers of message {show(message.id)} have no JSON form: {show(error)}"
         ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,10 +11,12 @@ from effectonce.contracts.outbox import BLOCKED_ROW_RECHECK_US, OutboxRow, RowOu
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 from effectonce.outbox.outbox import message_of
 
-from .settings import RelaySettings, RelaySignals
+from .settings import RefusedQueue, RelaySettings, RelaySignals
 
-REFUSED_QUEUE_DELAY_S: Final = 300.0
-"""How long the rows of a queue that cannot be used wait where the delays of `Retry` grow without limit."""
+FIRST_REFUSED_QUEUE_DELAY_S: Final = 1.0
+MAX_REFUSED_QUEUE_DELAY_S: Final = 60.0
+"""How long the rows of a queue that is missing or cannot be used wait: each time twice as long, up to this."""
+_MAX_DOUBLINGS: Final = 10
 
 OrderingLine = tuple[str, str]  # destination and ordering key
 
@@ -42,6 +43,8 @@ class PublishBatch:
         self._capabilities = settings.broker_backend.capabilities
         self._signals = signals
         self._unresponsive = signals.unresponsive
+        self._refused_queues = signals.refused_queues
+        self._time = asyncio.get_running_loop().time
         self._until = until
         #: By line: the outcome of the row that failed, which blocks the rows behind it.
         self._blocked_lines: dict[OrderingLine, RowOutcome] = {}
@@ -56,6 +59,8 @@ class PublishBatch:
         for queue in sorted(rows_by_queue, key=self._unresponsive.__contains__):
             if self._seconds_left <= 0 or failed_queues == 2:  # two queues in a row: the broker itself is away
                 return
+            if self._defer_if_refused(queue, rows_by_queue[queue]):
+                continue
             if await self._publish_queue(queue, rows_by_queue[queue]):
                 self._unresponsive.discard(queue)
             else:
@@ -71,7 +76,7 @@ class PublishBatch:
 
     @property
     def _seconds_left(self) -> float:
-        return 0.0 if self._signals.stopping else self._until - asyncio.get_running_loop().time()
+        return 0.0 if self._signals.stopping else self._until - self._time()
 
     async def _publish_queue(self, queue: str, rows: Sequence[OutboxRow]) -> bool:
         """Publish ``rows`` to ``queue``, in as few calls as their order allows. False: the broker did not answer."""
@@ -84,7 +89,7 @@ class PublishBatch:
                     await self._publish(queue, packets)
             except ConfigurationError as error:
                 # The queue is at fault, not a row of it, and other queues still work: all its rows wait, uncounted.
-                self._defer_queue(rows, error)
+                self._refuse_queue(queue, rows, error)
                 return True
             except BrokerUnavailable as error:
                 self.outage = error
@@ -93,6 +98,7 @@ class PublishBatch:
                 self.outage = BrokerUnavailable("the broker did not confirm before the lease was over")
                 self.timed_out = True
                 return False
+        self._refused_queues.pop(queue, None)
         return True
 
     def _chunks(self, rows: Sequence[OutboxRow]) -> Iterator[Sequence[OutboxRow]]:
@@ -171,13 +177,29 @@ class PublishBatch:
         if line is not None:
             self._blocked_lines[line] = outcome
 
-    def _defer_queue(self, rows: Sequence[OutboxRow], error: Exception) -> None:
-        cap = self._settings.retry.cap
-        span = round((cap if math.isfinite(cap) else REFUSED_QUEUE_DELAY_S) * 1e6)
+    def _refuse_queue(self, queue: str, rows: Sequence[OutboxRow], error: ConfigurationError) -> None:
+        """Let ``queue`` wait, however often: its worker may not have declared it yet, or an operator has to act."""
+        before = self._refused_queues.get(queue)
+        times = 1 if before is None else before.times + 1
+        delay = min(FIRST_REFUSED_QUEUE_DELAY_S * 2.0 ** min(times - 1, _MAX_DOUBLINGS), MAX_REFUSED_QUEUE_DELAY_S)
+        self._refused_queues[queue] = RefusedQueue(times, self._time() + delay, error)
+        self._defer_rows(rows, delay, error)
+        self.failures.append((rows[0], error))
+
+    def _defer_if_refused(self, queue: str, rows: Sequence[OutboxRow]) -> bool:
+        """Let ``rows``, which are new, wait with those that ``queue`` was refused for; False: it is time to try it."""
+        refused = self._refused_queues.get(queue)
+        if refused is None or (delay := refused.until - self._time()) <= 0:
+            return False
+        self._defer_rows(rows, delay, refused.error)
+        return True
+
+    def _defer_rows(self, rows: Sequence[OutboxRow], delay: float, error: Exception) -> None:
+        """Let ``rows`` wait, uncounted."""
+        span = round(delay * 1e6)
         for row in rows:
             if row.seq not in self.outcomes:
                 self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, error=_describe(error), refund=True)
-        self.failures.append((rows[0], error))
 
 
 def _describe(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from effectonce.contracts import Contention, OutboxPort, Publisher
 from effectonce.contracts.outbox import LeaseRequest, OutboxRow, RowOutcome
 from effectonce.core.failure_log import log_failed_attempt, retried_in
-from effectonce.errors import StoreUnavailable
+from effectonce.errors import PermanentFailure, StoreUnavailable
 
 from .batch_size import AdaptiveBatchSize
 from .publish_batch import PublishBatch
@@ -25,6 +25,7 @@ log = logging.getLogger("effectonce")
 _MAX_BLOCKED_PAGES: Final = 20
 #: The part of a lease in which rows are published and settled; the rest covers clock drift and the way to the database.
 _USABLE_LEASE: Final = 0.8
+_PARKED: Final = "is parked: find out, then unpark it"
 _FIRST_SETTLE_PAUSE_S: Final = 0.05
 _MAX_SETTLE_PAUSE_S: Final = 1.0
 
@@ -37,7 +38,6 @@ class RelayPump:
         self._settings = settings
         self._signals = signals
         self._publisher = publisher
-        self._unanswered_owner: bytes | None = None  # of the lease whose reply did not come
         self._time = asyncio.get_running_loop().time
         self._window_s = settings.lease_us / 1e6 * _USABLE_LEASE
         self._batch_size = AdaptiveBatchSize(settings.max_batch, self._window_s)
@@ -63,18 +63,21 @@ class RelayPump:
         signals = self._signals
         # The database may have granted a lease whose reply was lost: asked again with its owner, it gives those rows
         # and prolongs their lease. Under a new owner they would wait until the old lease is over.
-        owner = self._unanswered_owner or os.urandom(16)
-        self._unanswered_owner = owner
+        owner, unheard_until = signals.unheard_leases.popleft() if signals.unheard_leases else (os.urandom(16), 0.0)
         began = self._time()
-        rows = await self._lease(owner, pages, without)
+        try:
+            rows = await self._lease(owner, pages, without)
+            chosen = await self._isolate_suspect(owner, rows) if rows else []
+        except BaseException:
+            signals.unheard_leases.append((owner, self._time() + self._settings.lease_us / 1e6))
+            raise
         if not rows:
-            self._unanswered_owner = None
+            if self._time() < unheard_until:
+                signals.unheard_leases.append((owner, unheard_until))
             signals.outage = None
             return False
         deadline = began + self._window_s
-        chosen = await self._isolate_suspect(owner, rows)
         batch = PublishBatch(chosen, self._publisher, self._settings, signals, deadline)
-        self._unanswered_owner = None
         leased_at = self._time()
         try:
             await batch.publish()
@@ -129,7 +132,7 @@ class RelayPump:
             error = f"it was being sent {suspect.attempts - 1} times when its relay died or was cut off"
             outcomes.append(RowOutcome(suspect.seq, "parked", error=error, refund=True))
             self._settings.totals.parked += 1
-            log.error("relay %s: message %s is parked: %s", suspect.destination, suspect.message_id, error)
+            self._log_failed(suspect, PermanentFailure(error), _PARKED, last=True)
             self._settings.runtime.emit("parked", suspect.destination, suspect.id, suspect.attempts, detail=error)
         if outcomes:
             await retry_request(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
@@ -166,16 +169,7 @@ class RelayPump:
         for row, error in batch.failures:
             outcome = batch.outcomes[row.seq]
             parked = outcome.state == "parked"
-            log_failed_attempt(
-                {"relay": row.destination},
-                error,
-                "is parked: find out, then unpark it" if parked else retried_in(outcome.span / 1e6),
-                last=parked,
-                message=row.message_id,
-                key=row.ordering_key or "",
-                attempt=row.attempts,
-                private=runtime.privacy is not None,
-            )
+            self._log_failed(row, error, _PARKED if parked else retried_in(outcome.span / 1e6), last=parked)
             event = "parked" if parked else "publish_failed"
             runtime.emit(event, row.destination, row.id, row.attempts, detail=str(error))
         for row in published:
@@ -184,6 +178,19 @@ class RelayPump:
             broker = self._settings.broker_backend.capabilities.name
             for row, failure in (*batch.failures, *((row, None) for row in published)):
                 runtime.tracer.trace_relay(broker, row, seconds, failure)
+
+    def _log_failed(self, row: OutboxRow, error: Exception, then: str, *, last: bool) -> None:
+        """See `log_failed_attempt`."""
+        log_failed_attempt(
+            {"relay": row.destination},
+            error,
+            then,
+            last=last,
+            message=row.message_id,
+            key=row.ordering_key or "",
+            attempt=row.attempts,
+            private=self._settings.runtime.privacy is not None,
+        )
 
 
 async def retry_request(request: Callable[[], Coroutine[Any, Any, T]]) -> T:

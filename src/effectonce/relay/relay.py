@@ -9,11 +9,12 @@ between, its lease ends and another relay sends the message again, with the same
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar, get_args
 
-from effectonce.broker import Broker
+from effectonce.broker import Broker, require_broker
 from effectonce.contracts import BrokerBackend, Contention, Envelope, OutboxPort
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.core.retry import Retry
@@ -22,7 +23,7 @@ from effectonce.core.shared_loop import shared_loop
 from effectonce.core.signals import serve_until_signalled
 from effectonce.envelopes import CloudEvents
 from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable, show
-from effectonce.store import Store
+from effectonce.store import Store, require_store
 from effectonce.values.durations import Duration, micros
 
 from .pump import retry_request
@@ -63,11 +64,17 @@ class Relay:
         envelope: Envelope | None = None,
         listen: str | None = None,
     ) -> None:
+        require_store(store, "Relay({}, …)")
+        if not hasattr(broker, "publisher"):  # a `BrokerBackend` may stand in place of the handle
+            require_broker(broker, "Relay(store, {}, …)")
         if order not in ("key", None):
             raise InvalidOption(f"order={order!r} is not 'key' or None")
         if type(batch) is not int or not 1 <= batch <= 10_000:
             raise InvalidOption(f"batch={batch!r} is not a number of messages; give 1 to 10000")
         self.store = store
+        self.broker = broker
+        #: The outbox's table; None: the one that the store's `migrate` made.
+        self.table = table
         #: Counters since this relay was made.
         self.totals = RelayTotals()
         self._settings = RelaySettings(
@@ -84,12 +91,20 @@ class Relay:
             totals=self.totals,
         )
         self._run: RelayRun | None = None
+        self._companions: list[Relay] = []
         #: The address that serves /metrics, /healthz and /readyz.
         self.listen = listen
         #: Whether SIGINT (Ctrl-C) ended `run`.
         self.interrupted = False
 
     # -- running
+
+    def add(self, companion: Relay) -> None:
+        """Run another relay in this relay's process, as long as this one runs; if one of them fails, both stop.
+
+        With ``listen=`` its metrics and its readiness are served, too.
+        """
+        self._companions.append(companion)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then confirm and settle what was sent and give the rest back. A second signal
@@ -102,6 +117,8 @@ class Relay:
         run = self._run
         if run is not None:
             run.loop.call_soon_threadsafe(run.stop)
+            for companion in self._companions:
+                companion.stop()
 
     async def serve(self) -> None:
         """Relay until `stop` is called. While the broker or the store is away, it waits. Raises `ConfigurationError`
@@ -111,9 +128,22 @@ class Relay:
         self._run = run = RelayRun(self._settings)
         try:
             with self._endpoints():
-                await run.serve()
+                await self._serve_all(run)
         finally:
             self._run = None
+
+    async def _serve_all(self, run: RelayRun) -> None:
+        try:
+            async with asyncio.TaskGroup() as serving:  # it cancels the others when one fails; they settle first
+                for companion in self._companions:
+                    serving.create_task(companion.serve())
+                await run.serve()
+                for companion in self._companions:
+                    if companion.phase == "running":  # `stop` was called before that one had begun to serve
+                        companion.stop()
+        except ExceptionGroup as failures:
+            error = failures.exceptions[0]
+            raise error from error.__cause__
 
     @property
     def phase(self) -> Literal["stopped", "running", "draining"]:
@@ -133,7 +163,7 @@ class Relay:
             return nullcontext()
         from effectonce.telemetry.endpoints import Endpoints  # above the tools, and only for those who ask for it
 
-        return Endpoints(self, self.listen)
+        return Endpoints(self, self.listen, self._companions)
 
     async def drain(self) -> int:
         """Send all rows that are due, and return how many were published. Rows that wait for their next attempt, and

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
 from effectonce.core.backoff import Backoff
+from effectonce.core.closing import finish_despite_cancellation
 from effectonce.core.failure_log import log_failed_attempt
 from effectonce.errors import StoreUnavailable
 from effectonce.outbox.notifications import subscribe
@@ -50,8 +51,11 @@ class RelayRun:
         return port
 
     async def drain(self) -> None:
-        async with AsyncExitStack() as stack:
+        stack = AsyncExitStack()
+        try:
             await self._supervise([self._spawn(self._pump_until_empty(self._open_pump(stack)))])
+        finally:
+            await finish_despite_cancellation(self._close(stack))
 
     async def _pump_until_empty(self, pump: RelayPump) -> None:
         while not self.signals.stopping and await pump.run_round():
@@ -60,7 +64,8 @@ class RelayRun:
 
     async def serve(self) -> None:
         capabilities = self._settings.runtime.backend.capabilities
-        async with AsyncExitStack() as stack:
+        stack = AsyncExitStack()
+        try:
             first = self._open_pump(stack)
             stack.enter_context(subscribe(first.port.table, self._wake))
             pumps = [self._spawn(self._pump_until_stopped(first))]
@@ -71,19 +76,25 @@ class RelayRun:
             if capabilities.notifies:
                 self._spawn(self._listen(self._open_port(stack)))
             await self._supervise(pumps)
+        finally:
+            await finish_despite_cancellation(self._close(stack))
 
     async def _supervise(self, pumps: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for ``pumps``, then end every other task. On cancellation the pumps first settle what they have sent."""
+        """Wait for ``pumps``. On cancellation they first settle what they have sent; a second one does not wait."""
         try:
             await self._join(pumps)
         except asyncio.CancelledError:
             self.stop()
             await asyncio.wait(pumps, timeout=_CANCEL_GRACE_S)
             raise
-        finally:
-            for task in self._tasks:
-                task.cancel()
+
+    async def _close(self, stack: AsyncExitStack) -> None:
+        """End every task, and then close the connections that they use."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
             await asyncio.wait(self._tasks)
+        await stack.aclose()
 
     async def _join(self, pumps: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all pumps have ended. When one fails, stop the others and raise its error."""
@@ -120,6 +131,8 @@ class RelayRun:
         while not signals.stopping:
             try:
                 had_rows = await pump.run_round()
+                if store_backoff.failures:
+                    pause = _MIN_POLL_S  # rows may have come while it was away, and their notifications are lost
                 store_backoff.record_success()
             except (StoreUnavailable, Contention) as error:
                 await self._pause(store_backoff.record_failure(error), error)
@@ -182,6 +195,7 @@ class RelayRun:
             except Exception as error:
                 log.debug("no notifications for outbox %s, polling instead: %s", port.table, error)
                 await asyncio.sleep(_NOTIFY_RETRY_S)
+                self.signals.rows_expected.set()  # of rows that came meanwhile it has not heard
 
     # -- cleaning up
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from msgspec import Struct
 
@@ -47,6 +48,14 @@ class RelaySettings(Struct, kw_only=True):
         return self.broker.backend if isinstance(self.broker, Broker) else self.broker
 
 
+class RefusedQueue(Struct, frozen=True):
+    """A queue that is missing, or may not be used."""
+
+    times: int  # in a row
+    until: float  # on the loop's clock: when it is tried again
+    error: ConfigurationError
+
+
 class RelaySignals:
     """The state that the pumps of one relay share."""
 
@@ -59,8 +68,14 @@ class RelaySignals:
         self.crowded = asyncio.Event()
         #: Held during a lease: two at once would compete for the same rows.
         self.lease_lock = asyncio.Lock()
+        #: Owners of leases whose reply did not come, each with the loop's time until which rows may be leased to it.
+        #: The next lease takes the oldest: the database may have granted rows to it, even after it has told a
+        #: repetition of that lease that there are none.
+        self.unheard_leases: deque[tuple[bytes, float]] = deque()
         #: Queues that did not answer the last time: rows to all others go first.
         self.unresponsive: set[str] = set()
+        #: Queues that could not be used the last time: their rows wait.
+        self.refused_queues: dict[str, RefusedQueue] = {}
 
 
 def require_outboxes(store: Store) -> OutboxBackend:
