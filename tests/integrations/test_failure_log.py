@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
 
 import effectonce as eo
+from effectonce.core.store_clients import LocalClient
 from effectonce.guard.dispatch import dispatcher
 from effectonce.integrations.aws_lambda import sqs_batch
+from effectonce.integrations.celery import OnceTask
+from effectonce.record import Claim
 from tests.harness.failure_lines import facts, failures, raised
+
+from .test_tasks import app
+
+__all__ = ["app"]  # a fixture
 
 
 @pytest.fixture
@@ -68,3 +78,33 @@ def test_once_leaves_the_traceback_to_its_caller(store: eo.Store, caplog: pytest
     with pytest.raises(ValueError, match="declined"):
         failing(store, ValueError("declined"))("m-1")
     assert not failures(caplog)
+
+
+def test_a_celery_task_that_waits_for_its_store_is_logged_once(
+    app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery counts the retry as one of its own, at INFO and without a traceback."""
+    store = eo.connect("memory://", sweep_every=None)
+    outages = [eo.StoreUnavailable("the store is away", 0.01)]
+
+    @app.task(base=OnceTask, shared=False, name="shop.charge")
+    @eo.once(store, scope="charge", key="payment_id")
+    def charge(payment_id: str) -> str:
+        return payment_id
+
+    async def claim(self: Any, op: Any) -> Any:
+        if isinstance(op, Claim) and outages:
+            raise outages.pop()
+        return await run(self, op)
+
+    run = LocalClient.claim
+    monkeypatch.setattr(LocalClient, "claim", claim)
+    monkeypatch.setattr(logging.getLogger("effectonce"), "handlers", [caplog.handler])  # Celery takes away the root's
+    caplog.set_level(logging.WARNING, "effectonce")
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        assert charge.delay("p1").get(timeout=30, interval=0.01) == "p1"
+    (line,) = [record for record in caplog.records if record.name == "effectonce"]
+    assert line.levelname == "WARNING"
+    assert isinstance(raised(line), eo.StoreUnavailable)
+    assert facts(line)["handler"] == "shop.charge"
+    assert facts(line)["next"].startswith("is retried in")

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import dramatiq
@@ -19,13 +20,13 @@ from dramatiq.results.backends import StubBackend
 from kombu import Connection
 from kombu.exceptions import OperationalError
 from pydantic import BaseModel
-from taskiq import InMemoryBroker
+from taskiq import InMemoryBroker, NoResultError
 
 import effectonce as eo
 from effectonce.core.delivery_outcome import Reject, decide_delivery
 from effectonce.integrations import dramatiq as ours_dramatiq
 from effectonce.integrations.celery import OnceTask
-from effectonce.integrations.taskiq import IdempotencyMiddleware
+from effectonce.integrations.taskiq import REDELIVERIES_LABEL, IdempotencyMiddleware
 
 
 class Receipt(BaseModel):
@@ -488,6 +489,33 @@ async def test_f06_a_task_beside_the_first_is_sent_again_and_gets_its_result(
         (False, Receipt(payment_id="p1", amount=7))
     ] * 2
     assert charges == ["p1"]
+
+
+async def test_f06_a_task_that_is_sent_again_stores_no_result_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the error of a task that is not done yet."""
+    sent: list[Any] = []
+
+    class Kicker:
+        def __init__(self, **options: Any) -> None:
+            sent.append(options["labels"])
+
+        def with_task_id(self, id: str) -> Kicker:
+            sent.append(id)
+            return self
+
+        async def kiq(self, *args: Any, **kwargs: Any) -> None:
+            sent.append((args, kwargs))
+
+    monkeypatch.setattr("effectonce.integrations.taskiq.AsyncKicker", Kicker)
+    middleware = IdempotencyMiddleware(longest=0.01)
+    middleware.set_broker(InMemoryBroker())
+    message = SimpleNamespace(task_name="charge", task_id="t1", args=["p1"], kwargs={"x": 1}, labels={"a": "b"})
+    for error, is_sent in ((eo.InProgress("beside the first"), True), (eo.PayloadMismatch("other"), False)):
+        sent.clear()
+        result = SimpleNamespace(error=error)
+        await middleware.on_error(message, result, error)
+        assert isinstance(result.error, NoResultError) is is_sent
+        assert sent == ([{"a": "b", REDELIVERIES_LABEL: 1}, "t1", (("p1",), {"x": 1})] if is_sent else [])
 
 
 async def test_other_errors_are_taskiqs_own(store: eo.Store) -> None:

@@ -7,18 +7,24 @@
 
 The event source mapping needs ``ReportBatchItemFailures``: without it Lambda takes the answer for success, and the
 failed records are lost. SQS itself moves a message to the dead-letter queue after its ``maxReceiveCount``.
+
+A claim is leased until Lambda ends the invocation, whatever ``lease=`` says: `sqs_batch` sees to that, and
+`lease_until_timeout` for handlers of other events.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import msgspec
 
 from effectonce.core.delivery_outcome import Ack
 from effectonce.core.failure_log import log_failed_attempt
+from effectonce.core.guarded_call.process_limit import process_limit
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.core.shared_loop import shared_loop
@@ -27,6 +33,33 @@ from effectonce.guard.dispatch import dispatcher
 from effectonce.guard.once import Guarded
 
 SqsRecord = Mapping[str, Any]
+
+F = TypeVar("F", bound=Callable[[Any, Any], Any])
+
+
+def lease_until_timeout(handler: F) -> F:
+    """Lease all that a Lambda handler ``(event, context)`` guards until Lambda would end the invocation, and a second
+    longer.
+
+    So a claim of an invocation that exceeds its timeout is free a second later, and none lapses while the handler may
+    still run. Nothing renews such a lease: an invocation that crashes earlier keeps its claims until then. ``lease=``
+    and ``max_run=`` of the guards do not count here. ``context`` may be Lambda's, or that of a durable function.
+    """
+
+    @functools.wraps(handler)
+    def handle(event: Any, context: Any) -> Any:
+        with _limited_by(context):
+            return handler(event, context)
+
+    return handle  # type: ignore[return-value]
+
+
+def _limited_by(context: Any) -> AbstractContextManager[None]:
+    """Within it, claims are leased until the end of the invocation. A ``context`` without one, as in a test, changes
+    nothing."""
+    context = getattr(context, "lambda_context", context)  # of a durable function
+    milliseconds_left = getattr(context, "get_remaining_time_in_millis", None)
+    return nullcontext() if milliseconds_left is None else process_limit(lambda: milliseconds_left() / 1000)
 
 
 def from_json(record: SqsRecord) -> Any:
@@ -43,7 +76,7 @@ def sqs_batch(
     SQS gives a message that is sent again another ``messageId``. A record that cannot be read, or whose handler
     failed, is reported as failed, and SQS delivers it again. On a FIFO queue so are the records behind it in its
     group, to keep their order. If the Lambda handler raises, the whole batch is delivered again; records that are done
-    are skipped then.
+    are skipped then. Claims are leased as by `lease_until_timeout`.
     """
     dispatch: Any = dispatcher(handler, retry=retry)
     is_async = inspect.iscoroutinefunction(handler)
@@ -76,6 +109,7 @@ def sqs_batch(
             failed.append({"itemIdentifier": record["messageId"]})
         return {"batchItemFailures": failed}
 
+    @lease_until_timeout
     def handle(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         response = handle_batch(event["Records"])
         return shared_loop.run(response) if is_async else run_sync(response)

@@ -1,6 +1,10 @@
-"""Celery: a base for tasks under `once`. It settles duplicates as a broker expects, without losing one.
+"""Celery: `guard_tasks` guards every task of an app, and `OnceTask` is the base of a single one under `once`. Both
+settle duplicates as a broker expects, without losing one.
 
-    @app.task(base=OnceTask)
+    app = Celery("shop")
+    guard_tasks(app, store)  # before the tasks are defined
+
+    @app.task(base=OnceTask)  # or this, where only some are to be guarded
     @eo.once(store, key="payment_id")
     def charge(payment_id: str, amount: int) -> str: ...
 
@@ -17,14 +21,20 @@ released, or its lease lapses if the process was killed. ``self.retry()`` is an 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NoReturn
+from weakref import WeakSet
 
+import celery
 import celery.exceptions
-from celery import Task
+from celery import Celery, Task
 
 from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
 from effectonce.errors import ConfigurationError, EffectOnceError, show
-from effectonce.guard.once import Guarded
+from effectonce.guard.once import find_guarded
+from effectonce.guard.task_guard import guard_task
+from effectonce.store import Store, require_store
 from effectonce.values.durations import span_text
 
 log = logging.getLogger("effectonce")
@@ -34,6 +44,8 @@ REDELIVERIES_HEADER: Final = "effectonce_redeliveries"
 
 #: By transport: seconds until an unacked message is delivered again, unless ``visibility_timeout`` is set.
 DEFAULT_VISIBILITY_TIMEOUT_S: Final = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
+
+_guarded_apps: WeakSet[Celery] = WeakSet()
 
 
 class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
@@ -47,7 +59,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
     @classmethod
     def on_bound(cls, app: Any) -> None:
         """Raise `ConfigurationError` if the guard is missing, or its lease outlasts the visibility timeout."""
-        function = _find_guarded(vars(cls).get("run"))
+        function = find_guarded(vars(cls).get("run"))
         if function is None:
             raise ConfigurationError(f"{cls.name} has the base OnceTask, but its function is not under @once")
         transport = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
@@ -91,10 +103,73 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
             raise celery.exceptions.Reject(unsent.reason, requeue=True) from unsent
 
 
-def _find_guarded(function: Any) -> Guarded[..., Any] | None:
-    """Find the function under `once`, also below what Celery has wrapped it in (``pydantic=True``)."""
-    if isinstance(function, staticmethod):
-        function = function.__func__
-    while function is not None and not isinstance(function, Guarded):
-        function = getattr(function, "__wrapped__", None)
-    return function
+def guard_tasks(app: Celery, store: Store, **defaults: Any) -> None:
+    """Guard every task that is defined on ``app`` from now on, `celery.shared_task` too: each gets the base `OnceTask`,
+    and its function is put under `once`, with the task's name as its scope.
+
+    ``defaults`` are options of `once` for all of them. Without ``key=`` the key is the task's id, which is the same for
+    every delivery and every retry of one message; a producer that sends a task twice gives it two ids. A task that is
+    called like a function has no id, and runs unguarded then.
+
+    For a single task: ``@app.task(once="payment_id")`` names its key, ``once={…}`` its options, and ``once=False``
+    leaves it alone. One whose function is under `once` keeps that guard. Raises `ConfigurationError` where tasks were
+    defined before, and for a task with a class of its own that is not guarded.
+    """
+    require_store(store, "guard_tasks(app, {}, …)")
+    if app in _guarded_apps:
+        raise ConfigurationError(
+            "guard_tasks was called for this app before, and a second call would guard the tasks with once=False; call "
+            "it once, right after app = Celery(…)"
+        )
+    if app._pending or not all(map(_is_builtin, app._tasks)):
+        raise ConfigurationError(
+            "tasks of this app were defined before guard_tasks(app, store), so they would run unguarded; write that "
+            "line right after app = Celery(…)"
+        )
+    create_task, register_task = app._task_from_fun, app.register_task
+    guarded_functions: dict[tuple[str, Any], Any] = {}  # Celery may create a task again, and knows it by its function
+
+    def create_guarded_task(
+        function: Callable[..., Any], name: str | None = None, base: type[Task] | None = None, **options: Any
+    ) -> Task:
+        name = name or app.gen_task_name(function.__name__, function.__module__)
+        requested = options.pop("once", True)
+        if requested is False or _is_builtin(name):
+            return create_task(function, name=name, base=base, **options)
+        if (name, function) not in guarded_functions:
+            read_task_id = partial(_read_task_id, name)
+            guarded_functions[name, function] = guard_task(
+                function, requested, store=store, scope=name, read_message_id=read_task_id, defaults=defaults
+            )
+        base = _add_once_task(base or app.Task)
+        return create_task(guarded_functions[name, function], name=name, base=base, **options)
+
+    def register_guarded_task(task: Any, **options: Any) -> Task:
+        if find_guarded(getattr(task, "run", None)) is None and getattr(task, "once", True) is not False:
+            raise ConfigurationError(
+                f"guard_tasks cannot guard {show(repr(task))}, which has a class of its own: put its run under "
+                "@eo.once(store, scope=…, key=…) and derive it from OnceTask, or write `once = False` in the class"
+            )
+        return register_task(task, **options)
+
+    app._task_from_fun, app.register_task = create_guarded_task, register_guarded_task
+    _guarded_apps.add(app)
+
+
+def _is_builtin(name: str) -> bool:
+    """Whether the task of this name is one of Celery's own."""
+    return name.startswith("celery.")
+
+
+def _add_once_task(base: type[Task]) -> type[Task]:
+    """Return ``base`` with `OnceTask` among its own bases."""
+    if issubclass(base, OnceTask):
+        return base
+    return type(base.__name__, (base, OnceTask), {"abstract": True, "__module__": base.__module__})
+
+
+def _read_task_id(task_name: str) -> str | None:
+    """Return the id of the task that a worker runs now; None if that is another one, which calls this like a
+    function."""
+    task = celery.current_task
+    return task.request.id if task and task.name == task_name else None

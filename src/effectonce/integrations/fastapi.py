@@ -23,6 +23,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError
 from effectonce.guard.once import GLOBAL
 from effectonce.http import asgi, protocol
 from effectonce.http.guard import HttpGuard, identify_request, make_principal_getter, refusal
+from effectonce.http.inner_app import EXCHANGE_SCOPE_KEY
 from effectonce.http.routes import SAFE_METHODS, RoutePlan, make_view_plan
 from effectonce.sessions import outage_error
 from effectonce.store import Store
@@ -101,7 +102,7 @@ class Idempotency:
             if not plan.guards(request.method, bool(lines)):
                 return
             key = protocol.parse_key(lines, plan.route.max_key)
-            exchange = request.scope.get(asgi.EXCHANGE_SCOPE_KEY)
+            exchange = request.scope.get(EXCHANGE_SCOPE_KEY)
             if not isinstance(exchange, asgi.Exchange) or request.app is not self._app:
                 raise ConfigurationError(
                     "Idempotency(app, store) was made for another application than this route's; one that is mounted "

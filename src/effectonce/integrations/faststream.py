@@ -9,6 +9,9 @@ itself raises, FastStream settles the message as the subscriber's ``ack_policy``
 it be delivered again. A handler that raises ``AckMessage`` is done, one that raises ``NackMessage`` is not. Where
 handlers ack by hand (``AckPolicy.MANUAL``), the middleware settles the messages that no handler sees.
 
+The line guards every subscriber of the broker, those that come later, too. A handler under `@eo.once` keeps that guard:
+the middleware then only settles its messages. `unguarded` leaves a handler alone.
+
 A message that is acked before it is handled (``AckPolicy.ACK_FIRST``, Kafka's default) or that cannot be nacked (Redis
 lists and channels) is never delivered again, guarded or not. A Redis stream delivers again to a subscriber with
 ``min_idle_time``.
@@ -20,7 +23,8 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, TypeVar
+from weakref import WeakSet
 
 from faststream import AckPolicy, BaseMiddleware
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage
@@ -32,12 +36,23 @@ from effectonce.core.guarded_call.finish import abort, finish, settle_unfinished
 from effectonce.core.guarded_call.run import Policy
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, MissingKey, Retryable
 from effectonce.guard.introspection import default_scope, return_type
+from effectonce.guard.once import find_guarded
 from effectonce.guard.options import check_scope, policy_options
 from effectonce.store import DEFAULT_RETENTION, Store, require_store
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import Key, encode_key
 
 MAX_NACK_PAUSE_S: Final = 1.0  # before a message that cannot be handled yet is nacked
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+_unguarded: WeakSet[Callable[..., Any]] = WeakSet()
+
+
+def unguarded(handler: H) -> H:
+    """Leave the decorated handler alone, below its ``@broker.subscriber``: no `Idempotency` looks at its messages."""
+    _unguarded.add(handler)
+    return handler
 
 
 class Idempotency:
@@ -103,9 +118,16 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
         self._guard = guard
 
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
-        guard = self._guard
+        guard, handler = self._guard, _find_handler(call_next)
+        if inspect.unwrap(handler) in _unguarded:
+            return await call_next(msg)
+        if find_guarded(handler) is not None:
+            try:
+                return await call_next(msg)
+            except EffectOnceError as error:
+                await self._settle(msg, error)
         try:
-            policy = guard.policy_of(_find_handler(call_next))
+            policy = guard.policy_of(inspect.unwrap(handler))
             run = prepare_run(guard.store.runtime, policy, guard.key_of(msg), fingerprints(bytes(msg.body)))
             client = run.runtime.async_client()
             await begin(run, client)
@@ -159,8 +181,8 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
 
 
 def _find_handler(call_next: Any) -> Any:
-    """Find the function that FastStream is about to call, below the middlewares inside of this one."""
+    """Find the handler that FastStream is about to call, below the middlewares inside of this one."""
     while isinstance(call_next, partial):
         call_next = call_next.args[0]
     wrapper = getattr(call_next, "__self__", None)
-    return inspect.unwrap(getattr(wrapper, "_original_call", call_next))
+    return getattr(wrapper, "_original_call", call_next)

@@ -121,5 +121,5 @@ def _read_time(created: Any) -> datetime:
 def _decode_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: it is nested too deeply
         raise Undecodable(f"the webhook's body is not JSON: {error}") from error

@@ -19,7 +19,7 @@ from django.http.request import RawPostDataException, UnreadablePostError
 from django.http.response import HttpResponseBase, StreamingHttpResponse
 
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import EffectOnceError, PayloadTooLarge, show
+from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLarge, show
 from effectonce.http import protocol
 from effectonce.http.guard import HttpGuard, identify_request, key_lines
 from effectonce.http.recorded_bodies import AsyncRecordedBody, RecordedBody
@@ -171,7 +171,7 @@ def hash_request(request: HttpRequest, limit: int) -> protocol.FingerprintState:
 
 def read_body(request: HttpRequest, limit: int) -> bytes:
     """Return the body; the view can still read it. If a form was parsed before, its fields and files stand for the
-    body."""
+    body. Raises `ConfigurationError` where the body was read from the stream, which cannot be read again."""
     length = request.META.get("CONTENT_LENGTH") or "0"
     if not length.isdecimal():  # Django would fail on it
         raise PayloadTooLarge(f"the Content-Length {show(length)!r} is not a number")
@@ -181,6 +181,14 @@ def read_body(request: HttpRequest, limit: int) -> bytes:
     except RequestDataTooBig as error:
         raise PayloadTooLarge(f"the body is over DATA_UPLOAD_MAX_MEMORY_SIZE: {error}") from error
     except RawPostDataException:
+        if request.META.get("CONTENT_LENGTH") in ("", "0"):
+            return b""
+        if not request.POST and not request.FILES:  # no form was parsed, so what was read is gone
+            raise ConfigurationError(
+                "the body was read from the request's stream before the guard saw it, so two requests with different "
+                "bodies would look the same; let that middleware read request.body, which can be read again, or put "
+                "it after the guard"
+            ) from None
         files = [(name, file) for name, group in request.FILES.lists() for file in group]
         data = canonical_json([list(request.POST.lists()), [(name, file.name, file.read()) for name, file in files]])
         for _, file in files:

@@ -16,9 +16,9 @@ DIALECTS = ("sqlite", "postgresql", "mysql")
 class CreateTables(Operation):
     """Create or upgrade the tables, as `effectonce migrate` does, in the dialect of the database that is migrated.
 
-    Every statement may run again: after `effectonce migrate`, and in the migration of each later version of the schema,
-    which is this operation once more. ``version`` is the schema's; it tells those migrations apart. A database that no
-    store supports is left alone.
+    Every statement may run again: after `effectonce migrate`, and in the migration of each later change of the schema,
+    which is this operation once more. ``version`` is that of the records, which a change of the inbox or the outbox
+    leaves as it is. A database that no store supports is left alone.
 
     Reversed, it drops nothing: the records say what was done, and without them it would be done again.
     """

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import PayloadTooLarge
+from effectonce.errors import ConfigurationError, PayloadTooLarge
 from effectonce.http import protocol
 from effectonce.http.guard import KEY_VARIABLE
 from effectonce.http.response_recording import ResponseRecording
@@ -119,7 +119,7 @@ class IdempotentView:
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if self.idempotency.guards(request):
-            with suppress(PayloadTooLarge):  # raised again when the request is claimed
+            with suppress(PayloadTooLarge, ConfigurationError):  # raised again when the request is claimed
                 read_body(request, self.idempotency.plan.route.max_body)  # before a parser takes it from the stream
         try:
             with self._atomic.transactions():

@@ -12,11 +12,12 @@ from django.core.management.base import BaseCommand, CommandError
 
 from effectonce.cli import main
 from effectonce.errors import ConfigurationError
-from effectonce.integrations.django.options import store_url
+from effectonce.integrations.django.options import read_options, store_url
 
 
 class Command(BaseCommand):
-    """Runs ``effectonce`` with the project's apps loaded, and with the project's store where no ``--store`` is given.
+    """Runs ``effectonce`` with the project's apps loaded, and with the project's store and audit log where no other
+    is given.
 
     The handlers of ``manage.py effectonce run shop.worker:worker`` can use the project's models.
     """
@@ -39,10 +40,12 @@ class Command(BaseCommand):
 def run(words: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     try:
-        url = store_url()
+        url, audit = store_url(), read_options()["AUDIT"]
     except ConfigurationError as error:
         print(f"effectonce: [{error.code}] {error}", file=sys.stderr)
         return 2
     if url is not None:
         os.environ.setdefault("EFFECTONCE_STORE", url)
+    if audit is not None:
+        os.environ.setdefault("EFFECTONCE_AUDIT", str(audit))
     return main(words)
