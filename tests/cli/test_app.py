@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.main import get_command
 
 import effectonce as eo
+from effectonce.cli.app import COMMANDS
 
 from .conftest import Cli, Run
 
@@ -34,8 +39,8 @@ def test_help_lists_every_command(run: Run) -> None:
         assert (done.returncode, done.stderr) == (0, "")
         commands = done.stdout.split("Commands:\n")[1].split("\n\n")[0].split("\n")
         assert [line.split()[0] for line in commands] == [
-            "demo", "run", "relay", "migrate", "check", "doctor", "records", "outbox", "dlq", "intents", "sagas",
-            "verify", "lint", "dashboard",
+            "demo", "run", "relay", "migrate", "check", "doctor", "records", "inbox", "outbox", "dlq", "intents",
+            "sagas", "find", "verify", "lint", "dashboard", "explain",
         ]  # fmt: skip
         assert all(f"\n    {code} " in done.stdout for code in (0, 1, 2, 130)), "and what its exit codes mean"
 
@@ -48,50 +53,54 @@ def test_version(run: Run) -> None:
 
 def test_migrate_makes_the_tables_and_may_be_repeated(run: Run, tmp_path: Path) -> None:
     for _ in range(2):
-        done = run("migrate", "sqlite:///shop.db")
+        done = run("migrate", "--store", "sqlite:///shop.db")
         assert (done.returncode, done.stdout, done.stderr) == (0, "sqlite:///shop.db is ready\n", "")
     tables = sqlite3.connect(tmp_path / "shop.db").execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     assert "effectonce_records" in {name for (name,) in tables}
-    done = run("migrate", "sqlite:///shop.db", "--json")
+    done = run("migrate", "--store", "sqlite:///shop.db", "--json")
     assert json.loads(done.stdout) == {"store": "sqlite:///shop.db", "migrated": True}
 
 
 def test_migrate_dry_run_says_whether_there_is_anything_to_do(inline: Cli, postgres_url: str, unique_name: str) -> None:
     url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}prefix={unique_name}"
-    assert inline("migrate", url, "--dry-run", "--json").json["needed"] is True
-    assert inline("check", url).code == 1, "and does nothing"
-    assert inline("migrate", url).code == 0
-    assert inline("migrate", url, "--dry-run").out.endswith(" is ready as it is\n")
+    assert inline("migrate", "--store", url, "--dry-run", "--json").json["needed"] is True
+    assert inline("check", "--store", url).code == 1, "and does nothing"
+    assert inline("migrate", "--store", url).code == 0
+    assert inline("migrate", "--store", url, "--dry-run").out.endswith(" is ready as it is\n")
 
 
 def test_migrate_sql_prints_a_script_that_makes_the_tables_and_touches_nothing(run: Run, tmp_path: Path) -> None:
-    done = run("migrate", "sqlite:///shop.db", "--sql")
+    done = run("migrate", "--store", "sqlite:///shop.db", "--sql")
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "shop.db").exists()
     sqlite3.connect(":memory:").executescript(done.stdout)
     assert (
-        json.loads(run("migrate", "sqlite:///shop.db", "--sql", "--json").stdout)["sql"].strip() == done.stdout.strip()
+        json.loads(run("migrate", "--store", "sqlite:///shop.db", "--sql", "--json").stdout)["sql"].strip()
+        == done.stdout.strip()
     )
 
 
 def test_migrate_sql_of_a_store_without_a_schema_says_so(run: Run) -> None:
-    done = run("migrate", "memory://", "--sql")
+    done = run("migrate", "--store", "memory://", "--sql")
     assert (done.returncode, done.stdout) == (2, "")
     assert one_line(done.stderr, "configuration")
 
 
 def test_check_says_that_a_store_is_fine(run: Run) -> None:
-    run("migrate", "sqlite:///shop.db")
-    done = run("check", "sqlite:///shop.db")
+    run("migrate", "--store", "sqlite:///shop.db")
+    done = run("check", "--store", "sqlite:///shop.db")
     assert (done.returncode, done.stdout) == (0, "sqlite:///shop.db can keep its promise\n")
-    assert json.loads(run("check", "sqlite:///shop.db", "--json").stdout) == {"store": "sqlite:///shop.db", "ok": True}
+    assert json.loads(run("check", "--store", "sqlite:///shop.db", "--json").stdout) == {
+        "store": "sqlite:///shop.db",
+        "ok": True,
+    }
 
 
 def test_check_exits_with_1_and_the_reason(run: Run) -> None:
-    done = run("check", "sqlite:///nowhere/shop.db")
+    done = run("check", "--store", "sqlite:///nowhere/shop.db")
     assert (done.returncode, done.stdout) == (1, "")
     assert one_line(done.stderr, "schema-missing")
-    done = run("check", "sqlite:///nowhere/shop.db", "--json")
+    done = run("check", "--store", "sqlite:///nowhere/shop.db", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (1, "")
     assert (report["ok"], report["code"]) == (False, "schema-missing")
@@ -108,12 +117,12 @@ def test_the_store_may_come_from_the_environment(run: Run) -> None:
 def test_a_server_wants_migrate_once(run: Run, request: pytest.FixtureRequest, unique_name: str, server: str) -> None:
     url = request.getfixturevalue(server)
     url += f"{'&' if '?' in url else '?'}prefix={unique_name}"
-    before = run("check", url)
+    before = run("check", "--store", url)
     assert before.returncode == 1
     assert one_line(before.stderr, "schema-missing")
     assert "effectonce migrate" in before.stderr
-    assert run("migrate", url).returncode == 0
-    assert run("check", url).returncode == 0
+    assert run("migrate", "--store", url).returncode == 0
+    assert run("check", "--store", url).returncode == 0
 
 
 # -- where its settings come from
@@ -126,10 +135,8 @@ def test_a_setting_is_the_option_else_the_environment_else_the_project(
     assert inline("check", "--json").json["store"] == "sqlite:///project.db"
     monkeypatch.setenv("EFFECTONCE_STORE", "sqlite:///environment.db")
     assert inline("check", "--json").json["store"] == "sqlite:///environment.db"
-    for given in (["sqlite:///given.db"], ["--store", "sqlite:///given.db"], ["-s", "sqlite:///given.db"]):
-        assert inline("check", "--json", *given).json["store"] == "sqlite:///given.db"
-    twice = inline("check", "sqlite:///a.db", "--store", "sqlite:///b.db")
-    assert (twice.code, one_line(twice.err, "configuration")) == (2, True)
+    for option in ("--store", "-s"):
+        assert inline("check", "--json", option, "sqlite:///given.db").json["store"] == "sqlite:///given.db"
 
 
 def test_a_missing_setting_is_an_error_that_shows_how_to_set_it(inline: Cli) -> None:
@@ -169,6 +176,37 @@ def test_the_shell_completes_commands_and_their_options(run: Run) -> None:
         assert done.stdout.split() == [expected]
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("effectonce records list --state f", {"failed", "failed-or-refused"}),
+        ("effectonce outbox list --state wa", {"waiting"}),
+        ("effectonce doctor --fail-on n", {"note"}),
+        ("effectonce relay --order ", {"key", "none"}),
+        ("effectonce dlq list shop:worker orders --why po", {"poison"}),
+    ],
+)
+def test_the_shell_completes_values(run: Run, words: str, expected: set[str]) -> None:
+    at = str(len(words.split(" ")) - 1)
+    done = run(_EFFECTONCE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=at)
+    assert set(done.stdout.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("shell", "file"),
+    [
+        ("bash", ".bash_completions/effectonce.sh"),
+        ("zsh", ".zfunc/_effectonce"),
+        ("fish", ".config/fish/completions/effectonce.fish"),
+    ],
+)
+def test_completion_is_installed_for_a_shell(run: Run, tmp_path: Path, shell: str, file: str) -> None:
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path)}
+    done = run("--install-completion", shell, **named)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"complete_{shell}" in (tmp_path / file).read_text()
+
+
 def test_help_loads_no_command_and_hardly_more_than_typer(environment: dict[str, str]) -> None:
     """Within twice the time of `import typer`: what takes time is what is imported."""
     script = "import sys; from effectonce.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
@@ -184,28 +222,28 @@ def test_help_loads_no_command_and_hardly_more_than_typer(environment: dict[str,
         "effectonce.public",
         "effectonce.cli.dead_letters",
     }
-    assert len({name for name in loaded if name.startswith("effectonce")}) <= 9
+    assert len({name for name in loaded if name.startswith("effectonce")}) <= 12
 
 
 # -- how it says no
 
 
 def test_an_unknown_scheme_names_those_that_are_known(run: Run) -> None:
-    done = run("migrate", "orracle://h/db")
+    done = run("migrate", "--store", "orracle://h/db")
     assert (done.returncode, done.stdout) == (2, "")
     assert one_line(done.stderr, "unknown-scheme")
     assert "postgresql://" in done.stderr
 
 
 def test_a_missing_driver_names_the_command_that_installs_it(run: Run, without: Callable[..., str]) -> None:
-    done = run("check", "redis://localhost", PYTHONPATH=without("hiredis", "redis"))
+    done = run("check", "--store", "redis://localhost", PYTHONPATH=without("hiredis", "redis"))
     assert done.returncode == 2
     assert one_line(done.stderr, "missing-driver")
     assert "pip install 'effectonce[redis]'" in done.stderr
 
 
 def test_a_wrong_option_names_those_that_exist(run: Run) -> None:
-    done = run("check", "sqlite:///shop.db?sinchronous=full")
+    done = run("check", "--store", "sqlite:///shop.db?sinchronous=full")
     assert done.returncode == 2
     assert one_line(done.stderr, "invalid-option")
     assert "synchronous" in done.stderr
@@ -221,9 +259,80 @@ def test_a_wrong_command_line_is_a_two_line_error(run: Run) -> None:
         assert second.startswith("Try: effectonce")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["migrat"], "Did you mean migrate?"),
+        (["records", "shwo"], "Did you mean show?"),
+        (["records", "purge", "--strore", "x"], "Did you mean --store?"),
+        (["demo", "--crahs"], "Did you mean --crash?"),
+        (["lint", "--slect", "P11"], "Did you mean --select"),
+        (["explain", "in-doub"], "Did you mean in-doubt"),
+        (["records", "list", "sqlite:///shop.db"], "A URL goes with an option: --store URL or --broker URL"),
+        (["doctor", "sqlite:///shop.db"], "a URL goes with an option: --store URL or --broker URL"),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_what_was_meant(inline: Cli, arguments: list[str], meant: str) -> None:
+    done = inline(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert meant in done.err
+
+
+def test_a_word_like_no_other_has_no_suggestion(inline: Cli) -> None:
+    assert "Did you mean" not in inline("quux").err + inline("records", "--quux").err
+
+
+def commands() -> list[list[str]]:
+    """Every command, and every subcommand."""
+    found = []
+    for name, entry in COMMANDS.items():
+        command = getattr(import_module(f"effectonce.cli.{entry.module}"), name)
+        found.append([name])
+        if isinstance(command, typer.Typer):
+            found += [[name, subcommand] for subcommand in get_command(command).commands]
+    return found
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+@pytest.mark.parametrize("words", [words for words in commands() if words != ["lint"]], ids=" ".join)
+def test_help_cuts_nothing_and_explains_every_option(
+    inline: Cli, monkeypatch: pytest.MonkeyPatch, words: list[str], columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = inline(*words, "--help").out
+    assert text.lower().startswith(f"usage: effectonce {words[0]}")
+    assert "…" not in text
+    assert not re.search(r"\w\.\.\.$", text, re.MULTILINE), "click cuts like this"
+    assert max(map(len, text.splitlines())) <= int(columns)
+
+
+def test_an_option_means_the_same_in_every_command() -> None:
+    """Its help is the same sentence everywhere, except where a command gives it another job."""
+    meanings: dict[str, set[str]] = {}
+    for words in commands():
+        if words[0] in ("demo", "lint"):  # not typer's
+            continue
+        command = getattr(import_module(f"effectonce.cli.{COMMANDS[words[0]].module}"), words[0])
+        if len(words) == 2:
+            parameters = get_command(command).commands[words[1]].params
+        elif isinstance(command, typer.Typer):
+            parameters = []
+        else:
+            single = typer.Typer(add_completion=False)
+            single.command()(command)
+            parameters = get_command(single).params
+        for parameter in parameters:
+            if parameter.opts[0].startswith("-"):
+                assert parameter.help, (words, parameter.opts)
+                meanings.setdefault(max(parameter.opts, key=len), set()).add(parameter.help)
+    varying = {option for option, helps in meanings.items() if len(helps) > 1}
+    # `find` searches a scope beside others, `inbox purge` deletes by age, and the inbox has a table of its own.
+    assert varying == {"--limit", "--all", "--state", "--done", "--scope", "--older-than", "--table", "--worker"}
+
+
 def test_without_typer_there_are_still_demo_version_and_help(run: Run, without: Callable[..., str]) -> None:
     bare = without("typer", "click", "rich")
-    done = run("migrate", "sqlite:///shop.db", PYTHONPATH=bare)
+    done = run("migrate", "--store", "sqlite:///shop.db", PYTHONPATH=bare)
     assert (done.returncode, done.stdout) == (2, "")
     assert one_line(done.stderr, "missing-driver")
     assert "pip install 'effectonce[cli]'" in done.stderr
@@ -262,7 +371,7 @@ def test_the_quick_commands_do_not_load_typer(environment: dict[str, str]) -> No
 
 def test_control_characters_in_a_url_do_not_reach_the_terminal(run: Run) -> None:
     """F65"""
-    done = run("check", "bogus\x1b[31m\r\nforged://x")
+    done = run("check", "--store", "bogus\x1b[31m\r\nforged://x")
     assert done.returncode == 2
     assert "\x1b" not in done.stderr
     assert one_line(done.stderr, "unknown-scheme")
@@ -275,7 +384,7 @@ def test_an_unreachable_server_is_one_line_without_its_password(run: Run, scheme
     if scheme == "redis":
         url = url.removesuffix("db")
     for command, code in (("check", 1), ("migrate", 2)):
-        done = run(command, url)
+        done = run(command, "--store", url)
         assert done.returncode == code
         assert one_line(done.stderr, "store-unavailable")
         assert "127.0.0.1:1" in done.stderr
@@ -285,20 +394,21 @@ def test_an_unreachable_server_is_one_line_without_its_password(run: Run, scheme
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["check", "bogus://u:{0}@h"],
-        ["check", "redis://u:{0}@h:port"],
-        ["check", "redis://u:{0}@[::"],
-        ["check", "redis://u:{0}@h/0?bogus=1"],
-        ["check", "redis://h/0?password={0}"],
-        ["check", "sqlite://u:{0}@h/shop.db"],
+        ["check", "--store", "bogus://u:{0}@h"],
+        ["check", "--store", "redis://u:{0}@h:port"],
+        ["check", "--store", "redis://u:{0}@[::"],
+        ["check", "--store", "redis://u:{0}@h/0?bogus=1"],
+        ["check", "--store", "redis://h/0?password={0}"],
+        ["check", "--store", "sqlite://u:{0}@h/shop.db"],
         ["redis://u:{0}@h"],
+        ["check", "redis://u:{0}@h"],
         ["check", "redis://u:{0}@h", "redis://u:{0}@h"],
         ["check", "--url=redis://u:{0}@h"],
         ["check", "--redis://u:{0}@h"],
         ["demo", "redis://u:{0}@h"],
-        ["migrate", "--sql", "redis://u:{0}@h"],
-        ["migrate", "--sql", "postgresql://u:{0}@h/db"],
-        ["migrate", "--sql", "--json", "postgresql://u:{0}@h/db"],
+        ["migrate", "--sql", "--store", "redis://u:{0}@h"],
+        ["migrate", "--sql", "--store", "postgresql://u:{0}@h/db"],
+        ["migrate", "--sql", "--json", "--store", "postgresql://u:{0}@h/db"],
     ],
 )
 def test_no_password_is_ever_printed(inline: Cli, arguments: list[str]) -> None:
@@ -315,7 +425,7 @@ def test_a_defect_report_shows_no_password(environment: dict[str, str]) -> None:
 import effectonce.cli, effectonce.cli.options as app
 def connect(url, **options): raise RuntimeError("could not use " + url)
 app.connect = connect
-raise SystemExit(effectonce.cli.main(["check", "redis://u:{CANARY}@h"]))
+raise SystemExit(effectonce.cli.main(["check", "--store", "redis://u:{CANARY}@h"]))
 """
     done = subprocess.run(
         [sys.executable, "-"], input=script, env=environment, capture_output=True, text=True, timeout=60
@@ -333,7 +443,8 @@ def test_the_password_in_the_environment_is_never_printed(run: Run) -> None:
 
 
 def test_an_error_names_its_page(inline: Cli) -> None:
-    assert inline("check", "redis://127.0.0.1:1").err.endswith("(docs: reference/errors/#store-unavailable)\n")
+    done = inline("check", "--store", "redis://127.0.0.1:1")
+    assert done.err.endswith("(effectonce explain store-unavailable)\n")
 
 
 def test_a_closed_pipe_is_not_a_failure(environment: dict[str, str], tmp_path: Path) -> None:
@@ -342,7 +453,7 @@ def test_a_closed_pipe_is_not_a_failure(environment: dict[str, str], tmp_path: P
         for number in range(300):
             with eo.block(store, scope="charge", key=f"pay-{number}-{'x' * 300}") as block:
                 assert block.first
-    command = f"{sys.executable} -m effectonce records list sqlite:///shop.db -n 1000 --json | head -c 10"
+    command = f"{sys.executable} -m effectonce records list --store sqlite:///shop.db -n 1000 --json | head -c 10"
     options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], timeout=60, **options)
     assert (done.returncode, done.stdout, done.stderr) == (0, '{"records"', "")
@@ -350,10 +461,25 @@ def test_a_closed_pipe_is_not_a_failure(environment: dict[str, str], tmp_path: P
 
 def test_metrics_without_their_library_say_what_to_install(run: Run, without: Callable[..., str]) -> None:
     hidden = without("prometheus_client")
-    done = run("relay", "--from", "sqlite:///shop.db", "--to", "memory://", "--listen", ":0", PYTHONPATH=hidden)
+    done = run("relay", "--store", "sqlite:///shop.db", "--broker", "memory://", "--listen", ":0", PYTHONPATH=hidden)
     assert done.returncode == 2
     assert "pip install 'effectonce[prometheus]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "slow_shop:worker"], ["dlq", "purge", "slow_shop:worker", "orders", "--all"]]
+)
+def test_ctrl_c_during_an_import_is_130(inline: Cli, tmp_path: Path, arguments: list[str]) -> None:
+    """Up to Python 3.11 a class body, as of an enum, turns it into a RuntimeError."""
+    (tmp_path / "slow_shop.py").write_text(
+        "class Field:\n"
+        "    def __set_name__(self, owner, name):\n"
+        "        raise KeyboardInterrupt\n"
+        "class Order:\n"
+        "    field = Field()\n"
+    )
+    assert inline(*arguments) == (130, "", "")
 
 
 def test_a_failing_import_of_the_users_module_is_not_a_defect_of_ours(inline: Cli, tmp_path: Path) -> None:
@@ -362,3 +488,11 @@ def test_a_failing_import_of_the_users_module_is_not_a_defect_of_ours(inline: Cl
     assert done.code == 2
     assert "could not be imported: RuntimeError: no settings" in done.err
     assert "c4nary" not in done.err
+
+
+def test_a_script_that_exits_while_it_is_imported_does_not_end_the_command(inline: Cli, tmp_path: Path) -> None:
+    """The exit code 0 would be that of a check that has passed."""
+    (tmp_path / "exiting_script.py").write_text("import sys\nsys.exit(0)\n")
+    done = inline("run", "exiting_script:worker")
+    assert done.code == 2
+    assert "exiting_script calls sys.exit() when it is imported; put what it runs under if __name__" in done.err

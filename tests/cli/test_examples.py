@@ -44,7 +44,7 @@ def test_the_tests_of_the_testing_example_pass(environment: dict[str, str]) -> N
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
     done = subprocess.run(command, env=environment, cwd=TESTING, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
-    assert "7 passed" in done.stdout
+    assert "16 passed" in done.stdout
 
 
 def test_the_testing_example_passes_verify(environment: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,43 @@ def test_recover_resumes_unfinished_intents(billing: None, run: Run) -> None:
     done = run("intents", "recover", "billing:intents", "--idle", "1ms", "--json")
     assert json.loads(done.stdout) == {"done": 1, "failed": 0, "in_doubt": 0, "later": 0, "broken": 0}
     assert [row["state"] for row in listed(run)] == ["in doubt"]
+
+
+def test_show_has_the_provider_its_key_the_timeline_and_the_next_step(billing: None, run: Run) -> None:
+    mail, charge = (str(row["id"]) for row in listed(run))
+    facts = json.loads(run("intents", "show", "billing:intents", charge, "--json").stdout)
+    assert (facts["provider"], facts["key"], facts["attempts"], facts["sent"]) == ("stripe", "pay_1", 1, 1)
+    assert facts["request"] == {"amount": 4200}
+    assert facts["provider_key"] not in (None, charge)
+    assert [moment["what"] for moment in facts["timeline"]][:3] == ["first seen", "claimed", "sent to stripe"]
+    sent, kept = (datetime.fromisoformat(facts[name]) for name in ("first_sent_at", "key_kept_until"))
+    assert timedelta(hours=23) < kept - sent < timedelta(hours=24), "stripe keeps keys for a day; a margin is left"
+    text = run("intents", "show", "billing:intents", charge).stdout
+    assert f"provider key    {facts['provider_key']}\n" in text
+    assert text.endswith("effectonce intents recover billing:intents; it is sent again under the same key\n")
+    doubtful = run("intents", "show", "billing:intents", mail).stdout
+    assert "\nin doubt\n" in doubtful
+    assert "provider key" not in doubtful, "ses takes none"
+    assert "\nnext: look it up at ses, then: effectonce intents resolve billing:intents" in doubtful
+
+
+def test_show_of_a_finished_intent_says_that_nothing_is_to_be_done(billing: None, run: Run) -> None:
+    mail, charge = (str(row["id"]) for row in listed(run))
+    assert run("intents", "recover", "billing:intents", "--idle", "1ms").returncode == 0
+    facts = json.loads(run("intents", "show", "billing:intents", charge, "--json").stdout)
+    assert (facts["state"], facts["result"]) == ("done", "ch_1")
+    assert facts["next_step"].startswith("nothing to do: it is done")
+    assert run("intents", "resolve", "billing:intents", mail, "--abandon", "--yes").returncode == 0
+    assert "nothing to do: it failed" in run("intents", "show", "billing:intents", mail).stdout
+
+
+def test_show_of_an_unknown_intent_exits_with_1(billing: None, run: Run) -> None:
+    done = run("intents", "show", "billing:intents", "nope")
+    assert (done.returncode, done.stdout) == (
+        1,
+        "there is no intent 'nope': effectonce intents list billing:intents\n",
+    )
+    assert json.loads(run("intents", "show", "billing:intents", "nope", "--json").stdout) == {"intent": None}
 
 
 @pytest.mark.parametrize(("word", "left"), [(["--done", '"sent"'], []), (["--abandon"], []), (["--retry"], ["open"])])

@@ -97,7 +97,7 @@ def test_relay(shop: Path, at_terminal: Open) -> None:
     with sqlite3.connect(shop / "shop.db") as connection:
         for number in range(20):
             outbox.send(connection, eo.Message(type="paid", data=number))
-    terminal = at_terminal("relay", "--from", "sqlite:///shop.db", "--to", "sqlite:///queue.db", "--every", "0.1")
+    terminal = at_terminal("relay", "--store", "sqlite:///shop.db", "--broker", "sqlite:///queue.db", "--every", "0.1")
     terminal.until("20 published")
     terminal.type(CTRL_C)
     assert terminal.end() == 130
@@ -124,7 +124,7 @@ def test_relay_once_settles_messages_in_flight(shop: Path, at_terminal: Open) ->
 
         with sqlite3.connect(shop / "queue.db", isolation_level=None) as locked:
             locked.execute("BEGIN IMMEDIATE")
-            terminal = at_terminal("relay", "--from", "sqlite:///shop.db", "--to", "sqlite:///queue.db", "--once")
+            terminal = at_terminal("relay", "--store", "sqlite:///shop.db", "--broker", "sqlite:///queue.db", "--once")
             until(leased)
             terminal.type(CTRL_C)
             terminal.until("^C")
@@ -202,7 +202,7 @@ def test_dlq_purge_ends_after_the_current_batch(
         terminal.until("stopping after this step")
         locked.execute("ROLLBACK")
     assert terminal.end() == 130
-    assert "2 were removed" in terminal.shown
+    assert "2 removed" in terminal.shown
     assert "Traceback" not in terminal.shown
     assert dead_letters.count() == 4
     assert AuditLog(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
@@ -233,7 +233,7 @@ def test_migrate_makes_all_of_its_tables_or_none(postgres_url: str, unique_name:
     with psycopg.connect(postgres_url, autocommit=True) as other:
         key = f"effectonce migrate {unique_name}_settled"
         other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [key])
-        terminal = at_terminal("migrate", url)
+        terminal = at_terminal("migrate", "--store", url)
         until(lambda: other.execute(waiting, [f"%{unique_name}%"]).fetchone() == (1,))
         terminal.type(CTRL_C)
         assert terminal.end() == 130
@@ -241,7 +241,7 @@ def test_migrate_makes_all_of_its_tables_or_none(postgres_url: str, unique_name:
         other.execute("SELECT pg_advisory_unlock_all()")
         until(lambda: other.execute(waiting, [f"%{unique_name}%"]).fetchone() == (0,))
         after_interrupt = other.execute(tables).fetchone()
-        assert at_terminal("migrate", url).end() == 0
+        assert at_terminal("migrate", "--store", url).end() == 0
         all_tables = other.execute(tables).fetchone()
     assert after_interrupt in ((0,), all_tables)  # all: the server had carried on before the cancellation reached it
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -12,15 +14,16 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from rich.text import Text
 
 import effectonce as eo
-from effectonce.cli.tables import Cell, table
-from effectonce.cli.terminal import Screen
+from effectonce.cli.tables import print_table
 from effectonce.telemetry.audit_log import AuditLog
 
 from .conftest import Cli
 
 HOUR = 3_600_000_000
+ISO_8601 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 @pytest.fixture
@@ -66,6 +69,16 @@ def audited() -> list[tuple[str, str, str]]:
 
 
 # -- looking
+
+
+def test_a_list_says_refused_and_not_failed(store: eo.Store, cli: Cli) -> None:
+    """For people. Programs read the state that the store has, and whether it was a refusal."""
+    for option, shown in (("refused", True), ("failed-or-refused", True), ("failed", False)):
+        listed = cli("records", "list", "--state", option)
+        assert ("r1" in listed.out and "refused" in listed.out) is shown, option
+    (record,) = cli("records", "list", "--state", "refused", "--json").json["records"]
+    assert (record["state"], record["refused"]) == ("failed", True)
+    assert "refused" in cli("records", "show", "refund", "r1").out
 
 
 def test_list_by_scope_state_and_age(store: eo.Store, cli: Cli) -> None:
@@ -131,7 +144,9 @@ def test_show_prints_the_record_and_its_timeline(store: eo.Store, cli: Cli) -> N
     assert "expires: a delivery after this runs again" in shown.out
     facts = cli("records", "show", "charge", "pay_1", "--json").json
     assert (facts["state"], facts["attempts"], facts["result"]) == ("done", 1, {"receipt": 1})
-    assert [what for _, what in facts["timeline"]][-2:] == ["done", "expires"]
+    assert [moment["what"] for moment in facts["timeline"]][-2:] == ["done", "expires"]
+    assert all(ISO_8601.fullmatch(moment["at"]) for moment in facts["timeline"])
+    assert all(ISO_8601.fullmatch(facts[name]) for name in ("created_at", "changed_at", "expires_at"))
     assert "lease ends: if nothing renews it" in cli("records", "show", "slow", "s1").out
     none = cli("records", "show", "charge", "unknown")
     assert (none.code, none.out) == (1, "there is no record of charge unknown\n")
@@ -148,7 +163,21 @@ def test_show_has_the_last_error_of_a_record_that_is_not_done(store: eo.Store, c
         assert error in cli("records", "list", "--scope", "mail").out
     with eo.block(store, scope="mail", key="m2") as block:
         assert block.first
-        assert cli("records", "show", "mail", "m2", "--json").json["error"] is None
+        assert cli("records", "show", "mail", "m2", "--json").json["error"] == error, "while the next attempt runs"
+    assert cli("records", "show", "mail", "m2", "--json").json["error"] is None
+
+
+def test_show_has_the_last_error_of_a_record_whose_attempts_are_used_up(store: eo.Store, cli: Cli) -> None:
+    @eo.once(store, scope="exhausting", key="payment", max_attempts=1)
+    def refund(payment: str) -> None:
+        raise RuntimeError("no funds")
+
+    for error in (RuntimeError, eo.AttemptsExhausted):
+        with pytest.raises(error):
+            refund("p1")
+    shown = "attempts-exhausted: every allowed attempt was used without a recorded success; the last error was "
+    assert cli("records", "show", "exhausting", "p1", "--json").json["error"] == f"{shown}RuntimeError: no funds"
+    assert "RuntimeError: no funds" in cli("records", "list", "--scope", "exhausting").out
 
 
 def test_stats(store: eo.Store, cli: Cli) -> None:
@@ -258,8 +287,10 @@ def test_doctor_says_what_is_wrong_and_exits_with_1(store: eo.Store, cli: Cli) -
     db.close()
     done = cli("doctor")
     assert done.code == 1
-    assert done.out.startswith("sqlite:///shop.db\n[warning] it was never swept  (sweeper-stale)\n    why  ")
-    assert done.out.endswith("\n1 warning, 1 note\n")
+    assert done.out.startswith("sqlite:///shop.db\n[ok]      start-up check: it answers")
+    assert "\n[warning] the store was never swept  (sweeper-stale)\n    why   Until a process sweeps" in done.out
+    assert "\n    run   effectonce records purge --store 'sqlite:///shop.db'; then" in done.out
+    assert "\n1 warning, 1 note; " in done.out
     report = cli("doctor", "--json")
     assert (report.code, report.json["ok"]) == (1, False)
     assert [finding["code"] for finding in report.json["findings"]] == ["sweeper-stale", "in-doubt"]
@@ -269,10 +300,31 @@ def test_doctor_says_what_is_wrong_and_exits_with_1(store: eo.Store, cli: Cli) -
     assert cli("doctor", "--fail-on", "note").code == 1
 
 
-def test_doctor_reports_no_findings(cli: Cli) -> None:
-    assert cli("migrate", "sqlite:///new.db").code == 0
-    assert cli("doctor", "sqlite:///new.db") == (0, "[ok] no findings: every promise can be kept\n", "")
-    assert cli("doctor", "sqlite:///new.db", "--json").json == {"ok": True, "findings": []}
+def test_doctor_without_findings_says_what_it_looked_at(cli: Cli) -> None:
+    assert cli("migrate", "--store", "sqlite:///new.db").code == 0
+    done = cli("doctor", "--store", "sqlite:///new.db")
+    assert (done.code, done.err) == (0, "")
+    names = [line.partition("]")[2].partition(":")[0].strip() for line in done.out.splitlines() if "]" in line]
+    checks = ["start-up check", "clock", "sweeper", "expired records", "records in doubt", "server", "outbox"]
+    assert names[:-1] == [*checks, "all checks", "all checks"]
+    last = "[ok] no findings: every promise can be kept; 7 checks made, 2 skipped"
+    assert done.out.splitlines()[-1] == last
+    report = cli("doctor", "--store", "sqlite:///new.db", "--json").json
+    assert (report["ok"], report["findings"]) == (True, [])
+    assert [check["name"] for check in report["checks"] if check["result"] == "ok"] == checks
+    assert {check["about"]: check["detail"] for check in report["checks"] if check["result"] == "skipped"} == {
+        "broker": "none was given",
+        "programs": "none was given",
+    }
+
+
+def test_doctor_says_what_it_could_not_check(cli: Cli) -> None:
+    checks = cli("doctor", "--store", "sqlite:///nowhere.db", "--broker", "memory://", "--json").json["checks"]
+    results = {(check["name"], check["result"]): check["detail"] for check in checks}
+    assert "there is nothing at" in results["start-up check", "error"]
+    rest = ("clock, sweeper, expired records, records in doubt, server, outbox", "skipped")
+    assert results[rest] == "the start-up check failed"
+    assert results["dead letters", "skipped"] == "no queue was named"
 
 
 def test_doctor_looks_at_the_users_programs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,9 +347,7 @@ def test_doctor_looks_at_the_users_programs(cli: Cli, tmp_path: Path, monkeypatc
     assert (wrong.code, "is of type int, not Worker or Intents" in wrong.err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--fail-on", "never"], ["sqlite:///a.db", "--store", "sqlite:///b.db"], ["x://"]]
-)
+@pytest.mark.parametrize("arguments", [["--fail-on", "never"], ["sqlite:///a.db"], ["--store", "x://"]])
 def test_doctor_exits_with_2_when_it_cannot_check(cli: Cli, arguments: list[str]) -> None:
     done = cli("doctor", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
@@ -386,12 +436,54 @@ def test_a_table_is_aligned_in_every_script(cli: Cli, store: eo.Store) -> None:
             assert block.first
             block.result = 1
     lines = cli("records", "list", "--scope", "受注").out.splitlines()
-    assert len({cell_len(line) for line in lines}) == 1
+    assert {cell_len(line.partition("done")[0]) for line in lines[1:]} == {cell_len(lines[0].partition("state")[0])}
     assert all(key in "".join(lines) for key in keys)
 
 
-def test_prose_wraps_by_terminal_columns() -> None:
-    prose = "状態が不明です。" * 30 + " plain words " * 20
-    lines = table(Screen(), ["what", "why"], [[Cell("注文"), Cell(prose)], [Cell("x"), Cell("y")]])
-    assert {cell_len(line) for line in lines} == {cell_len(lines[0])}
-    assert cell_len(lines[0]) <= 120
+def test_a_pipe_gets_one_whole_line_for_every_row(cli: Cli, store: eo.Store) -> None:
+    with pytest.raises(ValueError, match="very"), eo.block(store, scope="mail", key="k" * 200, on_error="doubt"):
+        raise ValueError("very long " * 60)
+    lines = cli("records", "list", "--scope", "mail").out.splitlines()
+    assert len(lines) == 1 + 2, "a head, and two records"
+    assert lines[1 + 1 if "k" * 200 in lines[2] else 1].count("very long") == 60
+    assert lines[0].split() == ["key", "scope", "state", "attempts", "changed", "expires", "about"]
+
+
+class TerminalOfColumns(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("columns", "last"),
+    [(120, "│"), (70, "two  状態が不明です。"), (30, "why    状態")],
+    ids=["table", "list", "blocks"],
+)
+def test_a_table_fits_every_terminal_and_keeps_every_word(
+    monkeypatch: pytest.MonkeyPatch, columns: int, last: str
+) -> None:
+    terminal = TerminalOfColumns()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout", terminal)
+    prose = "状態が不明です。" * 10 + " plain words" * 20
+    rows = [["one", "x" * 40, "short"], ["two", "y", prose]]
+    print_table(["name", "value", "why"], [[Text(cell) for cell in row] for row in rows])
+    shown = terminal.getvalue()
+    assert max(cell_len(line) for line in shown.splitlines()) <= columns
+    assert "…" not in shown
+    words = re.sub(r"[│\s]", "", shown)
+    assert words.count("状態が不明です。") == 10
+    assert words.count("plainwords") == 20
+    assert any(last in line for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("option", ["--older-than", "--newer-than"])
+def test_an_age_from_an_empty_variable_is_refused(store: eo.Store, cli: Cli, option: str) -> None:
+    """All records would be listed, as if none had been asked for."""
+    refused = cli("records", "list", option, "")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{option}='' is not a span of time" in refused.err

@@ -145,8 +145,8 @@ def test_purge_shows_its_progress_and_wipes_it(expired: int, at_terminal: Open) 
     terminal = at_terminal("records", "purge", *HERE, "--yes")
     assert terminal.end() == 0
     plain = COLOUR.sub("", terminal.shown)
-    assert re.search(r"purging  \S+ \d+/600  [\d.]+/s  \d+ s left", plain), "done, rate, time left"
-    assert plain.rstrip().endswith("600 deleted, 0 moved to in doubt")
+    assert re.search(r"purging +\S+ +600/600  [\d,.]+/s  0 s left", plain), "done, rate, time left"
+    assert plain.rpartition("\x1b[2K")[2] == "600 deleted, 0 moved to in doubt\r\n"
     assert COLOUR.search(terminal.shown)
 
 

@@ -148,8 +148,8 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
     refused = run("dlq", "purge", "shop:worker", "orders")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--all" in refused.stderr
-    assert run("dlq", "purge", "shop:worker", "orders", "--why", "poison").stdout == "0 were removed\n"
-    assert run("dlq", "purge", "shop:worker", "orders", "--all", "--yes").stdout == "1 were removed\n"
+    assert run("dlq", "purge", "shop:worker", "orders", "--why", "poison").stdout == "0 removed\n"
+    assert run("dlq", "purge", "shop:worker", "orders", "--all", "--yes").stdout == "1 removed\n"
     assert run("dlq", "list", "shop:worker", "orders").stdout == "queue orders has no such dead letters\n"
 
 
@@ -182,7 +182,7 @@ def test_a_dry_run_removes_nothing_and_actions_are_audited(shop: Shop, run: Run)
     audit = ("--yes", "--audit", str(shop.folder / "audit.jsonl"))
     few = ("--why", "attempts-exhausted", "--limit", "3")
     assert run("dlq", "redrive", "shop:worker", "orders", *few, *audit).returncode == 0
-    assert run("dlq", "purge", "shop:worker", "orders", "--all", *audit).stdout == "0 were removed\n"
+    assert run("dlq", "purge", "shop:worker", "orders", "--all", *audit).stdout == "0 removed\n"
     entries = AuditLog(shop.folder / "audit.jsonl").recent()
     assert [(entry.action, entry.target, entry.outcome) for entry in reversed(entries)] == [
         ("dlq redrive", "orders of billing", "asked"),

@@ -58,7 +58,7 @@ def own_redis() -> Iterator[servers.Redis]:
 
 def findings_by_code(*args: Any, **options: Any) -> FindingsByCode:
     """Return the findings by code; each of them says what is wrong, why it matters and what to run."""
-    findings = examine(*args, **options)
+    findings = examine(*args, **options).findings
     for finding in findings:
         assert all((finding.about, finding.what, finding.why, finding.run)), finding
         assert "{" not in finding.run, "a placeholder was not filled in"

@@ -53,7 +53,7 @@ def test_f37_a_file_without_a_sweeper(store: eo.Store, tmp_path: Path) -> None:
     make_done_records(store, "a", "b", "c", retention="1ms")
     sql(tmp_path, "UPDATE effectonce_meta SET value = value - ? WHERE name = 'swept_at'", 2 * HOUR)
     make_done_records(store, "alive")
-    assert "2h ago" in findings_by_code(store)["sweeper-stale"].what
+    assert "2 h ago" in findings_by_code(store)["sweeper-stale"].what
     findings = findings_by_code(store, limits=Limits(unswept=0.001, overdue=0.001))
     assert "3 expired records" in findings["overdue-records"].what
     store.purge()
@@ -122,7 +122,10 @@ def test_the_store_of_a_worker_is_examined_as_well(broker: eo.Broker, store: eo.
     worker = shop(broker, store)
     assert findings_by_code(programs=[worker]) == {}
     make_done_records(store, "a")
-    assert examine(store, programs=[worker]) == examine(programs=[worker]) == []
+    reports = examine(store, programs=[worker]), examine(programs=[worker])
+    assert [report.findings for report in reports] == [[], []]
+    names = [[(check.about, check.name) for check in report.checks] for report in reports]
+    assert names[0] == names[1], "and once"
 
 
 @pytest.mark.parametrize(
@@ -234,3 +237,25 @@ def test_an_overridden_store_is_examined(store: eo.Store, tmp_path: Path) -> Non
     with override(store, other):
         assert "other.db" in findings_by_code(store, limits=Limits(unswept=0.001))["sweeper-stale"].about
     other.close()
+
+
+def test_a_broker_that_never_ran_against_its_service_is_noted_as_experimental(store: eo.Store) -> None:
+    with eo.connect_broker("servicebus://Root:key@shop.servicebus.windows.net?retention=5d") as azure:
+        worker = eo.Worker(azure, store=store, name="billing")
+        findings = examine(store, broker=azure, programs=[worker]).findings
+    (finding,) = findings
+    assert (finding.code, finding.severity) == ("experimental", "note")
+    assert "key@" not in str(finding)
+
+
+def test_the_outbox_of_a_relay_is_examined(tmp_path: Path) -> None:
+    with eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None) as store:
+        store.migrate()
+        with sqlite3.connect(tmp_path / "shop.db") as connection:
+            connection.executescript(eo.Outbox(to="orders", table="shop_outbox").schema_sql("sqlite"))
+            eo.Outbox(to="orders", table="shop_outbox").send(connection, eo.Message(data=1))
+        relay = eo.Relay(store, eo.connect_broker("memory://"), table="shop_outbox")
+        findings = examine(programs=[relay], limits=Limits(outbox=0.0)).findings
+    assert [(finding.code, finding.about) for finding in findings] == [
+        ("outbox-lag", f"sqlite:///{tmp_path}/shop.db shop_outbox")
+    ]

@@ -39,7 +39,7 @@ def test_missing_tables_are_the_only_finding(postgres_url: str, unique_name: str
     findings = findings_by_code(open_store(postgres_url, prefix=unique_name))
     assert list(findings) == ["schema-missing"]
     assert findings["schema-missing"].severity == "error"
-    assert "effectonce migrate 'postgresql://" in findings["schema-missing"].run
+    assert "effectonce migrate --store 'postgresql://" in findings["schema-missing"].run
 
 
 def test_a_missing_outbox(postgres_url: str, unique_name: str, open_store: StoreOpener) -> None:
@@ -112,7 +112,7 @@ def test_f37_a_sweeper_that_has_stopped_and_its_backlog(
     assert findings_by_code(store) == {}
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         run(admin, f"UPDATE \"{unique_name}_meta\" SET value = value - {2 * HOUR} WHERE name = 'swept_at'")
-        assert "2h ago" in findings_by_code(store)["sweeper-stale"].what
+        assert "2 h ago" in findings_by_code(store)["sweeper-stale"].what
         run(
             admin,
             f'UPDATE "{unique_name}_records" SET expires_at = {store.now() - 2 * HOUR}, '

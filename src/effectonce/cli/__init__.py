@@ -9,49 +9,67 @@ Exit codes are in `app.EXIT_CODES`, which ``--help`` prints. An `EffectOnceError
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Final
 
 from effectonce.errors import EffectOnceError, MissingDriver
 
 HELP_WITHOUT_TYPER = """\
 Usage: effectonce COMMAND [OPTIONS]
 
-  effectonce demo           One payment, delivered twice, charged once
-  effectonce demo --crash   The same with the worker killed in between, all modes side by side
-  effectonce lint PATHS     Find the consumer that will charge twice, before it does (needs effectonce-lint)
+  effectonce demo           Deliver one payment twice, and charge it once
+  effectonce demo --crash   Kill workers before and after the charge, and compare all modes
+  effectonce lint PATHS     Find the consumer that will charge twice (needs effectonce-lint)
   effectonce --version
 
 All other commands (migrate, check, doctor, run …) need one more library: pip install 'effectonce[cli]'
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. Errors are printed, and never raised."""
-    from . import redaction, terminal
+INTERRUPTED: Final = 130
 
-    words = list(sys.argv[1:] if arguments is None else arguments)
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, by default this process's own, and return its exit code. Errors are printed, and never
+    raised."""
+    if arguments is not None:
+        return run_reporting_errors(list(arguments))
+    code = run_reporting_errors(sys.argv[1:])
+    # The command has ended: Ctrl-C while the interpreter cleans up must not replace its exit code.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    return code
+
+
+def run_reporting_errors(words: list[str]) -> int:
+    """Run the command that ``words`` name, print its error if it has one, and return its exit code."""
+    from . import interrupts, redaction, terminal
+
     terminal.replace_unencodable(sys.stdout, sys.stderr)
     try:
         code = dispatch(words)
         sys.stdout.flush()
     except EffectOnceError as error:
         print(redaction.error_line(error, words), file=sys.stderr)
-        return 2
+        return INTERRUPTED if interrupts.is_interrupt(error) else 2
     except terminal.Declined:
         print("nothing was done", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # the shell's prompt starts on a line of its own, after ^C
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has closed it; Python would report that once more when it closes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:
+    except Exception as error:
+        if interrupts.is_interrupt(error):
+            return INTERRUPTED
         print(redaction.redact(traceback.format_exc(), words), file=sys.stderr, end="")
         print(
             "effectonce: [defect] this is a bug in effectonce; please report it with the lines above", file=sys.stderr

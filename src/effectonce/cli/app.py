@@ -8,11 +8,13 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.main import get_command
 
 from . import print_version
+from .groups import CommandGroup
 from .redaction import redact
+from .suggestions import did_you_mean
 
 
 class CommandEntry(NamedTuple):
@@ -21,36 +23,56 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS = {
-    "demo": CommandEntry("One payment, delivered twice, charged once.", "completion"),
+    "demo": CommandEntry("Deliver one payment twice, and charge it once.", "completion"),
     "run": CommandEntry("Consume queues with your worker until SIGTERM.", "run"),
-    "relay": CommandEntry("Publish the messages of outboxes to a broker, until SIGTERM.", "relay"),
-    "migrate": CommandEntry("Create or upgrade the store's schema.", "migrate"),
+    "relay": CommandEntry("Publish the messages of an outbox to a broker, until SIGTERM.", "relay"),
+    "migrate": CommandEntry("Create or upgrade the store's tables.", "migrate"),
     "check": CommandEntry("Check whether a store can keep its promise.", "check"),
     "doctor": CommandEntry("Show what is wrong, why it matters, and what to run.", "doctor"),
-    "records": CommandEntry("A store's records: list, show, forget, resolve.", "records"),
-    "outbox": CommandEntry("An outbox's messages: list, stats, unpark.", "outbox"),
+    "records": CommandEntry("A store's records: list, show, stats, forget, resolve, purge.", "records"),
+    "inbox": CommandEntry("Messages handled in a transaction: list, show, purge.", "inbox"),
+    "outbox": CommandEntry("An outbox's messages: list, stats, unpark, discard.", "outbox"),
     "dlq": CommandEntry("Dead letters: list, show, redrive, purge.", "dead_letters"),
-    "intents": CommandEntry("Calls to outside APIs: open, in doubt, resolve.", "intents"),
-    "sagas": CommandEntry("Sagas: unfinished, in doubt, and the steps of one.", "sagas"),
+    "intents": CommandEntry("Calls to outside APIs: list, show, recover, resolve.", "intents"),
+    "sagas": CommandEntry("Sagas: list, show, resume, compensate, resolve.", "sagas"),
+    "find": CommandEntry("Find an order everywhere: by key, ordering key, message id.", "find"),
     "verify": CommandEntry("Kill a handler at every step and count its effects.", "verify"),
     "lint": CommandEntry("Find the consumer that will charge twice.", "completion"),
-    "dashboard": CommandEntry("All of this in a browser.", "dashboard"),
+    "dashboard": CommandEntry("Show all of this in a browser.", "dashboard"),
+    "explain": CommandEntry("Say what an error means, and what to do.", "explain"),
 }
-EXIT_CODES = """\b
+EPILOG = """\b
+Examples:
+  effectonce migrate --store sqlite:///shop.db
+  effectonce run shop.worker:worker
+  effectonce doctor shop.worker:worker
+  effectonce records list --state in-doubt
+  effectonce dlq redrive shop.worker:worker orders
+\b
+Where commands find the store and the broker:
+  1. --store URL, --broker URL
+  2. EFFECTONCE_STORE, EFFECTONCE_BROKER
+  3. the nearest pyproject.toml:
+       [tool.effectonce]
+       store = "postgresql://shop@db/shop"
+       broker = "amqp://mq"
+       audit = "audit.jsonl"
+The audit log: --audit FILE, EFFECTONCE_AUDIT, pyproject.toml.
+\b
 Exit codes, the same for every command:
   0    success
-  1    something was found, refused or skipped: the output says what
-  2    the command failed: its arguments, a setting, a server
-  130  Ctrl-C: started steps were completed, the rest was skipped
+  1    something was found, refused or skipped
+  2    the command failed: an argument, a setting, a server
+  130  Ctrl-C: started steps were completed
 \b
-URLs: --store and --broker; else EFFECTONCE_STORE and EFFECTONCE_BROKER; else
-store and broker under [tool.effectonce] in pyproject.toml."""
+NO_COLOR=1 prints without colours. In a pipe, every row of
+a table is one line; --json is for programs."""
 
 #: Newer versions of typer bundle click, so the base of click's errors cannot be imported from there.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 
-class _Commands(TyperGroup):
+class _Commands(CommandGroup):
     """Lists all commands by name, and imports only the one that is run or completed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -76,7 +98,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     help="At-least-once delivery, exactly-once effect.",
-    epilog=EXIT_CODES,
+    epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, and those hold URLs with passwords
     rich_markup_mode=None,  # coloured help would double the start-up time
@@ -92,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(_message(error))
             return 0
-        print(redact(f"effectonce: {_message(error)}", arguments), file=sys.stderr)
+        print(redact(f"effectonce: {_explain(error, arguments)}", arguments), file=sys.stderr)
         context = getattr(error, "ctx", None)
         print(f"Try: {context.command_path if context else 'effectonce'} --help", file=sys.stderr)
         return 2
@@ -105,6 +127,16 @@ def run(arguments: Sequence[str]) -> int:
 
 def _message(error: Any) -> str:
     return str(error.format_message())
+
+
+def _explain(error: Any, arguments: Sequence[str]) -> str:
+    """Return what is wrong with the command line, and what may have been meant."""
+    if getattr(error, "option_name", None) and getattr(error, "possibilities", None) is not None:
+        return f"{error.message}.{did_you_mean(error.option_name, error.possibilities)}"
+    message = _message(error)
+    if "unexpected extra argument" in message and any("://" in word for word in arguments):
+        return f"{message}. A URL goes with an option: --store URL or --broker URL"
+    return message
 
 
 @app.callback()

@@ -14,12 +14,12 @@ from .output import report
 from .redaction import error_line, redact
 
 
-def check(url: options.Url = None, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
-    """Connect, and report what would keep the store from its promise. Exit code 1 if there is something.
+def check(url: options.StoreArgument = None, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
+    """Connect to the store, and report what keeps it from its promise. Exit code 1 if something does.
 
     `effectonce doctor` checks more: it also looks at what has piled up.
     """
-    with options.open_store(url, store_url, new=True) as store:
+    with options.open_store(options.either(url, store_url), new=True) as store:
         shown = repr(store.runtime.backend)
         try:
             check_store(store)

@@ -28,24 +28,35 @@ Names = list[str] | None
 
 def dashboard(
     store_url: options.StoreUrl = None,
-    broker: options.BrokerUrl = None,
-    worker: Annotated[Names, typer.Option(metavar="MODULE:WORKER", help="A worker, to show its dead letters.")] = None,
-    intents: Annotated[
-        Names, typer.Option(metavar="MODULE:INTENTS", help="Intents, to decide them by their types.")
+    broker_url: options.BrokerUrl = None,
+    worker: Annotated[
+        Names, typer.Option(metavar="MODULE:WORKER", help="A worker whose dead letters to show. Repeatable.")
     ] = None,
-    saga: Annotated[Names, typer.Option(metavar="MODULE:SAGA", help="A saga, to decide its steps.")] = None,
-    outbox: Annotated[str | None, typer.Option(metavar="URL", help="The outbox's database, if not the store.")] = None,
-    table: Annotated[str | None, typer.Option(help="The outbox's table, if it has its own.")] = None,
-    queue: Annotated[Names, typer.Option(help="A queue of --broker, to show its dead letters.")] = None,
-    group: Annotated[str, typer.Option(help="The name of the workers of --queue.")] = "worker",
-    metrics: Annotated[Names, typer.Option(metavar="URL", help="A worker's /metrics, for the plots.")] = None,
+    intents: Annotated[
+        Names, typer.Option(metavar="MODULE:INTENTS", help="Intents to show and decide. Repeatable.")
+    ] = None,
+    saga: Annotated[Names, typer.Option(metavar="MODULE:SAGA", help="A saga to show and decide. Repeatable.")] = None,
+    outbox: options.OutboxUrl = None,
+    table: options.Table = None,
+    queue: options.Queues = None,
+    group: options.Group = "worker",
+    metrics: Annotated[
+        Names, typer.Option(metavar="URL", help="The /metrics of a worker, for the plots. Repeatable.")
+    ] = None,
+    inbox: options.InboxUrl = None,
+    inbox_table: options.InboxTable = None,
     audit: options.AuditFile = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8765,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Listen on this address.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Listen on this port. 0: any that is free.")
+    ] = 8765,
     allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Listen on an address that other machines reach.")
+        bool, typer.Option("--allow-remote", help="Allow an --host that other machines reach.")
     ] = False,
-    allow_host: Annotated[Names, typer.Option(metavar="NAME", help="A host name by which a proxy reaches it.")] = None,
+    allow_host: Annotated[
+        Names,
+        typer.Option(metavar="NAME", help="Answer to this host name as well, by which a proxy reaches it. Repeatable."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what ran, what is stuck and what is in doubt, and fix it: on http://127.0.0.1:8765.
@@ -65,7 +76,7 @@ def dashboard(
     require_safe_bind(host, remote=allow_remote, token_given=bool(chosen_token))
     operator = chosen_token or secrets.token_urlsafe(24)
     viewer = os.environ.get(VIEWER_TOKEN_VARIABLE) or (None if chosen_token else secrets.token_urlsafe(24))
-    broker_url = find_setting("broker", broker)
+    broker_url = find_setting("broker", broker_url)
     sources = Sources(
         _open(find_setting("store", store_url)),
         broker=None if broker_url is None else connect_broker(broker_url),
@@ -74,6 +85,8 @@ def dashboard(
         sagas=[load_program(name, "shop.orders:saga", Saga) for name in saga or ()],
         outbox=_open(outbox),
         table=table,
+        inbox=_open(inbox),
+        inbox_table=inbox_table,
         queues=queue or (),
         group=group,
         metrics=metrics or (),

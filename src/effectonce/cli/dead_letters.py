@@ -6,37 +6,47 @@ The commands take the program's own ``module:worker``, since it knows the scopes
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from msgspec import Struct, json
 
 from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue, Redrive, Select
-from effectonce.display.formatting import format_ago, format_error, format_time
+from effectonce.display.formatting import format_ago, format_error, format_iso, format_when
 from effectonce.display.redrives import describe_redrive
 from effectonce.errors import InvalidOption, show
-from effectonce.worker.causes import CAUSE_HEADER
+from effectonce.worker.causes import CAUSE_HEADER, CauseCode
 
 from . import options
 from .audit import audit_action
+from .groups import command_group
 from .interrupts import GracefulInterrupt
-from .output import COLOURS, print_details, print_json, print_page, report
+from .output import COLOURS, WHOLE, print_details, print_json, print_page, report
 from .programs import close_program, load_worker
-from .terminal import Progress, Screen, confirm
+from .progress import Progress
+from .terminal import Screen, confirm
 
-dlq = options.command_group("Dead letters: list, show, redrive, purge.")
+dlq = command_group("Dead letters, the messages that a worker has given up: list, show, redrive, purge.")
 
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue whose dead letters they are.")]
-Why = Annotated[str, typer.Option(help="Only those given up for this reason, as in attempts-exhausted.")]
-Kind = Annotated[str, typer.Option("--type", help="Only those of this type.")]
-Key = Annotated[str, typer.Option(help="Only those with this key.")]
-Ids = Annotated[list[str] | None, typer.Option("--id", help="Only this one; may be given several times.")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue whose messages were given up.")]
+Why = Annotated[
+    str,
+    typer.Option(
+        "--why",
+        metavar="CODE",
+        help="Only those given up for this reason, as in attempts-exhausted or poison.",
+        autocompletion=list(get_args(CauseCode)).copy,
+    ),
+]
+Kind = Annotated[str, typer.Option("--type", metavar="TYPE", help="Only messages of this type.")]
+Key = Annotated[str, typer.Option("--key", metavar="KEY", help="Only those with this key.")]
+Ids = Annotated[
+    list[str] | None, typer.Option("--id", metavar="ID", help="Only this one, as list shows it. Repeatable.")
+]
 
 _PURGE_BATCH_SIZE = 500
-_MAX_LINE_CHARACTERS = 400
 
 
 class Selection(Struct, frozen=True):
@@ -88,11 +98,10 @@ def list_(
         page = dead_letters.list(select=Selection(why, type, key).select, limit=limit, after=cursor)
         count = dead_letters.count()
     heads = ("id", "type", "key", "why", "attempts", "since", "error")
-    rows, none = [_facts(dead) for dead in page], f"queue {show(queue)} has no such dead letters"
+    rows = [_facts(dead) if as_json else _row(dead) for dead in page]
     for row in rows:
         row.pop("traceback", None)  # `show` has it
-    if not as_json:
-        rows = [_for_people(row) for row in rows]
+    none = f"queue {show(queue)} has no such dead letters"
     next_cursor = page[-1].id if len(page) == limit < count else None
     print_page(as_json, "dead_letters", rows, heads, none=none, cursor=next_cursor)
     if page and not as_json:
@@ -103,14 +112,14 @@ def list_(
 def show_(
     worker_name: options.WorkerName,
     queue: Queue,
-    id: Annotated[str, typer.Argument(metavar="ID")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter, as list shows it.")],
     as_json: options.Json = False,
 ) -> None:
     """Show one dead letter: why, where, how often, its exact bytes, and the end of the traceback."""
     with _open_queue(worker_name, queue) as dead_letters:
         dead = dead_letters.show(id)
     headers = {name: value for name, value in dead.packet.headers.items() if name != CAUSE_HEADER}
-    facts = {**_facts(dead), "since": format_time(_given_up_at(dead)), "headers": headers}
+    facts = {**_facts(dead), "headers": headers}
     try:
         facts["body"] = dead.packet.body.decode()
     except UnicodeDecodeError:
@@ -119,8 +128,9 @@ def show_(
         print_json(facts)
         return
     lines = str(facts.pop("traceback", "")).splitlines()
+    facts["first"], facts["last"] = (format_when(_to_micros(at)) for at in (dead.cause.first, dead.cause.last))
     print_details(_for_people(facts))
-    print("".join(f"\n{show(line, _MAX_LINE_CHARACTERS)}" for line in lines), end="\n" if lines else "")
+    print("".join(f"\n{show(line, WHOLE)}" for line in lines), end="\n" if lines else "")
 
 
 @dlq.command()
@@ -131,14 +141,15 @@ def redrive(
     type: Kind = "",
     key: Key = "",
     id: Ids = None,
-    limit: options.OptionalLimit = None,
-    rate: Annotated[float | None, typer.Option(help="How many a second at most.")] = None,
-    to: Annotated[str | None, typer.Option(help="Another queue.")] = None,
+    limit: options.WorkLimit = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Send this many a second at most.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="QUEUE", help="Send them to this queue instead.")] = None,
     new_generation: Annotated[
-        bool, typer.Option("--new-generation", help="Run also what is done, failed or in doubt: its effects repeat.")
+        bool,
+        typer.Option("--new-generation", help="Also run what is done, failed or in doubt again: its effects repeat."),
     ] = False,
     bypass_effects: Annotated[
-        bool, typer.Option("--bypass-effects", help="Handlers skip what is under bypass_external_effects.")
+        bool, typer.Option("--bypass-effects", help="Let handlers skip what is under bypass_external_effects.")
     ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
@@ -149,6 +160,8 @@ def redrive(
 
     A message that is done stays done. Exit code 1 if some were not sent, since they would become dead letters again.
     Ctrl-C ends it after the current one.
+
+    Example: effectonce dlq redrive shop.worker:worker orders --dry-run
     """
     selection = Selection(why, type, key, id)
     choices: dict[str, Any] = {"select": selection.select, "limit": limit, "to": to, "new_generation": new_generation}
@@ -195,7 +208,7 @@ def _print_redrives(redrives: Sequence[Redrive], dry_run: bool, as_json: bool) -
             print_json({**facts, "new_generation": redrive.new_generation, "dry_run": dry_run, "error": redrive.error})
             continue
         result = describe_redrive(redrive)
-        text = f"{show(dead.id, 40)} {show(dead.key, 60)} {result.text}"
+        text = f"{show(dead.id, WHOLE)} {show(dead.key, WHOLE)} {result.text}"
         if redrive.error:
             text += f": {redrive.error}"
         elif not (redrive.sent or dry_run):
@@ -211,14 +224,17 @@ def purge(
     type: Kind = "",
     key: Key = "",
     id: Ids = None,
-    limit: options.OptionalLimit = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    limit: options.WorkLimit = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all of them.")] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Remove dead letters for good. Ctrl-C ends it after the current batch."""
+    """Remove dead letters for good. Ctrl-C ends it after the current batch.
+
+    Example: effectonce dlq purge shop.worker:worker orders --why undecodable
+    """
     selection = Selection(why, type, key, id)
     if selection.select is None and not everything:
         raise InvalidOption("purge removes for good: choose which (--why, --type, --key, --id), or --all")
@@ -250,7 +266,7 @@ def _remove(
 
 
 def _report_removed(queue: str, selected: Sequence[DeadLetterDetails], dry_run: bool, as_json: bool) -> None:
-    text = f"{len(selected)} {'would be' if dry_run else 'were'} removed"
+    text = f"{len(selected):,} {'would be ' if dry_run else ''}removed"
     report(as_json, text, queue=queue, removed=[dead.id for dead in selected], dry_run=dry_run)
 
 
@@ -265,8 +281,12 @@ def _open_queue(name: str, queue: str) -> Iterator[DeadLetterQueue]:
 
 
 def _given_up_at(dead: DeadLetterDetails) -> int:
-    """Return when the message was given up, in microseconds since the epoch."""
-    return round(dead.cause.last * 1e6)
+    """Return when the message was given up, in microseconds since the epoch; 0 if its cause does not say."""
+    return _to_micros(dead.cause.last)
+
+
+def _to_micros(seconds: float) -> int:
+    return round(seconds * 1e6)
 
 
 def _facts(dead: DeadLetterDetails) -> dict[str, Any]:
@@ -276,10 +296,15 @@ def _facts(dead: DeadLetterDetails) -> dict[str, Any]:
         **json.decode(json.encode(dead.cause)),
         "type": dead.message.type if dead.message is not None else "",
         "key": dead.key,
-        "since": format_ago(_given_up_at(dead), time.time_ns() // 1000),
+        "first": format_iso(_to_micros(dead.cause.first)),
+        "last": format_iso(_given_up_at(dead)),
         "error_class": dead.cause.error,
         "error": dead.cause.text,
     }
+
+
+def _row(dead: DeadLetterDetails) -> dict[str, Any]:
+    return {**_for_people(_facts(dead)), "since": format_ago(_given_up_at(dead))}
 
 
 def _for_people(facts: dict[str, Any]) -> dict[str, Any]:

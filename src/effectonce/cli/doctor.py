@@ -9,63 +9,70 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from effectonce.broker import connect_broker
-from effectonce.doctor import SEVERITIES, DoctorFinding, Limits, examine
+from effectonce.doctor import SEVERITIES, DoctorCheck, DoctorReport, Limits, examine
 from effectonce.errors import ConfigurationError, show
 from effectonce.intents.intents import Intents
+from effectonce.relay.relay import Relay
 from effectonce.store import connect
 from effectonce.values.durations import micros
 from effectonce.worker.worker import Worker
 
 from . import options, settings
-from .output import print_json
+from .output import WHOLE, print_json
 from .programs import close_program, load_program
-from .tables import wrap
+from .tables import make_console
 from .terminal import Colour, Screen
 
-_COLOURS: dict[str, Colour] = {"error": "red", "warning": "yellow", "note": "dim"}
-_MIN_COLUMNS = 40
+_COLOURS: dict[str, Colour] = {"ok": "green", "error": "red", "warning": "yellow", "note": "dim", "skipped": "dim"}
+_RESULT_COLUMNS = len("[warning]")
 
 
 def doctor(
     programs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="URL|MODULE:NAME…",
-            help="The store, and your workers and intents (shop.worker:worker), whose settings are checked as well.",
+            metavar="MODULE:NAME",
+            help="Your workers, relays and intents, as in shop.worker:worker. Their stores, brokers and settings are "
+            "checked.",
         ),
     ] = None,
     store_url: options.StoreUrl = None,
-    broker: options.BrokerUrl = None,
-    queue: Annotated[
-        list[str] | None, typer.Option(help="A queue whose dead letters are counted; may be repeated.")
-    ] = None,
-    group: Annotated[str, typer.Option(help="With --queue: the name of the worker.")] = "worker",
-    table: Annotated[str | None, typer.Option(help="An outbox that `migrate` has not made.")] = None,
-    fail_on: Annotated[str, typer.Option(help="Exit with 1 from here on: error, warning or note.")] = "warning",
+    broker_url: options.BrokerUrl = None,
+    queue: options.Queues = None,
+    group: options.Group = "worker",
+    table: options.Table = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            metavar="SEVERITY",
+            help=f"Exit with 1 from this severity on: {', '.join(SEVERITIES)}.",
+            autocompletion=list(SEVERITIES).copy,
+        ),
+    ] = "warning",
     as_json: options.Json = False,
 ) -> None:
-    """Check the store, the broker and your programs; report what is wrong, why it matters, and what to run.
+    """Check the store, the broker and your programs: what was checked, what is wrong, why it matters, what to run.
 
-    Changes nothing, and is cheap however many records there are. Exit code 0: all is well; 1: there are findings; 2:
+    Changes nothing, and is cheap however many records there are. Exit code 0: all is well; 1: something is wrong; 2:
     the check failed. For readiness probes: --fail-on error.
+
+    Example: effectonce doctor shop.worker:worker shop.billing:intents
     """
     if fail_on not in SEVERITIES:
         raise ConfigurationError(f"--fail-on is one of {', '.join(SEVERITIES)}, not {show(fail_on)!r}")
-    urls = [word for word in programs or () if "://" in word]
-    if len(urls) + (store_url is not None) > 1:
-        raise ConfigurationError("doctor looks at one store: give its URL once, by itself or with --store")
-    names = [word for word in programs or () if "://" not in word]
-    loaded: list[Any] = [load_program(name, "shop.worker:worker", Worker, Intents) for name in names]
+    loaded: list[Any] = [load_program(name, "shop.worker:worker", Worker, Intents, Relay) for name in programs or ()]
     with ExitStack() as stack:
         for program in loaded:
             stack.callback(close_program, program)
-        store_url = settings.find_setting("store", next(iter(urls), store_url))
-        broker_url = settings.find_setting("broker", broker)
+        store_url = settings.find_setting("store", store_url)
+        broker_url = settings.find_setting("broker", broker_url)
         if store_url is None and broker_url is None and not loaded:
             settings.require_url("store")
-        findings = examine(
+        report = examine(
             stack.enter_context(connect(store_url, sweep_every=None)) if store_url is not None else None,
             broker=stack.enter_context(connect_broker(broker_url)) if broker_url is not None else None,
             queues=queue or (),
@@ -74,11 +81,16 @@ def doctor(
             outbox=table,
             limits=_limits(),
         )
+    findings = report.findings
     failed = [finding for finding in findings if SEVERITIES.index(finding.severity) <= SEVERITIES.index(fail_on)]
     if as_json:
-        print_json({"ok": not failed, "findings": findings})
+        checks = [
+            {"about": check.about, "name": check.name, "result": check.result, "detail": check.detail}
+            for check in report.checks
+        ]
+        print_json({"ok": not failed, "findings": findings, "checks": checks})
     else:
-        _print_findings(findings)
+        _print_report(report)
     if failed:
         raise typer.Exit(1)
 
@@ -96,28 +108,42 @@ def _limits() -> Limits:
         raise ConfigurationError(f"[tool.effectonce.doctor] in pyproject.toml: {error}") from error
 
 
-def _print_findings(findings: list[DoctorFinding]) -> None:
+def _print_report(report: DoctorReport) -> None:
+    """Print every check with its result; one that found something says why that matters, and what to run."""
     screen = Screen()
-    findings = sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), finding.about))
-    for about, group in groupby(findings, key=lambda finding: finding.about):
-        screen.print(show(about, 300), "bold")
-        for finding in group:
-            mark = f"[{finding.severity}]"
-            _print_wrapped(screen, mark, _COLOURS[finding.severity], f"{finding.what}  ({finding.code})")
-            _print_wrapped(screen, "    why ", "dim", finding.why)
-            _print_wrapped(screen, "    run ", "dim", finding.run)
-            screen.print()
-    counts = Counter(finding.severity for finding in findings)
+    for about, checks in groupby(report.checks, key=lambda check: check.about):
+        screen.print(show(about, WHOLE), "bold")
+        for check in checks:
+            _print_check(screen, check)
+        screen.print()
+    findings, results = report.findings, Counter(check.result for check in report.checks)
+    made = f"{len(report.checks) - results['skipped']} checks made, {results['skipped']} skipped"
     if findings:
+        counts = Counter(finding.severity for finding in findings)
         words = (f"{count} {severity}{'s' * (count != 1)}" for severity in SEVERITIES if (count := counts[severity]))
-        screen.print(", ".join(words))
+        screen.print(f"{', '.join(words)}; {made}")
     else:
-        screen.print_tagged("ok", "no findings: every promise can be kept", "green")
+        screen.print_tagged("ok", f"no findings: every promise can be kept; {made}", "green")
 
 
-def _print_wrapped(screen: Screen, mark: str, colour: Colour, text: str) -> None:
-    """Print ``text`` after its mark; further lines are indented below the first."""
-    first, *more = wrap(show(text, 2000), max(_MIN_COLUMNS, screen.width - len(mark) - 2))
-    screen.print(f"{screen.paint(mark, colour)} {first}")
-    for line in more:
-        screen.print(" " * (len(mark) + 1) + line)
+def _print_check(screen: Screen, check: DoctorCheck) -> None:
+    if not check.findings:
+        _print_marked(screen, f"[{check.result}]", _COLOURS[check.result], f"{check.name}: {check.detail}")
+    for finding in check.findings:
+        mark, colour = f"[{finding.severity}]", _COLOURS[finding.severity]
+        _print_marked(screen, mark, colour, f"{finding.what}  ({finding.code})")
+        _print_marked(screen, "    why", "dim", finding.why)
+        _print_marked(screen, "    run", "dim", finding.run, wraps=False)  # so that it can be copied
+
+
+def _print_marked(screen: Screen, mark: str, colour: Colour, text: str, *, wraps: bool = True) -> None:
+    """Print ``text`` after its mark; where it wraps in a terminal, further lines are indented below the first."""
+    text = show(text, WHOLE)
+    if not (screen.live and wraps):
+        screen.print(f"{screen.paint(f'{mark:<{_RESULT_COLUMNS}}', colour)} {text}")
+        return
+    line = Table.grid(padding=(0, 1))
+    line.add_column(width=_RESULT_COLUMNS)
+    line.add_column(overflow="fold")
+    line.add_row(Text(mark, colour), Text(text))
+    make_console(screen).print(line)

@@ -1,10 +1,11 @@
-"""`effectonce intents`: which are open, which are in doubt, and the operator's decisions on them.
+"""`effectonce intents`: which are open or in doubt, the story of one, and the operator's decisions on them.
 
 The commands take the program's own ``module:intents``, since it knows the operations, their scopes and their types.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -13,22 +14,45 @@ import typer
 from msgspec import structs
 
 from effectonce.core.shared_loop import shared_loop
-from effectonce.display.formatting import format_target, format_time
+from effectonce.display.formatting import (
+    format_ago,
+    format_error,
+    format_failure,
+    format_iso,
+    format_state,
+    format_target,
+    format_when,
+)
+from effectonce.display.timeline import record_timeline
 from effectonce.errors import CorruptRecord, NotInDoubt, show
 from effectonce.intents.intents import Intents
+from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.record import Record, State
 
 from . import options
 from .audit import audit_action, operator_name
-from .output import print_page, report
+from .groups import command_group
+from .output import (
+    COLOURS,
+    decode_stored,
+    print_details,
+    print_json,
+    print_page,
+    print_timeline,
+    report,
+    timeline_facts,
+)
 from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
-from .terminal import confirm
+from .terminal import Screen, confirm
 
-intents = options.command_group("Calls to outside APIs: which are open, which are in doubt.")
+intents = command_group("Calls to outside APIs: list, show, recover, resolve.")
 
 Name = Annotated[
     str, typer.Argument(metavar="MODULE:INTENTS", help="The program's intents, as in shop.billing:intents.")
 ]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The intent, as list shows it.")]
+
+_MAX_LISTED_REQUEST_CHARACTERS = 200
 
 
 @intents.command("list")
@@ -54,14 +78,45 @@ def list_(
     records, next_cursor = list_page(program.store, lists, limit, cursor)
     heads = ("id", "state", "operation", "key", "sent", "first_sent", "request", "remark")
     none = "nothing is in doubt" if in_doubt else "nothing is open, and nothing is in doubt"
-    rows = [_facts(program, record) for record in records]
+    rows = [_row(program, record, as_json) for record in records]
     print_page(as_json, "intents", rows, heads, none=none, cursor=next_cursor)
+
+
+@intents.command("show")
+def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
+    """Show one intent: its provider, its sends, its provider key, its timeline, and what to do next. Exit code 1 if
+    there is none.
+
+    Example: effectonce intents show shop.billing:intents ID
+    """
+    program = _load_intents(name)
+    record = program.get(id)
+    if record is None:
+        report(as_json, f"there is no intent {show(id)!r}: effectonce intents list {show(name)}", intent=None)
+        raise typer.Exit(1)
+    log, now = program.log(record), program.store.now()
+    facts = _facts(program, record, log, id)
+    moments, next_step = record_timeline(record, log), _next_step(program, record, log, name, id, now)
+    if as_json:
+        print_json({**facts, "timeline": timeline_facts(moments), "next_step": next_step})
+        return
+    screen = Screen()
+    screen.print(f"{show(record.scope.partition('/')[2])} {show(log.key)}", "bold")
+    state = format_state(record, now)
+    screen.print(state, COLOURS.get(record.state, ""))
+    times = {"first_sent_at": format_when(log.first_sent_at, now) or "never"}
+    if facts["key_kept_until"]:
+        times["key_kept_until"] = format_when(_key_kept_until(program, record, log), now)
+    print_details({name: fact for name, fact in {**facts, **times}.items() if name != "state" and fact is not None})
+    screen.print()
+    print_timeline(moments, now)
+    screen.print(f"\nnext: {next_step}")
 
 
 @intents.command()
 def recover(
     name: Name,
-    idle: Annotated[str, typer.Option(help="Only what has not changed for this long.")] = "1m",
+    idle: Annotated[str, typer.Option(metavar="SPAN", help="Resume only what has not changed for this long.")] = "1m",
     dry_run: options.DryRun = False,
     audit: options.AuditFile = None,
     as_json: options.Json = False,
@@ -96,18 +151,21 @@ def recover(
 @intents.command()
 def resolve(
     name: Name,
-    id: Annotated[str, typer.Argument(help="The intent, as `list --in-doubt` shows it.")],
-    done: Annotated[str | None, typer.Option(metavar="RESULT", help="It happened; its result, as JSON.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Send it again, under a new key.")] = False,
+    id: Id,
+    done: Annotated[str | None, typer.Option(metavar="JSON", help="It happened, and this is its result.")] = None,
+    retry: options.Retry = False,
     abandon: options.Abandon = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Decide an intent that is in doubt, after you have looked it up at the provider. The audit log keeps who did."""
+    """Decide an intent that is in doubt, after you have looked it up at the provider. The audit log keeps who did.
+
+    Example: effectonce intents resolve shop.billing:intents ID --done '"ch_1"'
+    """
     outcomes = {"done": done is not None, "retry": retry, "abandon": abandon}
-    outcome = options.require_one(outcomes, "--done RESULT, --retry or --abandon")
+    outcome = options.require_one(outcomes, "--done JSON, --retry or --abandon")
     result: Any = options.parse_json(done, "--done") if done is not None else ...
     program = _load_intents(name)
     record = program.get(id)
@@ -132,23 +190,82 @@ def _load_intents(name: str) -> Intents:
     return load_program(name, "shop.billing:intents", Intents)
 
 
-def _facts(program: Intents, record: Record) -> dict[str, Any]:
+def _row(program: Intents, record: Record, as_json: bool) -> dict[str, Any]:
+    """Return the row of an intent; for people with its age, and without a long request, which `show` prints."""
     facts: dict[str, Any] = {
         "id": record.key,
         "state": "in doubt" if record.state == "in_doubt" else "open",
         "operation": record.scope.partition("/")[2],
     }
+    first_sent = "first_sent_at" if as_json else "first_sent"
     try:
         log = program.log(record)
         facts["id"] = program.id_of(record)
     except CorruptRecord as error:  # it must not hide the others
-        unread = dict.fromkeys(("key", "sent", "first_sent", "request"))
+        unread = dict.fromkeys(("key", "sent", first_sent, "request"))
         return {**facts, **unread, "state": "unreadable", "remark": f"{record.state.replace('_', ' ')}; {error}"}
+    request = log.request[1:].decode("utf-8", "replace")
+    if not as_json and len(request) > _MAX_LISTED_REQUEST_CHARACTERS:
+        request = f"{len(request):,} characters, see: effectonce intents show"
     return {
         **facts,
-        "key": show(log.key, 40),
+        "key": log.key,
         "sent": log.send_count,
-        "first_sent": format_time(log.first_sent_at) or "never",
-        "request": show(log.request[1:].decode("utf-8", "replace"), 120),
+        first_sent: format_iso(log.first_sent_at) if as_json else format_ago(log.first_sent_at) or "never",
+        "request": request,
         "remark": "" if record.scope in program.operations else "its operation is no longer known",
     }
+
+
+def _facts(program: Intents, record: Record, log: LoggedIntent, id: str) -> dict[str, Any]:
+    operation = program.operations.get(record.scope)
+    is_keyed = operation is not None and operation.rules.keyed
+    return {
+        "id": id,
+        "state": record.state,
+        "operation": record.scope.partition("/")[2],
+        "provider": operation.provider.name if operation is not None else None,
+        "key": log.key,
+        "account": log.account or None,
+        "step": log.step or None,
+        "provider_key": operation.rules.provider_key(log) if operation is not None and is_keyed else None,
+        "key_kept_until": format_iso(_key_kept_until(program, record, log)),
+        "attempts": record.attempts,
+        "sent": log.send_count,
+        "first_sent_at": format_iso(log.first_sent_at),
+        "generation": record.generation,
+        "request": decode_stored(log.request),
+        "result": decode_stored(record.result),
+        "error": format_error(*format_failure(record)) if record.error is not None else None,
+    }
+
+
+def _key_kept_until(program: Intents, record: Record, log: LoggedIntent) -> int | None:
+    """Return until when the intent may be sent again under its provider key, in microseconds since the epoch."""
+    operation = program.operations.get(record.scope)
+    if operation is None or not operation.rules.keyed or not log.first_sent_at:
+        return None
+    return log.first_sent_at + operation.rules.window_us - operation.rules.margin_us
+
+
+def _next_step(program: Intents, record: Record, log: LoggedIntent, name: str, id: str, now: int) -> str:
+    """Return what the operator can do about an intent, in one sentence."""
+    operation = program.operations.get(record.scope)
+    if record.state == "done":
+        return "nothing to do: it is done, and duplicates get its result"
+    if record.state == "failed":
+        return "nothing to do: it failed for good, and duplicates get its error"
+    if record.state == "in_doubt":
+        provider = operation.provider.name if operation is not None else "the provider"
+        words = f"{shlex.quote(show(name))} {shlex.quote(show(id))}"
+        return f"look it up at {provider}, then: effectonce intents resolve {words} --done JSON | --retry | --abandon"
+    if operation is None:
+        return "deploy a program that has its operation, under the old name: only that resumes it"
+    if record.state == "claimed" and (record.lease_until or 0) > now:
+        return f"wait: a process runs it; its lease ends {format_ago(record.lease_until, now)}"
+    resume = f"its next delivery resumes it, or: effectonce intents recover {shlex.quote(show(name))}"
+    if operation.rules.decide_next(log, now) == "send":
+        return f"{resume}; it is sent {'again under the same key' if log.send_count else 'for the first time'}"
+    if operation.reconciler is not None:
+        return f"{resume}; the reconciler looks it up first"
+    return f"{resume}; it becomes in doubt, since a resend might repeat its effect"

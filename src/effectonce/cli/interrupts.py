@@ -7,6 +7,16 @@ import signal
 from types import FrameType
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind ``error``. Up to Python 3.11 a class that is being defined, as in an import, turns it
+    into a `RuntimeError`."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class GracefulInterrupt:
     """Turns Ctrl-C into a request to stop after the current step. A second Ctrl-C interrupts at once."""
 

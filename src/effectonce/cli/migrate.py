@@ -12,18 +12,21 @@ from effectonce.store import Store
 from . import options
 from .check import check_store
 from .output import report
-from .terminal import Progress
+from .progress import Progress
 
 
 def migrate(
-    url: options.Url = None,
+    url: options.StoreArgument = None,
     store_url: options.StoreUrl = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Only print the schema, for your own migrations.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL, for your own migrations.")] = False,
     dry_run: options.DryRun = False,
     as_json: options.Json = False,
 ) -> None:
-    """Create or upgrade the store's schema. Safe to run twice, and from two machines at once."""
-    with options.open_store(url, store_url, new=True) as store:
+    """Create or upgrade the store's tables. Safe to run twice, and from two machines at once.
+
+    Example: effectonce migrate postgresql://shop@db/shop
+    """
+    with options.open_store(options.either(url, store_url), new=True) as store:
         shown = repr(store.runtime.backend)
         if sql:
             _print_schema(store, shown, as_json)

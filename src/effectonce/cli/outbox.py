@@ -7,22 +7,22 @@ from typing import Annotated, Any, get_args
 import typer
 from msgspec import structs
 
-from effectonce.contracts.outbox import OutboxBacklog, OutboxState
-from effectonce.display.formatting import format_ago, format_count
+from effectonce.contracts.outbox import OutboxBacklog, OutboxEntry, OutboxState
+from effectonce.display.formatting import format_ago, format_count, format_iso, format_when
 from effectonce.errors import InvalidOption, show
 from effectonce.relay.relay import ask_outbox, unpark
 from effectonce.store import Store
 
 from . import options
 from .audit import audit_action
+from .groups import command_group
 from .output import COLOURS, print_figure, print_json, print_page, report
-from .terminal import Progress, confirm
+from .progress import Progress
+from .terminal import confirm
 
-outbox = options.command_group("An outbox's messages: those that wait, and those that are parked.")
+outbox = command_group("An outbox's messages: those that wait, and those that are parked.")
 
-Seqs = Annotated[
-    list[str] | None, typer.Argument(metavar="URL SEQ…", help="The messages' numbers, as `list` shows them.")
-]
+Seqs = Annotated[list[int] | None, typer.Argument(metavar="SEQ", help="The messages' numbers, as list shows them.")]
 
 STATES: tuple[str, ...] = get_args(OutboxState)
 _PAGE_SIZE = 1000
@@ -30,30 +30,36 @@ _PAGE_SIZE = 1000
 
 @outbox.command()
 def stats(
-    url: options.Url = None,
     store_url: options.StoreUrl = None,
     table: options.Table = None,
     as_json: options.Json = False,
 ) -> None:
     """Count the messages in each state, and show the age of the oldest unpublished one."""
-    with options.open_store(url, store_url) as store:
+    with options.open_store(store_url) as store:
         backlog: OutboxBacklog = ask_outbox(store, table, lambda port: port.stats())
         now = store.now()
     if as_json:
         age = None if backlog.oldest is None else round((now - backlog.oldest) / 1e6, 3)
-        print_json({**backlog.counts, "oldest_seconds": age, "cleaned_at": backlog.cleaned_at})
+        times = {"oldest_at": format_iso(backlog.oldest), "cleaned_at": format_iso(backlog.cleaned_at)}
+        print_json({**backlog.counts, "oldest_seconds": age, **times})
         return
     for state, count in backlog.counts.items():
         print_figure(state, format_count(count, backlog.cap), COLOURS.get(state, "") if count else "dim")
-    print_figure("oldest", format_ago(backlog.oldest, now))
-    print_figure("last clean-up", format_ago(backlog.cleaned_at, now))
+    print_figure("oldest", format_when(backlog.oldest, now))
+    print_figure("last clean-up", format_when(backlog.cleaned_at, now))
 
 
 @outbox.command("list")
 def list_(
-    url: options.Url = None,
     store_url: options.StoreUrl = None,
-    state: Annotated[str, typer.Option(help=f"Which: {', '.join(STATES)}.")] = "parked",
+    state: Annotated[
+        str,
+        typer.Option(
+            metavar="STATE",
+            help=f"List those in this state: {', '.join(STATES)}.",
+            autocompletion=list(STATES).copy,
+        ),
+    ] = "parked",
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     table: options.Table = None,
@@ -63,10 +69,10 @@ def list_(
     wanted: Any = state
     if wanted not in STATES:
         raise InvalidOption(f"--state is one of {', '.join(STATES)}, not {show(state)!r}")
-    with options.open_store(url, store_url) as store:
+    with options.open_store(store_url) as store:
         page = ask_outbox(store, table, lambda port: port.list(wanted, limit, cursor))
         now = store.now()
-    rows = [{**structs.asdict(entry), "written": format_ago(entry.created_at, now)} for entry in page.entries]
+    rows = [_facts(entry) if as_json else _row(entry, now) for entry in page.entries]
     heads = ("seq", "type", "id", "destination", "ordering_key", "attempts", "written", "error")
     print_page(as_json, "messages", rows, heads, none=f"no message is {state}", cursor=page.cursor)
 
@@ -75,17 +81,20 @@ def list_(
 def unpark_(
     seqs: Seqs = None,
     store_url: options.StoreUrl = None,
-    every: Annotated[bool, typer.Option("--all", help="All that are parked.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Unpark all that are parked.")] = False,
     table: options.Table = None,
     dry_run: options.DryRun = False,
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Publish parked messages again, and then those that wait behind them."""
-    url, numbers = _split(seqs)
+    """Publish parked messages again, and then those that wait behind them.
+
+    Example: effectonce outbox unpark 17 18
+    """
+    numbers = seqs or []
     if bool(numbers) == every:
         raise InvalidOption("name the messages by their numbers (`effectonce outbox list`), or give --all")
-    with options.open_store(url, store_url) as store:
+    with options.open_store(store_url) as store:
         if dry_run:
             parked = _count_parked(store, table, numbers)
             report(as_json, f"would unpark {parked}", unparked=0, parked=parked, dry_run=True)
@@ -108,10 +117,10 @@ def discard(
     as_json: options.Json = False,
 ) -> None:
     """Delete parked messages without publishing them. The messages that wait behind them follow."""
-    url, numbers = _split(seqs)
+    numbers = seqs or []
     if not numbers:
         raise InvalidOption("name the messages by their numbers: `effectonce outbox list` has them")
-    with options.open_store(url, store_url) as store:
+    with options.open_store(store_url) as store:
         parked = _count_parked(store, table, numbers)
         if dry_run:
             report(as_json, f"would discard {parked}", discarded=0, parked=parked, dry_run=True)
@@ -123,13 +132,13 @@ def discard(
     report(as_json, f"{count} discarded", discarded=count)
 
 
-def _split(words: list[str] | None) -> tuple[str | None, list[int]]:
-    """Split the arguments into the URL, where it comes first, and the numbers."""
-    url, *rest = words if words and "://" in words[0] else [None, *(words or ())]
-    try:
-        return url, [int(word or "") for word in rest]
-    except ValueError:
-        raise InvalidOption("messages are named by their numbers: `effectonce outbox list` has them") from None
+def _facts(entry: OutboxEntry) -> dict[str, Any]:
+    times = ("created_at", "due_at", "leased_until", "published_at")
+    return {**structs.asdict(entry), **{name: format_iso(getattr(entry, name)) for name in times}}
+
+
+def _row(entry: OutboxEntry, now: int) -> dict[str, Any]:
+    return {**structs.asdict(entry), "written": format_ago(entry.created_at, now)}
 
 
 def _count_parked(store: Store, table: str | None, numbers: list[int]) -> int:

@@ -1,24 +1,28 @@
-"""The output of commands: pages, details and figures for people, or JSON for programs."""
+"""The output of commands: pages, details, timelines and figures for people, or JSON for programs."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec import json
+from rich.text import Text
 
-from effectonce.display.formatting import STATE_WORDS
-from effectonce.errors import show
+from effectonce.core.codec import FORMAT_VERSION, without_trace
+from effectonce.display.formatting import STATE_WORDS, format_ago, format_iso
+from effectonce.display.timeline import Moment
+from effectonce.errors import EffectOnceError, show
 
-from .tables import Cell, table
+from .tables import print_table
 from .terminal import Colour, Screen
 
 #: The colour of a state or a tone (see `effectonce.display`), by its name or its word.
 COLOURS: dict[str, Colour] = {
     "done": "green",
     "failed": "red",
+    "refused": "bold",
     "timed out": "red",
     "unreadable": "red",
     "in_doubt": "yellow",
@@ -29,7 +33,8 @@ COLOURS: dict[str, Colour] = {
     "free": "dim",
 }
 
-MAX_CELL_CHARACTERS = 300
+WHOLE: Final = sys.maxsize
+"""As the limit of `show`: nothing is cut."""
 
 _STATE_WORDS: dict[str, str] = dict(STATE_WORDS.items())
 
@@ -49,7 +54,8 @@ def report(as_json: bool, text: str, **facts: object) -> None:
 def print_page(
     as_json: bool, name: str, rows: Sequence[Mapping[str, Any]], heads: Sequence[str], *, none: str, cursor: str | None
 ) -> None:
-    """Print a page: as a table of the columns in ``heads`` that are not empty, or as one JSON object with all columns.
+    """Print a page: as a table of the columns in ``heads``, or as one JSON object with all columns. A terminal shows
+    only the columns in which there is something.
 
     ``none`` is printed where there are no rows. The cursor of the next page goes to stderr: a pipe sees rows only.
     """
@@ -57,9 +63,10 @@ def print_page(
         print_json({name: rows, "cursor": cursor})
         return
     if rows:
-        heads = [head for head in heads if any(row[head] not in (None, "") for row in rows)]
+        if Screen().live:
+            heads = [head for head in heads if any(row[head] not in (None, "") for row in rows)]
         cells = [[_cell(head, row[head]) for head in heads] for row in rows]
-        print("\n".join(table(Screen(), [head.replace("_", " ") for head in heads], cells)))
+        print_table([head.replace("_", " ") for head in heads], cells)
     elif cursor is None:
         print(none)
     if cursor is not None:
@@ -68,11 +75,11 @@ def print_page(
         print(f"there may be more: {how}", file=sys.stderr)
 
 
-def _cell(head: str, value: object) -> Cell:
-    text = "" if value is None else show(value, MAX_CELL_CHARACTERS)
+def _cell(head: str, value: object) -> Text:
+    text = "" if value is None else show(value, WHOLE)
     if head == "state":
-        return Cell(_STATE_WORDS.get(text, text), COLOURS.get(text, ""))
-    return Cell(text or "-")
+        return Text(_STATE_WORDS.get(text, text), COLOURS.get(text, ""))
+    return Text(text or "-")
 
 
 def print_details(facts: Mapping[str, Any]) -> None:
@@ -83,9 +90,33 @@ def print_details(facts: Mapping[str, Any]) -> None:
         if value is None:
             value = "-"
         text = value if isinstance(value, str) else json.encode(value).decode()
-        screen.print(f"{screen.paint(name.replace('_', ' ').ljust(width), 'dim')}{show(text, 4000)}")
+        screen.print(f"{screen.paint(name.replace('_', ' ').ljust(width), 'dim')}{show(text, WHOLE)}")
+
+
+def print_timeline(moments: Sequence[Moment], now: int) -> None:
+    """Print a line for each moment: when it was, how long ago that is, and what happened."""
+    screen = Screen()
+    for moment in moments:
+        detail = f": {moment.detail}" if moment.detail else ""
+        screen.print(f"{format_iso(moment.at)}  {format_ago(moment.at, now):>12}  {moment.what}{detail}")
+
+
+def timeline_facts(moments: Sequence[Moment]) -> list[dict[str, str | None]]:
+    """Return the moments as JSON has them."""
+    return [{"at": format_iso(moment.at), "what": moment.what, "detail": moment.detail} for moment in moments]
 
 
 def print_figure(name: str, figure: str, colour: Colour = "") -> None:
     """Print one figure on a line, aligned with those above and below."""
     Screen().print(f"{name:<16}{figure or '-':>10}", colour)
+
+
+def decode_stored(stored: bytes | None) -> Any:
+    """Decode a stored result or note, as far as that is possible without its program."""
+    if stored is None:
+        return None
+    stored, _ = without_trace(stored)
+    try:
+        return json.decode(stored[1:] if stored[:1] == FORMAT_VERSION else stored)
+    except (ValueError, EffectOnceError):
+        return f"<{len(stored)} bytes that cannot be read here>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
+from effectonce.broker import Broker
 from effectonce.contracts import Event
 from effectonce.display.formatting import format_state, format_target
 from effectonce.errors import ConfigurationError, InvalidOption, NotInDoubt, show
@@ -19,7 +20,7 @@ from .audit import audit_action
 from .interrupts import GracefulInterrupt
 from .loading import load_object
 from .output import report
-from .terminal import Progress
+from .progress import Progress
 
 T = TypeVar("T")
 
@@ -47,9 +48,9 @@ def load_service(name: str) -> Worker | Relay:
     return service
 
 
-def close_program(program: Worker | Intents) -> None:
+def close_program(program: Worker | Intents | Relay) -> None:
     """Close a program's connections: some clients warn when the process ends before they are closed."""
-    if isinstance(program, Worker):
+    if not isinstance(program, Intents) and isinstance(program.broker, Broker):
         program.broker.close()
     if program.store is not None:
         program.store.close()

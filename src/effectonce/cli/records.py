@@ -6,40 +6,60 @@ import shlex
 from typing import Annotated, Any
 
 import typer
-from msgspec import json, structs
+from msgspec import structs
 
-from effectonce.core.codec import FORMAT_VERSION, without_trace
 from effectonce.display.formatting import (
+    REFUSED,
     STATE_WORDS,
     format_ago,
     format_error,
     format_failure,
+    format_iso,
     format_state,
     format_state_count,
     format_target,
-    format_time,
+    format_when,
+    is_refused,
+    tone_of,
 )
+from effectonce.display.state_filters import STATE_FILTERS, StateFilter
 from effectonce.display.timeline import kind_of, record_timeline
-from effectonce.errors import EffectOnceError, InvalidOption, show
-from effectonce.record import Record, State
+from effectonce.errors import InvalidOption, show
+from effectonce.record import Record
 from effectonce.values.durations import micros
 
 from . import options
 from .audit import audit_action, operator_name
+from .groups import command_group
 from .interrupts import GracefulInterrupt
-from .output import COLOURS, print_details, print_figure, print_json, print_page, report
+from .output import (
+    COLOURS,
+    decode_stored,
+    print_details,
+    print_figure,
+    print_json,
+    print_page,
+    print_timeline,
+    report,
+    timeline_facts,
+)
 from .programs import require_in_doubt
-from .terminal import Progress, Screen, confirm
+from .progress import Progress
+from .terminal import Screen, confirm
 
-records = options.command_group("A store's records: list, show, forget, resolve, purge.")
+records = command_group("A store's records: list, show, stats, forget, resolve, purge.")
 
-Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="The scope, as `list` shows it.")]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="The key, as `list` shows it.")]
+Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="The scope, as list shows it.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The key, as list shows it.")]
+
 
 _MAX_LISTED_PAGES = 50  # one `list` reads so many to find matching records; its cursor continues from there
 _PURGE_BATCH_SIZE = 500
+#: The words of `stats`: a store counts failed and refused as one.
+_COUNT_WORDS = {**STATE_WORDS, "failed": "failed, refused"}
+_STATE_NAMES = [choice.word.replace(" ", "-") for choice in STATE_FILTERS.values()]
 
-#: What becomes of a record, by the operator's decision.
+#: What happens to a record, by the operator's decision.
 _DECISION_RESULTS = {
     "done": "is done: duplicates are acked",
     "retry": "runs again with its next delivery, as a new generation",
@@ -52,30 +72,46 @@ _RESOLVE_COMMANDS = {"intent": "intents resolve MODULE:INTENTS ID", "saga": "sag
 
 @records.command("list")
 def list_(
-    url: options.Url = None,
     store_url: options.StoreUrl = None,
-    scope: Annotated[str | None, typer.Option(help="Only of this scope.")] = None,
-    state: Annotated[str | None, typer.Option(help=f"Only these: {', '.join(STATE_WORDS.values())}.")] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="SPAN", help="Unchanged for this long: 1h.")] = None,
-    newer_than: Annotated[str | None, typer.Option(metavar="SPAN", help="Changed within this span: 10m.")] = None,
+    scope: options.OnlyScope = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATE",
+            help=f"List only records in this state: {', '.join(_STATE_NAMES)}.",
+            autocompletion=_STATE_NAMES.copy,
+        ),
+    ] = None,
+    older_than: options.OlderThan = None,
+    newer_than: options.NewerThan = None,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,
 ) -> None:
-    """List records, a page at a time. Nothing is changed."""
+    """List records, a page at a time. Nothing is changed.
+
+    Example: effectonce records list --state in-doubt --older-than 1h
+    """
     wanted = _parse_state(state)
-    with options.open_store(url, store_url) as store:
+    with options.open_store(store_url) as store:
         now = store.now()
-        before = now - micros(older_than, "--older-than") if older_than else now
-        since = now - micros(newer_than, "--newer-than") if newer_than else 0
+        before = now - micros(older_than, "--older-than") if older_than is not None else now
+        since = now - micros(newer_than, "--newer-than") if newer_than is not None else 0
         matching: list[Record] = []
         for _ in range(_MAX_LISTED_PAGES):
-            page = store.list(state=wanted, scope=scope, limit=limit - len(matching), cursor=cursor)
-            matching += [record for record in page.records if since <= record.changed_at <= before]
+            stored = wanted.state if wanted is not None else None
+            page = store.list(state=stored, scope=scope, limit=limit - len(matching), cursor=cursor)
+            matching += [
+                record
+                for record in page.records
+                if since <= record.changed_at <= before and (wanted is None or wanted.matches(record))
+            ]
             cursor = page.cursor
             if cursor is None or len(matching) >= limit:
                 break
-    rows = [_row(record, now) for record in matching]
+    rows = [_facts(record) if as_json else _row(record, now) for record in matching]
+    if as_json:  # `show` has these
+        rows = [{name: fact for name, fact in row.items() if name not in _STORED_FIELDS} for row in rows]
     heads = ("key", "scope", "state", "attempts", "changed", "expires", "about")
     print_page(as_json, "records", rows, heads, none="there are no such records", cursor=cursor)
 
@@ -90,19 +126,17 @@ def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: o
         raise typer.Exit(1)
     facts, moments = _facts(record), record_timeline(record)
     if as_json:
-        print_json({**facts, "timeline": [(moment.at, moment.what) for moment in moments]})
+        print_json({**facts, "timeline": timeline_facts(moments)})
         return
     screen = Screen()
     screen.print(format_target(scope, key), "bold")
     state, about = format_state(record, now), _state_detail(record, now)
-    screen.print(f"{state}, {about}" if about else state, COLOURS.get(record.state, ""))
+    screen.print(f"{state}, {about}" if about else state, COLOURS.get(tone_of(record), ""))
     print_details(
         {name: value for name, value in facts.items() if name not in _FIELDS_IN_TIMELINE and value is not None}
     )
     screen.print()
-    for moment in moments:
-        detail = f": {moment.detail}" if moment.detail else ""
-        screen.print(f"{format_time(moment.at)}  {format_ago(moment.at, now):>12}  {moment.what}{detail}")
+    print_timeline(moments, now)
     if record.state == "in_doubt":
         names = f"{shlex.quote(show(scope))} {shlex.quote(show(key))}"
         command = _RESOLVE_COMMANDS.get(kind_of(scope)) or f"records resolve {names} --done | --retry | --abandon"
@@ -110,18 +144,19 @@ def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: o
 
 
 @records.command()
-def stats(url: options.Url = None, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
+def stats(store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
     """Count the records in each state; show the oldest in doubt, and the last sweep."""
-    with options.open_store(url, store_url) as store:
+    with options.open_store(store_url) as store:
         counted, now = store.stats(), store.now()
     if as_json:
-        print_json(counted)
+        times = {"oldest_in_doubt": format_iso(counted.oldest_in_doubt), "swept_at": format_iso(counted.swept_at)}
+        print_json({**structs.asdict(counted), **times})
         return
-    for state, word in STATE_WORDS.items():
+    for state, word in _COUNT_WORDS.items():
         colour = COLOURS.get(state, "") if counted.counts.get(state) else "dim"
         print_figure(word, format_state_count(counted, state), colour)
-    print_figure("oldest in doubt", format_ago(counted.oldest_in_doubt, now))
-    print_figure("last sweep", format_ago(counted.swept_at, now))
+    print_figure("oldest in doubt", format_when(counted.oldest_in_doubt, now))
+    print_figure("last sweep", format_when(counted.swept_at, now))
 
 
 @records.command()
@@ -135,7 +170,10 @@ def forget(
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let the next delivery of a key run again, even if it is done: its effect repeats."""
+    """Let the next delivery of a key run again, even if it is done: its effect repeats.
+
+    Example: effectonce records forget charge-card pay_7f3a
+    """
     span = micros(retention, "--retention") / 1e6
     about = format_target(scope, key)
     with options.open_store(store_url) as store:
@@ -143,7 +181,7 @@ def forget(
         if record is None:
             report(as_json, f"there is no record of {about}: its next delivery runs", forgotten=False, dry_run=dry_run)
             raise typer.Exit(1)
-        state = STATE_WORDS[record.state]
+        state = REFUSED if is_refused(record) else STATE_WORDS[record.state]
         if dry_run:
             report(as_json, f"would forget {about}, which is {state}", forgotten=False, dry_run=True)
             return
@@ -161,7 +199,7 @@ def resolve(
     store_url: options.StoreUrl = None,
     done: Annotated[bool, typer.Option("--done", help="It happened.")] = False,
     result: options.Result = None,
-    retry: Annotated[bool, typer.Option("--retry", help="It did not: run it again, as a new generation.")] = False,
+    retry: options.Retry = False,
     abandon: options.Abandon = False,
     retention: options.Retention = "15d",
     dry_run: options.DryRun = False,
@@ -169,7 +207,10 @@ def resolve(
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Decide a record that is in doubt, after you have looked up whether its effect happened."""
+    """Decide a record that is in doubt, after you have looked up whether its effect happened.
+
+    Example: effectonce records resolve charge-card pay_7f3a --done --result '{"receipt": 17}'
+    """
     outcomes = {"done": done, "retry": retry, "abandon": abandon}
     outcome = options.require_one(outcomes, "--done [--result JSON], --retry or --abandon")
     if result is not None and outcome != "done":
@@ -195,9 +236,8 @@ def resolve(
 
 @records.command()
 def purge(
-    url: options.Url = None,
     store_url: options.StoreUrl = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most.")] = None,
+    limit: options.WorkLimit = None,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     audit: options.AuditFile = None,
@@ -207,7 +247,7 @@ def purge(
 
     It works in batches: Ctrl-C ends it after the current one.
     """
-    with options.open_store(url, store_url) as store:
+    with options.open_store(store_url) as store:
         figures = store.figures(overdue_by="1us")
         known = None if figures is None or figures.overdue >= figures.cap else figures.overdue
         selected = "expired records" if known is None else f"{known:,} expired records"
@@ -233,15 +273,15 @@ def purge(
             interrupt.raise_if_requested()
 
 
-def _parse_state(text: str | None) -> State | None:
-    """Return the state that ``--state`` names: by its word, or as the JSON output spells it."""
+def _parse_state(text: str | None) -> StateFilter | None:
+    """Return the filter that ``--state`` names: by its word, or as the JSON output spells the state."""
     if text is None:
         return None
     name = text.replace("-", " ").replace("_", " ")
-    for state, word in STATE_WORDS.items():
-        if name in (word, state):
-            return state
-    raise InvalidOption(f"--state is one of {', '.join(STATE_WORDS.values())}, not {show(text)!r}")
+    for state, choice in STATE_FILTERS.items():
+        if name in (choice.word, state):
+            return choice
+    raise InvalidOption(f"--state is one of {', '.join(_STATE_NAMES)}, not {show(text)!r}")
 
 
 # -- how a record is shown
@@ -253,23 +293,28 @@ _STORED_FIELDS = ("fingerprint", "result", "note")
 def _facts(record: Record) -> dict[str, Any]:
     facts = structs.asdict(record)
     doubt_on_lapse = facts.pop("doubt_on_lapse")
+    times = ("created_at", "changed_at", "lease_until", "expires_at")
     return {
         **facts,
+        **{name: format_iso(facts[name]) for name in times},
         "owner": record.owner.hex() or None,
         "on_lapse": "doubt" if doubt_on_lapse else "rerun",
         "error": _failure(record) if record.error is not None else None,
         "fingerprint": record.fingerprint.hex() if record.fingerprint else None,
-        "result": _decode_stored(record.result),
-        "note": _decode_stored(record.note),
+        "result": decode_stored(record.result),
+        "note": decode_stored(record.note),
+        "refused": is_refused(record),
     }
 
 
 def _row(record: Record, now: int) -> dict[str, Any]:
     return {
-        **{name: fact for name, fact in _facts(record).items() if name not in _STORED_FIELDS},
+        **_facts(record),
+        "state": REFUSED if is_refused(record) else record.state,
         "changed": format_ago(record.changed_at, now),
         "expires": format_ago(record.expires_at, now),
         "about": _state_detail(record, now),
+        "refused": is_refused(record),
     }
 
 
@@ -282,14 +327,3 @@ def _state_detail(record: Record, now: int) -> str:
 
 def _failure(record: Record) -> str:
     return format_error(*format_failure(record))
-
-
-def _decode_stored(stored: bytes | None) -> Any:
-    """Decode a stored value, as far as that is possible without its program."""
-    if stored is None:
-        return None
-    stored, _ = without_trace(stored)
-    try:
-        return json.decode(stored[1:] if stored[:1] == FORMAT_VERSION else stored)
-    except (ValueError, EffectOnceError):
-        return f"<{len(stored)} bytes that cannot be read here>"

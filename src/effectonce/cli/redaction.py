@@ -13,9 +13,9 @@ _secret_urls: set[str] = set()  # of the settings, added by `add_secret`
 
 
 def error_line(error: EffectOnceError, arguments: Sequence[str] = ()) -> str:
-    """Return ``effectonce: [code] message`` on one line, with the address of the docs where they say more."""
+    """Return ``effectonce: [code] message`` on one line, with the command that says more."""
     message = show(redact(str(error), arguments), 2000)
-    more = "" if isinstance(error, ConfigurationError) else f" (docs: {error.help_url})"
+    more = "" if isinstance(error, ConfigurationError) else f" (effectonce explain {error.code})"
     return f"effectonce: [{error.code}] {message}{more}"
 
 

@@ -19,35 +19,47 @@ from effectonce.store import connect
 
 from . import options, settings
 from .output import print_json
+from .progress import Progress
 from .redaction import without_secrets
-from .terminal import Colour, Progress, Screen
+from .terminal import Colour, Screen
 
-From = Annotated[str | None, typer.Option("--from", "--store", "-s", metavar="URL", help="The database of the outbox.")]
-To = Annotated[str | None, typer.Option("--to", "--broker", "-b", metavar="URL", help="The broker.")]
-
+ORDERS = ("key", "none")
 _MIN_REPORT_INTERVAL_S = 0.1
-_PROGRESS_REFRESH_S = 0.1
 
 
 def relay(
-    from_: From = None,
-    to: To = None,
-    order: Annotated[str, typer.Option(help="key: messages of one ordering key in order; none: as they come.")] = "key",
-    batch: Annotated[int, typer.Option(help="The most messages in one lease.")] = 500,
+    store_url: options.StoreUrl = None,
+    broker_url: options.BrokerUrl = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            metavar="ORDER",
+            help="key: send the messages of one ordering key in order. none: send them as they come.",
+            autocompletion=list(ORDERS).copy,
+        ),
+    ] = "key",
+    batch: Annotated[int, typer.Option(metavar="N", help="Lease this many messages at once, at most.")] = 500,
     lease: Annotated[
-        str, typer.Option(help="After how long another relay takes over what this one has not sent.")
+        str, typer.Option(metavar="SPAN", help="Let another relay take over what was not sent after this long.")
     ] = "30s",
-    keep: Annotated[str, typer.Option(help="How long published messages stay in the table; 0: not at all.")] = "1h",
+    keep: Annotated[
+        str, typer.Option(metavar="SPAN", help="Keep published messages in the table for this long. 0: delete them.")
+    ] = "1h",
     table: options.Table = None,
     once: Annotated[bool, typer.Option("--once", help="Send what is due, then end.")] = False,
-    every: Annotated[float, typer.Option(metavar="SECONDS", help="How often to report progress.")] = 10.0,
+    every: Annotated[float, typer.Option(metavar="SECONDS", help="Report progress this often.")] = 10.0,
     as_json: options.Json = False,
     listen: options.Listen = None,
 ) -> None:
-    """Publish the messages of outboxes to a broker, until SIGTERM. Run as many as you like: they share the work."""
-    if order not in ("key", "none"):
-        raise InvalidOption(f"--order is key or none, not {show(order)!r}")
-    source, target = settings.require_url("store", from_), settings.require_url("broker", to)
+    """Publish the messages of an outbox to a broker, until SIGTERM. The outbox is in the database of --store.
+
+    Run as many relays as you like: they share the work.
+
+    Example: effectonce relay --store sqlite:///shop.db --broker amqp://mq
+    """
+    if order not in ORDERS:
+        raise InvalidOption(f"--order is {' or '.join(ORDERS)}, not {show(order)!r}")
+    source, target = settings.require_url("store", store_url), settings.require_url("broker", broker_url)
     with connect(source, sweep_every=None) as store, connect_broker(target) as broker:
         outbox_relay = Relay(
             store,
@@ -79,7 +91,7 @@ def _send_once(relay: Relay) -> None:
     """Send what is due now, and show how far that is."""
     backlog = relay.stats()
     due = backlog.counts.get("pending", 0)
-    with Progress("sending", due if due < backlog.cap else None, refresh_s=_PROGRESS_REFRESH_S) as progress:
+    with Progress("sending", due if due < backlog.cap else None) as progress:
         relay.store.add_hook(lambda event: progress.step() if event.kind == "published" else None)
         try:
             shared_loop.run(relay.drain())

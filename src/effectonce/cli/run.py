@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from effectonce.errors import ConfigurationError, MissingDriver, show
+from effectonce.errors import MissingDriver, show
 from effectonce.relay.relay import Relay
 from effectonce.worker.worker import Worker
 
@@ -28,18 +28,23 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def run(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="MODULE:NAME...", help="Workers and relays, as in shop.worker:worker shop.relay:relay."),
+        typer.Argument(metavar="MODULE:NAME", help="Workers and relays, as in shop.worker:worker shop.relay:relay."),
     ],
-    check: Annotated[bool, typer.Option("--check", help="Only run the start-up checks.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log informational events, too.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Run only the start-up checks, and end.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what goes well, too.")] = False,
     reload: Annotated[
-        bool, typer.Option("--reload", help="For development: restart when a Python file changes.")
+        bool, typer.Option("--reload", help="Restart when a Python file changes, for development.")
     ] = False,
     listen: options.Listen = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run workers and relays in one process until SIGTERM or Ctrl-C, which drain; a second one returns all messages at
-    once. If one of them fails, the others stop, too."""
+    """Run workers and relays in one process until SIGTERM or Ctrl-C.
+
+    The first signal drains: handlers that run are completed. A second one returns all messages at once. If one of the
+    programs fails, the others stop, too.
+
+    Example: effectonce run shop.worker:worker shop.relay:relay --listen :9464
+    """
     if reload:
         run_with_reload()
         return
@@ -48,18 +53,22 @@ def run(
     workers = [program for program in programs if isinstance(program, Worker)]
     for worker in workers:
         _report_handlers(worker, as_json)
+    relays = [program for program in programs if isinstance(program, Relay)]
+    for relay in relays:
+        source, target = repr(relay.store), repr(relay.broker)
+        report(as_json, f"[relay] {source} to {target}", relay=source, event="relay", broker=target)
     if check:
         for worker in workers:
             worker.run_check()
             text = f"[worker] {worker.broker.backend!r} and its records can keep their promise"
             report(as_json, text, worker=worker.name, event="checked", ok=True)
-        for relay in (program for program in programs if isinstance(program, Relay)):
+        for relay in relays:
             relay.check()
             report(
                 as_json, f"[relay] {relay.store!r} can be relayed", relay=repr(relay.store), event="checked", ok=True
             )
         return
-    host: Worker | Relay = _join(programs, workers)
+    host = _join(programs)
     host.listen = listen or host.listen
     host.run()
     for worker in workers:
@@ -68,16 +77,19 @@ def run(
         raise KeyboardInterrupt
 
 
-def _join(programs: Sequence[Worker | Relay], workers: Sequence[Worker]) -> Worker | Relay:
-    """Return the program that runs all of ``programs``: the first worker, with the others as its companions."""
-    if len(programs) == 1:
-        return programs[0]
-    if not workers:
-        raise ConfigurationError("several relays in one process need a worker beside them; run each in its own process")
-    for other in programs:
-        if other is not workers[0]:
-            workers[0].add(other)
-    return workers[0]
+def _join(programs: Sequence[Worker | Relay]) -> Worker | Relay:
+    """Return the program that runs all of ``programs``: the first worker, or else the first relay, with the others as
+    its companions."""
+    worker = next((program for program in programs if isinstance(program, Worker)), None)
+    if worker is None:
+        relay, *others = [program for program in programs if isinstance(program, Relay)]
+        for other in others:
+            relay.add(other)
+        return relay
+    for program in programs:
+        if program is not worker:
+            worker.add(program)
+    return worker
 
 
 def _report_handlers(worker: Worker, as_json: bool) -> None:

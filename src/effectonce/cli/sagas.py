@@ -6,44 +6,50 @@ The commands take the program's own ``module:saga``, since it knows the steps an
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
 from msgspec import json, structs
+from rich.text import Text
 
 from effectonce.core.shared_loop import shared_loop
-from effectonce.display.formatting import format_moment, format_span, format_time
+from effectonce.display.formatting import format_ago, format_iso, format_when
 from effectonce.display.sagas import SagaPart, format_saga_state, list_saga_parts
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.record import Record, State
 from effectonce.sagas.decisions import SagaDecision
 from effectonce.sagas.log import SagaLog, StepProgress
 from effectonce.sagas.saga import Saga
+from effectonce.values.durations import format_span
 
 from . import options
 from .audit import audit_action, operator_name
+from .groups import command_group
 from .interrupts import GracefulInterrupt
-from .output import COLOURS, MAX_CELL_CHARACTERS, print_json, print_page, report
+from .output import COLOURS, WHOLE, print_json, print_page, report
 from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
-from .tables import Cell, table
+from .tables import print_table
 from .terminal import Screen, confirm
 
-sagas = options.command_group("Sagas: unfinished, in doubt, and the steps of one.")
+sagas = command_group("Sagas: list, show, resume, compensate, resolve.")
 
 Name = Annotated[str, typer.Argument(metavar="MODULE:SAGA", help="The program's saga, as in shop.orders:saga.")]
-Id = Annotated[str, typer.Argument(help="The saga's id, as `list` shows it. One that begins with - comes after --.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="The saga, as list shows it. An id that begins with - comes after --.")
+]
 
 _BAR_COLUMNS = 24
+_NARROW_BAR_COLUMNS = 12
+_NARROW_SCREEN_COLUMNS = 100
 
 
 @sagas.command("list")
 def list_(
     name: Name,
     in_doubt: options.OnlyInDoubt = False,
-    everything: Annotated[bool, typer.Option("--all", help="Finished ones as well, while they are kept.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List finished ones as well, while they are kept.")] = False,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,
@@ -56,9 +62,8 @@ def list_(
     records, next_cursor = list_page(saga.store, [(saga.scope, state) for state in states], limit, cursor)
     rows = [_row(saga, record) for record in records if record.note is not None]
     if not as_json:
-        rows = [{**row, "id": _quote_for_shell(row["id"])} for row in rows]
-        if any(len(row["id"]) > MAX_CELL_CHARACTERS for row in rows):
-            print("an id that ends in … is longer: --json prints it", file=sys.stderr)
+        ages = [format_ago(record.changed_at, saga.store.now()) for record in records if record.note is not None]
+        rows = [{**row, "id": _quote_for_shell(row["id"]), "changed": age} for row, age in zip(rows, ages, strict=True)]
     heads = ("id", "state", "phase", "done", "undone", "changed", "why")
     none = "nothing is in doubt" if in_doubt else "nothing is unfinished, and nothing is in doubt"
     print_page(as_json, "sagas", rows, heads, none=none, cursor=next_cursor)
@@ -66,7 +71,10 @@ def list_(
 
 @sagas.command("show")
 def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
-    """Show one saga, step by step, on its timeline."""
+    """Show one saga, step by step, on its timeline.
+
+    Example: effectonce sagas show shop.orders:saga order-42
+    """
     saga = _load_saga(name)
     record = _require_record(saga, id)
     log = saga.log(record)
@@ -77,13 +85,13 @@ def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
         return
     screen = Screen()
     screen.print(f"{saga.name} {show(log.id)}: {facts['state']}{', ' + facts['why'] if facts['why'] else ''}", "bold")
-    screen.print(f"input {show(log.input.decode('utf-8', 'replace'), screen.width - 7)}", "dim")
+    screen.print(f"input    {show(log.input.decode('utf-8', 'replace'), WHOLE)}", "dim")
     started = [part.progress for part in parts if part.progress.began]
     start = min((progress.began for progress in started), default=0)
     end = max((progress.ended for progress in started), default=0)
+    screen.print(f"started  {format_when(start, saga.store.now()) or 'not yet'}", "dim")
     heads = ("step", "state", "tries", "began", "timeline", "took", "result")
-    for line in table(screen, heads, [_part_cells(screen, part, start, end) for part in parts]):
-        screen.print(line)
+    print_table(heads, [_part_cells(screen, part, start, end) for part in parts])
 
 
 @sagas.command()
@@ -155,17 +163,24 @@ def compensate(
 def resolve(
     name: Name,
     id: Id,
-    done: Annotated[bool, typer.Option("--done", help="It happened; or: the compensation was done by hand.")] = False,
+    done: Annotated[bool, typer.Option("--done", help="It happened, or you have compensated it by hand.")] = False,
     result: options.Result = None,
-    not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen: compensate the rest.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Run it again, under a new provider key.")] = False,
-    abandon: Annotated[bool, typer.Option("--abandon", help="Give the saga up: failed, nothing more undone.")] = False,
+    not_done: Annotated[
+        bool, typer.Option("--not-done", help="It did not happen: compensate what was done before.")
+    ] = False,
+    retry: options.Retry = False,
+    abandon: options.Abandon = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Decide the step or compensation that is in doubt; the next resume continues. The audit log keeps who decided."""
+    """Decide the step or compensation that is in doubt; the next resume continues. The audit log keeps who decided.
+
+    With --abandon the saga has failed, and nothing more is undone.
+
+    Example: effectonce sagas resolve shop.orders:saga order-42 --done
+    """
     outcomes = {"done": done, "not_done": not_done, "retry": retry, "abandon": abandon}
     outcome: SagaDecision = options.require_one(outcomes, "--done [--result JSON], --not-done, --retry or --abandon")
     if result is not None and outcome != "done":
@@ -189,7 +204,7 @@ def resolve(
 def _require_record(saga: Saga[Any], id: str) -> Record:
     record = saga.get(id)
     if record is None:
-        hint = "; `list --json` has the ids as they are" if "\\" in id or id.endswith("…") else ""
+        hint = "; `list --json` has the ids as they are" if "\\" in id else ""
         raise ConfigurationError(f"there is no saga {saga.name} with id {show(id)!r}{hint}")
     return record
 
@@ -217,7 +232,7 @@ def _row(saga: Saga[Any], record: Record) -> dict[str, Any]:
 
 
 def _record_facts(saga: Saga[Any], record: Record) -> dict[str, Any]:
-    return {"state": format_saga_state(record, saga.store.now()), "changed": format_time(record.changed_at)}
+    return {"state": format_saga_state(record, saga.store.now()), "changed_at": format_iso(record.changed_at)}
 
 
 def _facts(saga: Saga[Any], record: Record, log: SagaLog) -> dict[str, Any]:
@@ -237,31 +252,40 @@ def _part_facts(part: SagaPart) -> dict[str, Any]:
         "compensation": part.undoes,
         "state": part.progress.state,
         "attempts": part.progress.attempts,
-        "began_at": part.progress.began or None,
-        "ended_at": part.progress.ended or None,
+        "began_at": format_iso(part.progress.began),
+        "ended_at": format_iso(part.progress.ended),
         "error": part.progress.error,
         "result": json.decode(part.step.result[1:]) if part.step.result is not None and not part.undoes else None,
     }
 
 
-def _part_cells(screen: Screen, part: SagaPart, start: int, end: int) -> list[Cell]:
+def _part_cells(screen: Screen, part: SagaPart, start: int, end: int) -> list[Text]:
     progress = part.progress
     texts = (
         part.title,
         part.state_word,
         str(progress.attempts),
-        format_moment(progress.began)[-12:] if progress.began else "-",
+        _began(screen, progress),
         _draw_span(screen, progress, start, end),
         format_span(progress.ended - progress.began) if progress.ended > progress.began > 0 else "-",
     )
-    return [*(Cell(text, COLOURS.get(part.tone, "")) for text in texts), Cell(part.outcome or "-")]
+    return [*(Text(text, COLOURS.get(part.tone, "")) for text in texts), Text(part.outcome or "-")]
+
+
+def _began(screen: Screen, progress: StepProgress) -> str:
+    """Return when a part began: the whole time in a pipe, the time of day in a terminal, where the date is above."""
+    began = format_iso(progress.began)
+    if began is None:
+        return "-"
+    return began.partition("T")[2] if screen.live else began
 
 
 def _draw_span(screen: Screen, progress: StepProgress, start: int, end: int) -> str:
     """Draw when a part ran, on a scale from the saga's first start to its last end."""
     empty, full = ("·", "█") if screen.boxes else (".", "#")
+    columns = _BAR_COLUMNS if screen.width >= _NARROW_SCREEN_COLUMNS else _NARROW_BAR_COLUMNS
     if not progress.began or end <= start:
-        return empty * _BAR_COLUMNS
-    left = (progress.began - start) * (_BAR_COLUMNS - 1) // (end - start)
-    right = max(left, (max(progress.ended, progress.began) - start) * (_BAR_COLUMNS - 1) // (end - start))
-    return empty * left + full * (right - left + 1) + empty * (_BAR_COLUMNS - 1 - right)
+        return empty * columns
+    left = (progress.began - start) * (columns - 1) // (end - start)
+    right = max(left, (max(progress.ended, progress.began) - start) * (columns - 1) // (end - start))
+    return empty * left + full * (right - left + 1) + empty * (columns - 1 - right)

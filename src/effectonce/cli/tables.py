@@ -1,93 +1,85 @@
-"""Tables for a terminal or a pipe, and text in columns: wide characters take two, combining accents none."""
+"""Tables, on rich. No text is ever cut: in a terminal it wraps, and in a pipe every row is one line."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 
-from msgspec import Struct
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from .terminal import Colour, Screen
+from .terminal import Screen
 
 _MIN_PROSE_COLUMNS = 28
+_GAP = "  "
+_NOTHING = ("", "-")
 
 
-def display_width(text: str) -> int:
-    """Return how many terminal columns ``text`` takes: two for an ideograph, none for a combining accent."""
-    if text.isascii():
-        return len(text)
-    try:
-        from rich.cells import cell_len
-    except ImportError:  # `demo` runs without rich, and prints no such text
-        return len(text)
-    return cell_len(text)
+def make_console(screen: Screen) -> Console:
+    """Return rich's console for a screen: it prints texts as they are, with colours only where the screen has them."""
+    return Console(
+        file=screen.stream,
+        width=screen.width,
+        force_terminal=screen.live,
+        color_system="standard" if screen.colours else None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
 
 
-def pad(text: str, width: int) -> str:
-    return text + " " * (width - display_width(text))
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+    """Print a table on stdout.
+
+    In a pipe every row is one line with aligned columns, for grep and awk. In a terminal the last column is prose: it
+    wraps, or becomes a list below the table if there is no room for it. If the other columns are too wide as well,
+    every row becomes a block with a line for each column.
+    """
+    screen = Screen()
+    columns = [[Text(head, "bold"), *column] for head, column in zip(heads, zip(*rows, strict=True), strict=True)]
+    widths = [max(text.cell_len for text in column) for column in columns]
+    if not screen.live:
+        _print_lines(columns, widths)
+        return
+    console = make_console(screen)
+    room = screen.width - 3 * len(widths) - 1 - sum(widths[:-1])
+    if room >= min(_MIN_PROSE_COLUMNS, widths[-1]):
+        console.print(_make_grid(screen, heads, rows))
+    elif room + 3 >= 0:
+        console.print(_make_grid(screen, heads[:-1], [row[:-1] for row in rows]))
+        if prose := [(row[0], row[-1]) for row in rows if row[-1].plain not in _NOTHING]:
+            console.print()
+            console.print(Text(f"{heads[-1]}:", "bold"))
+            console.print(_make_list(prose))
+    else:
+        for row in rows:
+            pairs = [(Text(head, "dim"), text) for head, text in zip(heads, row, strict=True)]
+            console.print(_make_list([(head, text) for head, text in pairs if text.plain not in _NOTHING]))
+            console.print()
 
 
-def wrap(text: str, width: int) -> list[str]:
-    """Return ``text`` in lines of at most ``width`` columns."""
-    lines = textwrap.wrap(text, width, break_on_hyphens=False)
-    if all(display_width(line) <= width for line in lines):
-        return lines
-    from rich.cells import chop_cells
-
-    return [part for line in lines for part in chop_cells(line, width)]
+def _print_lines(columns: Sequence[Sequence[Text]], widths: Sequence[int]) -> None:
+    for row in zip(*columns, strict=True):
+        cells = [text.plain + " " * (width - text.cell_len) for text, width in zip(row, widths, strict=True)]
+        print(_GAP.join(cells).rstrip())
 
 
-class Cell(Struct, frozen=True):
-    """One cell of a table; its text may have several lines."""
-
-    text: str
-    colour: Colour = ""
-
-
-def table(screen: Screen, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[str]:
-    """Return the lines of a table. The last column is prose: it gets the remaining width, or becomes a list below the
-    table if that is too narrow."""
-    columns = [[Cell(head, "bold"), *column] for head, column in zip(heads, zip(*rows, strict=True), strict=True)]
-    widths = [max(display_width(line) for cell in column for line in cell.text.splitlines()) for column in columns]
-    remaining = screen.width - sum(widths[:-1]) - 3 * len(widths) - 1
-    if remaining < min(_MIN_PROSE_COLUMNS, widths[-1]):
-        return [*_grid(screen, columns[:-1], widths[:-1]), "", *_prose_list(screen, columns[0], columns[-1])]
-    return _grid(screen, columns, [*widths[:-1], min(widths[-1], remaining)])
+def _make_grid(screen: Screen, heads: Sequence[str], rows: Sequence[Sequence[Text]]) -> RenderableType:
+    """Return a table whose last column wraps, at words where there are any."""
+    grid = Table(box=box.SQUARE if screen.boxes else box.ASCII)
+    for number, head in enumerate(heads, 1):
+        grid.add_column(Text(head, "bold"), no_wrap=number < len(heads), overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    return grid
 
 
-def _grid(screen: Screen, columns: Sequence[Sequence[Cell]], widths: Sequence[int]) -> list[str]:
-    lines = "┌┬┐├┼┤└┴┘─" if screen.boxes else "+++++++++-"
-
-    def rule(left: str, middle: str, right: str) -> str:
-        return left + middle.join(lines[9] * (width + 2) for width in widths) + right
-
-    head, *body = zip(*columns, strict=True)
-    out = [rule(*lines[0:3]), *_row(screen, head, widths), rule(*lines[3:6])]
-    for row in body:
-        out += _row(screen, row, widths)
-    return [*out, rule(*lines[6:9])]
-
-
-def _row(screen: Screen, row: Sequence[Cell], widths: Sequence[int]) -> list[str]:
-    bar = "│" if screen.boxes else "|"
-    cells = [
-        [part for line in cell.text.splitlines() for part in wrap(line, width)]
-        for cell, width in zip(row, widths, strict=True)
-    ]
-    out = []
-    for texts in zip_longest(*cells, fillvalue=""):
-        parts = [
-            screen.paint(pad(text, width), cell.colour) for text, width, cell in zip(texts, widths, row, strict=True)
-        ]
-        out.append(f"{bar} " + f" {bar} ".join(parts) + f" {bar}")
-    return out
-
-
-def _prose_list(screen: Screen, names: Sequence[Cell], prose: Sequence[Cell]) -> list[str]:
-    indent = max(display_width(cell.text) for cell in names) + 2
-    out = []
-    for name, cell in zip(names[1:], prose[1:], strict=True):
-        first, *more = wrap(cell.text, max(_MIN_PROSE_COLUMNS, screen.width - indent - 1)) or [""]
-        out += [pad(name.text, indent) + first, *(" " * indent + line for line in more)]
-    return [screen.paint(f"{prose[0].text.capitalize()}:", prose[0].colour), *out]
+def _make_list(pairs: Sequence[tuple[Text, Text]]) -> RenderableType:
+    """Return lines of a name and a text, which wraps."""
+    pairs_table = Table.grid(padding=(0, len(_GAP)))
+    pairs_table.add_column(overflow="fold")
+    pairs_table.add_column(overflow="fold")
+    for name, text in pairs:
+        pairs_table.add_row(name, text)
+    return pairs_table

@@ -1,4 +1,7 @@
-"""The terminal: what it can show, a progress line, and questions to the operator. In a pipe all is plain text."""
+"""The terminal: what it can show, and questions to the operator. In a pipe all is plain text.
+
+`effectonce demo` prints with it, too, so nothing here needs rich.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import os
 import select
 import shutil
 import sys
-import time
 from typing import Literal, TextIO
 
 from effectonce.errors import InvalidOption
@@ -30,11 +32,16 @@ class Screen:
     """A stream to print on, and what it can show."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream if stream is not None else sys.stdout
+        self._stream = stream
         self.live = self.stream.isatty() and os.environ.get("TERM") != "dumb"
         self.colours = self.live and not os.environ.get("NO_COLOR")
         self.boxes = self.live and (self.stream.encoding or "").lower().startswith("utf")
         self.width = shutil.get_terminal_size().columns if self.live else _PIPE_COLUMNS
+
+    @property
+    def stream(self) -> TextIO:
+        """The stream; if none was given, standard output as it is now: progress redirects it."""
+        return self._stream if self._stream is not None else sys.stdout
 
     def paint(self, text: str, colour: Colour) -> str:
         return f"\x1b[{_ANSI_CODES[colour]}m{text}\x1b[0m" if colour and self.colours else text
@@ -45,62 +52,6 @@ class Screen:
     def print_tagged(self, tag: str, text: str, colour: Colour = "") -> None:
         """Print a line that begins with its ``[tag]``."""
         print(f"{self.paint(f'[{tag}]', colour)} {text}", file=self.stream, flush=True)
-
-
-def progress_bar(screen: Screen, done: float, width: int = 20) -> str:
-    """Return a bar that is filled to the share ``done``, from 0 to 1."""
-    full = round(min(max(done, 0.0), 1.0) * width)
-    on, off = "█░" if screen.boxes else "#."
-    return on * full + off * (width - full)
-
-
-class Progress:
-    """Shows how far work is, with its rate and the time left, on one line of a terminal that is wiped at the end.
-
-    Without a total, which is then not known, it shows the count and its rate. Prints nothing in a pipe. It is redrawn
-    at most every ``refresh_s`` seconds, so that work in very many steps is not slowed down.
-    """
-
-    def __init__(
-        self, title: str = "", total: int | None = None, *, stream: TextIO | None = None, refresh_s: float = 0.0
-    ) -> None:
-        self._screen = Screen(stream if stream is not None else sys.stderr)
-        self._title = f"{title}  " if title else ""
-        self._total = total
-        self._done = 0
-        self._refresh_s = refresh_s
-        self._started_at = self._shown_at = time.monotonic()
-
-    def __enter__(self) -> Progress:
-        self.show()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wipe()
-
-    def step(self, text: str = "", *, count: int = 1, total: int | None = None) -> None:
-        """Count ``count`` more steps as done. ``text`` says what comes next."""
-        self._done += count
-        self._total = self._total if total is None else total
-        if time.monotonic() - self._shown_at >= self._refresh_s:
-            self.show(text)
-
-    def show(self, text: str = "") -> None:
-        self._shown_at = time.monotonic()
-        if self._screen.live:
-            line = f"  {self._title}{self._figures()}{text}"[: self._screen.width - 1]
-            print(f"\r\x1b[K{self._screen.paint(line, 'dim')}", end="", file=self._screen.stream, flush=True)
-
-    def _figures(self) -> str:
-        rate = self._done / max(time.monotonic() - self._started_at, 0.001)
-        if not self._total:
-            return f"{self._done:,}  {rate:.1f}/s  " if self._done else ""
-        figures = f"{progress_bar(self._screen, self._done / self._total)} {self._done}/{self._total}  "
-        return f"{figures}{rate:.1f}/s  {(self._total - self._done) / rate:.0f} s left  " if self._done else figures
-
-    def wipe(self) -> None:
-        if self._screen.live:
-            print("\r\x1b[K", end="", file=self._screen.stream, flush=True)
 
 
 class Declined(Exception):

@@ -12,18 +12,27 @@ import typer
 
 from effectonce.errors import ConfigurationError, show
 from effectonce.message import Message
+from effectonce.testing.http_subject import HttpRequest, find_asgi_route, is_asgi_app
+from effectonce.testing.idempotence import make_subject
+from effectonce.testing.subjects import CeleryTask, Subject
 from effectonce.testing.trials import IdempotenceTrials, Report, Trial
+from effectonce.testing.worker_subject import find_route, only_queue
+from effectonce.worker.worker import Worker
 
 from .loading import load_object
 from .options import Json
 from .output import print_json
-from .terminal import Progress, Screen
+from .progress import Progress
+from .terminal import Screen
 
 
 def verify(
-    handler: Annotated[str, typer.Argument(metavar="MODULE:HANDLER", help="The handler, as in shop.tasks:charge.")],
-    message: Annotated[
-        Path, typer.Option("--message", "-m", help="What it is called with: a JSON file (an object is its arguments).")
+    handler: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:HANDLER",
+            help="A function, a worker's handler, a worker (MODULE:WORKER:QUEUE), a Celery task, or a route or an app.",
+        ),
     ],
     effects: Annotated[
         str,
@@ -31,6 +40,22 @@ def verify(
             "--effects", "-e", metavar="MODULE:FUNCTION", help="Counts the effects that must not happen twice."
         ),
     ],
+    message: Annotated[
+        Path | None,
+        typer.Option(
+            "--message",
+            "-m",
+            help="A JSON file: what a function or task is called with (an object is its arguments), the data of a "
+            "message, or the body of a request.",
+        ),
+    ] = None,
+    request: Annotated[
+        str, typer.Option(metavar="'METHOD PATH'", help="For an app: the request, as in 'POST /orders'.")
+    ] = "",
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of the request. May be repeated."),
+    ] = None,
     reset: Annotated[
         str, typer.Option(metavar="MODULE:FUNCTION", help="Clears the handler's state between trials.")
     ] = "",
@@ -41,13 +66,10 @@ def verify(
 
     It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 where one is found.
     """
-    function = _load_function(handler)
-    args, kwargs = arguments(function, _read_json(message))
+    subject = _load_subject(handler, message, request, header or [])
     with Progress() as progress:
         trials = IdempotenceTrials(
-            function,
-            args,
-            kwargs,
+            subject,
             _load_function(effects),
             reset=_load_function(reset) if reset else None,
             strict=strict,
@@ -80,6 +102,60 @@ def _print_report(report: Report) -> None:
             screen.print_tagged("ok", f"{scenario}: one effect in {len(trials)} of {len(trials)} trials", "green")
     screen.print()
     screen.print(str(report))
+
+
+def _load_subject(name: str, path: Path | None, request: str, headers: list[str]) -> Subject:
+    """Load what ``name`` names, and make what is tried of it and the message."""
+    module, _, rest = name.partition(":")
+    attribute, _, queue = rest.partition(":")
+    target = load_object(f"{module}:{attribute}" if queue else name, "shop.tasks:charge")
+    if is_asgi_app(target):
+        return _make_http_subject(target, request, path, headers)
+    asgi_route = None if isinstance(target, Worker | CeleryTask) else find_asgi_route(target)
+    if asgi_route is not None:
+        app, method, url = asgi_route
+        if "{" in url and not request:
+            raise ConfigurationError(f"its path is {url}: say which request, as in --request '{method} /orders/1'")
+        return _make_http_subject(app, request or f"{method} {url}", path, headers)
+    if request:
+        raise ConfigurationError(f"--request is for an ASGI application, and {show(name)!r} is not one: give shop:app")
+    if headers:
+        raise ConfigurationError("--header is for a request to an app; give --request 'POST /orders', too")
+    if path is None:
+        raise ConfigurationError("give --message FILE: a JSON file with what the handler is called with")
+    value = _read_json(path)
+    if isinstance(target, Worker):
+        queue = queue or only_queue(target)
+        kinds = [route.type for route in target.routes_of(queue)]
+        if len(kinds) > 1:
+            raise ConfigurationError(
+                f"queue {show(queue)} has handlers for several types of message; name one of the functions instead, as "
+                f"in {show(module)}:charge"
+            )
+        message: Message[Any] = Message(data=value, type=(kinds[0] if kinds else None) or "")
+        return make_subject(target, (message,), {"queue": queue})
+    if queue:
+        raise ConfigurationError(f"{show(attribute)!r} is not a worker, so it has no queue: write {module}:{attribute}")
+    if not callable(target):
+        return make_subject(target, (), {})  # it says what can be tried
+    route = find_route(target)
+    if route is not None:
+        return make_subject(target, (Message(data=value, type=route[1].type or ""),), {})
+    return make_subject(target, *arguments(target.run if isinstance(target, CeleryTask) else target, value))
+
+
+def _make_http_subject(app: Any, request: str, path: Path | None, headers: list[str]) -> Subject:
+    method, _, url = request.partition(" ")
+    if not url:
+        raise ConfigurationError("an application is verified by a request to it: give --request 'POST /orders'")
+    sent = {}
+    for header in headers:
+        key, _, value = header.partition(":")
+        if not value.strip():
+            raise ConfigurationError(f"--header {show(header)!r} has no value; write 'Authorization: Bearer abc'")
+        sent[key.strip()] = value.strip()
+    body = None if path is None else _read_json(path)
+    return make_subject(app, (HttpRequest(method, url.strip(), body, sent),), {})
 
 
 def _load_function(name: str) -> Any:

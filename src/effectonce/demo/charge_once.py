@@ -19,6 +19,7 @@ from typing import NoReturn
 from msgspec import Struct, json, structs
 
 from effectonce.cli.redaction import redact
+from effectonce.cli.suggestions import did_you_mean
 from effectonce.cli.terminal import Screen
 from effectonce.guard.once import once
 from effectonce.message import Message
@@ -61,20 +62,23 @@ def main(arguments: Sequence[str]) -> int:
 def command_line() -> argparse.ArgumentParser:
     parser = _RedactingParser(
         prog="effectonce demo",
-        description="One payment, delivered twice byte for byte, charged once, on SQLite in a temporary file.",
+        description="Deliver one payment twice, and charge it once. Runs on SQLite in a temporary folder.",
     )
     parser.add_argument(
-        "--crash", action="store_true", help="kill the worker before and after the charge, all modes side by side"
+        "--crash", action="store_true", help="kill workers before and after the charge, and compare all modes"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     return parser
 
 
 class _RedactingParser(argparse.ArgumentParser):
-    """Reports errors as argparse does, but never prints the password of a URL."""
+    """Reports errors as argparse does, with what was meant, but never prints the password of a URL."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(redact(message, message.split()))
+        unknown = message.split() if message.startswith("unrecognized") else ()
+        mistyped = [word for word in unknown if word.startswith("--")]
+        meant = "".join(did_you_mean(word, self._option_string_actions) for word in mistyped)
+        super().error(redact(message, message.split()) + (f".{meant}" if meant else ""))
 
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:

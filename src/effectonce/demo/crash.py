@@ -22,12 +22,13 @@ from typing import Any, Literal
 
 from msgspec import Struct, json
 
-from effectonce.cli.tables import Cell, table
-from effectonce.cli.terminal import Colour, Progress, Screen
+from effectonce.cli.terminal import Colour, Screen
 
 from . import crash_worker
 from .crash_modes import MODES, DemoMode, ScenarioName, ScenarioOutcome, StopPoint
+from .progress import DemoProgress
 from .shop import Ledger, encode_message, make_message
+from .table import Cell, draw_table
 
 ANSWER_TIMEOUT_S = 30.0
 
@@ -240,8 +241,9 @@ def main(folder: Path, *, as_json: bool = False) -> int:
     """
     screen = Screen()
     if not as_json:
-        screen.print("One payment, always the same bytes; workers die by SIGKILL before they can ack.")
-        screen.print("How often was the card charged?")
+        screen.print("One payment, delivered as the same bytes every time. Workers are killed with")
+        screen.print("SIGKILL before they can ack.")
+        screen.print("How many times was the card charged?")
         screen.print()
     started = time.monotonic()
     try:
@@ -260,7 +262,7 @@ def play_all(folder: Path) -> list[ModeResult]:
     """Play every mode in every scenario, several at a time: one more than the machine has cores, since some only
     wait."""
     results = [ModeResult(mode) for mode in MODES]
-    progress = Progress(total=len(results) * len(SCENARIOS))
+    progress = DemoProgress(len(results) * len(SCENARIOS))
     progress.show("starting workers")
     # The contexts end in reverse: first the workers are killed, then the threads that talked to them end.
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool, WorkerProcesses() as processes:
@@ -287,11 +289,12 @@ def _play(mode: DemoMode, scenario: Scenario, folder: Path, processes: WorkerPro
 
 def _print(screen: Screen, results: Sequence[ModeResult]) -> None:
     heads = ["mode", *(scenario.head for scenario in SCENARIOS), "lost", "lets through"]
-    for text in table(screen, heads, [_row(result) for result in results]):
+    for text in draw_table(screen, heads, [_row(result) for result in results]):
         screen.print(text)
     screen.print()
-    screen.print("DOUBLED: the customer paid twice.  LOST: acked, but never charged.")
-    screen.print("in doubt: unknown; neither run again nor dropped, an operator decides.")
+    screen.print("DOUBLED: the customer paid twice.")
+    screen.print("LOST: the message was acked, but the card was never charged.")
+    screen.print("in doubt: it is unknown whether the card was charged; an operator decides.")
     broken = [f"{result.mode.title}: {name}" for result in results for name in result.broken_promises()]
     if broken:
         screen.print_tagged("FAILED", f"a promise was not kept: {'; '.join(broken)}", "red")

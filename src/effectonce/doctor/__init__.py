@@ -11,15 +11,16 @@ from typing import TypeVar
 
 from effectonce.broker import Broker
 from effectonce.intents.intents import Intents
+from effectonce.relay.relay import Relay
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
 from .advice import SEVERITIES, DoctorSeverity
 from .broker_checks import examine_broker, examine_intents, examine_worker
-from .findings import DoctorFinding, Findings, Limits
+from .findings import DoctorCheck, DoctorFinding, DoctorReport, Examination, Limits
 from .store_checks import examine_store
 
-__all__ = ["SEVERITIES", "DoctorFinding", "Limits", "DoctorSeverity", "examine"]
+__all__ = ["SEVERITIES", "DoctorCheck", "DoctorFinding", "DoctorReport", "DoctorSeverity", "Limits", "examine"]
 
 T = TypeVar("T")
 
@@ -30,28 +31,37 @@ def examine(
     broker: Broker | None = None,
     queues: Sequence[str] = (),
     group: str = "worker",
-    programs: Sequence[Worker | Intents] = (),
+    programs: Sequence[Worker | Intents | Relay] = (),
     outbox: str | None = None,
     limits: Limits | None = None,
-) -> list[DoctorFinding]:
-    """Return what is wrong with these, the worst first; [] if nothing is. It blocks: in async code, run it in a thread.
+) -> DoctorReport:
+    """Return every check of these, with what is wrong. It blocks: in async code, run it in a thread.
 
-    ``programs`` bring their own store and broker, which are examined as well. The dead letters of ``group`` in
-    ``queues`` of ``broker`` are counted. ``outbox`` names a table other than the one that `migrate` creates.
+    ``programs`` bring their own store and broker, and relays their outbox, which are examined as well. The dead letters
+    of ``group`` in ``queues`` of ``broker`` are counted. ``outbox`` names a table other than the one that `migrate`
+    creates.
     """
-    findings, limits = Findings(), limits or Limits()
+    examination, limits = Examination(), limits or Limits()
     workers = [program for program in programs if isinstance(program, Worker)]
-    for examined in _drop_repeats(store, *(program.store for program in programs)):
-        examine_store(findings, examined, outbox if examined is store else None, limits)
+    relays = [program for program in programs if isinstance(program, Relay)]
+    tables = {relay.store: relay.table for relay in relays}
+    stores = _drop_repeats(store, *(program.store for program in programs))
+    for examined in stores:
+        table = outbox if examined is store and outbox is not None else tables.get(examined)
+        examine_store(examination, examined, table, limits)
     if broker is not None:
-        examine_broker(findings, broker, store, queues, group, limits)
+        examine_broker(examination, broker, store, queues, group, limits)
     for worker in workers:
-        examine_worker(findings, worker, limits)
+        examine_worker(examination, worker, limits)
     for program in programs:
         if isinstance(program, Intents):
-            for redelivering in _drop_repeats(broker, *(worker.broker for worker in workers)):
-                examine_intents(findings, program, redelivering)
-    return findings.worst_first()
+            redelivering: list[Broker | None] = [*_drop_repeats(broker, *(worker.broker for worker in workers))]
+            for redeliverer in redelivering or [None]:
+                examine_intents(examination, program, redeliverer)
+    for part, is_given in (("store", stores), ("broker", broker or workers or relays), ("programs", programs)):
+        if not is_given:
+            examination.skip(part, "all checks", "none was given")
+    return examination.report()
 
 
 def _drop_repeats(*values: T | None) -> list[T]:

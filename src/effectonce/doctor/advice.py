@@ -19,21 +19,23 @@ class Advice(NamedTuple):
 ADVICE = {
     # errors of start-up checks: the message names the particulars
     "schema-missing": Advice(
-        "Without its tables nothing can be claimed: every delivery fails.", "effectonce migrate '{about}'", "error"
+        "Without its tables nothing can be claimed: every delivery fails.",
+        "effectonce migrate --store '{about}'",
+        "error",
     ),
     "schema-mismatch": Advice(
         "This release and the tables do not fit: every delivery fails.",
-        "effectonce migrate '{about}', or install the release that the message names",
+        "effectonce migrate --store '{about}', or install the release that the message names",
         "error",
     ),
     "unsafe-store": Advice(
         "A record that is lost lets its effect happen again.",
-        "change the setting that the message names, then: effectonce doctor '{about}'",
+        "change the setting that the message names, then: effectonce doctor --store '{about}'",
         "error",
     ),
     "store-unavailable": Advice(
         "Nothing can be claimed meanwhile: handlers do not run, deliveries are retried later.",
-        "check the server and the network, then: effectonce check '{about}'",
+        "check the server and the network, then: effectonce check --store '{about}'",
         "error",
     ),
     "broker-unavailable": Advice(
@@ -57,8 +59,8 @@ ADVICE = {
     ),
     "in-doubt": Advice(
         "It is unknown whether these effects happened. Their deliveries are refused until an operator decides.",
-        "effectonce records list --state in_doubt --store '{about}'; look each up where its effect would be, then: "
-        "effectonce records resolve",
+        "effectonce records list --state in-doubt --store '{about}'; look each up where its effect would be, then: "
+        "effectonce records resolve (scope intents/…: intents resolve; scope saga/…: sagas resolve)",
         "note",
     ),
     # a store: its server
@@ -106,6 +108,11 @@ ADVICE = {
         "make sure that a relay runs, and that its keep= is short: effectonce relay --keep 1h",
     ),
     # a broker
+    "experimental": Advice(
+        "Its tests run against a stand-in: what the service does otherwise is not known.",
+        "try deliveries, redeliveries and dead letters against your own {about} before you rely on it",
+        "note",
+    ),
     "retention": Advice(
         "A duplicate that is delivered after its record has expired runs again.",
         "set retention= to more than {horizon}, with time for retries and redrives",

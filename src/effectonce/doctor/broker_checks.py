@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from effectonce.broker import Broker
 from effectonce.core.shared_loop import shared_loop
@@ -12,12 +13,12 @@ from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import EffectOnceError, show
 from effectonce.intents.intents import Intents
 from effectonce.store import DEFAULT_RETENTION, Store, require_existing
-from effectonce.values.durations import micros
+from effectonce.values.durations import micros, span_text
 from effectonce.worker.startup_checks import check_spans, fit_lease
 from effectonce.worker.worker import Worker
 
 from .advice import DoctorSeverity
-from .findings import Findings, Limits, format_span
+from .findings import Examination, Limits, format_seconds, format_setting
 from .store_checks import shortest_retention
 
 _DEFAULT_RETENTION_S = micros(DEFAULT_RETENTION) / 1e6
@@ -26,64 +27,88 @@ _RECORD_IS_GONE = (
 )
 
 
-def examine_worker(findings: Findings, worker: Worker, limits: Limits) -> None:
+def examine_worker(examination: Examination, worker: Worker, limits: Limits) -> None:
     """Run the start-up checks of ``worker``, without waiting for servers that are away, and count its dead letters."""
-    with findings.catch(f"worker {worker.name}"):
-        capabilities = worker.broker.capabilities
-        for route in worker.routes:
-            about = f"worker {worker.name}, {route.name}"
-            with findings.catch(about):
-                fit_lease(route, capabilities)
-                check_spans(route, capabilities, worker.redrive_within_s)
-            with findings.catch(about):
-                if (runner := worker.transaction_runners.get(route)) is not None:
-                    shared_loop.run(runner.check())
-        for queue in worker.queues:
-            retention = min(route.policy.retention_us for route in worker.routes if route.queue == queue) / 1e6
-            _examine_queue(findings, worker, queue, worker.name, retention, limits)
+    _note_experimental(examination, worker.broker)
+    for route in worker.routes:
+        about = f"worker {worker.name}, {route.name}"
+        with examination.check(about, "lease and retention") as check:
+            capabilities = worker.broker.capabilities
+            fit_lease(route, capabilities)
+            check_spans(route, capabilities, worker.redrive_within_s)
+            check.saw = (
+                f"lease {span_text(route.policy.lease_us)}, records kept for {span_text(route.policy.retention_us)}"
+            )
+        if (runner := worker.transaction_runners.get(route)) is not None:
+            with examination.check(about, "database of its transactions") as check:
+                shared_loop.run(runner.check())
+                check.saw = "it answers, its tables fit this release, and its settings keep the promise"
+    for queue in worker.queues:
+        retention = min(route.policy.retention_us for route in worker.routes if route.queue == queue) / 1e6
+        _examine_queue(examination, worker, queue, worker.name, retention, limits)
 
 
 def examine_broker(
-    findings: Findings, broker: Broker, store: Store | None, queues: Sequence[str], group: str, limits: Limits
+    examination: Examination, broker: Broker, store: Store | None, queues: Sequence[str], group: str, limits: Limits
 ) -> None:
     """Check F25 (a record expires before its message is redelivered) by the retention that the records show."""
-    with findings.catch("broker"):
-        about, horizon = repr(broker.backend), broker.capabilities.redelivery_horizon
-        try:
-            scope, retention = (None if store is None else shortest_retention(store)) or ("", _DEFAULT_RETENTION_S)
-        except EffectOnceError:  # `examine_store` has reported it
-            scope, retention = "", _DEFAULT_RETENTION_S
-        if horizon is not None and retention < horizon:
+    _note_experimental(examination, broker)
+    scope, retention = "", _DEFAULT_RETENTION_S
+    with examination.check("broker", "retention") as check:
+        check.about, horizon = repr(broker.backend), broker.capabilities.redelivery_horizon
+        with suppress(EffectOnceError):  # `examine_store` has reported it
+            scope, retention = (None if store is None else shortest_retention(store)) or (scope, retention)
+        kept = f"records are kept for {format_setting(retention)}"
+        if horizon is None:
+            check.saw = f"{kept}; {broker.capabilities.name} sets no limit for redeliveries"
+        elif retention < horizon:
             whose = f"records of scope {show(scope)!r} are" if scope else "records are, by default,"
-            again = f"{broker.capabilities.name} may deliver again after {format_span(horizon)}"
-            what = f"{whose} kept for {format_span(retention)}, and {again}"
-            findings.add("retention", about, what, horizon=format_span(horizon))
-        for queue in queues:
-            _examine_queue(findings, broker, queue, group, retention, limits)
+            again = f"{broker.capabilities.name} may deliver again after {format_setting(horizon)}"
+            what = f"{whose} kept for {format_setting(retention)}, and {again}"
+            check.add("retention", what, horizon=format_setting(horizon))
+        else:
+            check.saw = f"{kept}; {broker.capabilities.name} redelivers for {format_setting(horizon)} at most"
+    for queue in queues:
+        _examine_queue(examination, broker, queue, group, retention, limits)
+    if not queues:
+        examination.skip(check.about, "dead letters", "no queue was named")
+
+
+def _note_experimental(examination: Examination, broker: Broker) -> None:
+    if broker.capabilities.experimental:
+        with examination.check(repr(broker.backend), "experience with it") as check:
+            name = broker.capabilities.name
+            check.add("experimental", f"{name} is experimental: it was never run against the service itself")
 
 
 def _examine_queue(
-    findings: Findings, source: Worker | Broker, queue: str, group: str, retention: float, limits: Limits
+    examination: Examination, source: Worker | Broker, queue: str, group: str, retention: float, limits: Limits
 ) -> None:
     broker = source.broker if isinstance(source, Worker) else source
-    about = f"{broker.backend!r} {queue}"
-    with findings.catch(about):
+    with examination.check(f"queue {queue}", "dead letters") as check:
+        check.about = f"{broker.backend!r} {queue}"
         require_existing(broker.backend, "start what uses it")
         broker.check(queue, group=group)
         dead_letters = DeadLetterQueue(source, queue, group=group)
+        check.saw = "none"
         for oldest in dead_letters.list(limit=1):
             age = time.time() - oldest.cause.last if oldest.cause.last else 0.0
-            what = f"dead letters: {dead_letters.count():,}" + (f", the oldest for {format_span(age)}" if age else "")
+            since = f", the oldest for {format_seconds(age)}" if age else ""
+            what = f"dead letters: {dead_letters.count():,}{since}"
             severity: DoctorSeverity = "warning" if age > limits.unattended else "note"
             if age > retention:
-                findings.add("dead-letters", about, what, severity="error", why=_RECORD_IS_GONE)
+                check.add("dead-letters", what, severity="error", why=_RECORD_IS_GONE)
             else:
-                findings.add("dead-letters", about, what, severity=severity)
+                check.add("dead-letters", what, severity=severity)
 
 
-def examine_intents(findings: Findings, intents: Intents, broker: Broker | None) -> None:
+def examine_intents(examination: Examination, intents: Intents, broker: Broker | None) -> None:
     """Check F25 for outside calls: a provider must remember keys for as long as a message may be redelivered."""
+    about = f"intents {intents.scope}"
     horizon = None if broker is None else broker.capabilities.redelivery_horizon
-    if horizon is not None:
-        with findings.catch("intents"):
-            intents.check(horizon)
+    if horizon is None:
+        examination.skip(about, "key windows", "no broker is given that limits its redeliveries")
+        return
+    with examination.check(about, "key windows") as check:
+        intents.check(horizon)
+        check.saw = f"providers remember keys for longer than redeliveries last ({format_setting(horizon)})"

@@ -1,14 +1,16 @@
-"""Findings of doctor: what one says, the limits beyond which there is one, and how checks collect them."""
+"""What doctor reports: its checks with their findings, the limits beyond which there is one, and how they are
+collected."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from msgspec import Struct
 
 from effectonce.errors import EffectOnceError
-from effectonce.values.durations import span_text
+from effectonce.values.durations import format_span, span_text
 
 from .advice import ADVICE, SEVERITIES, DoctorSeverity
 
@@ -24,6 +26,32 @@ class DoctorFinding(Struct, frozen=True, kw_only=True):
     what: str
     why: str
     run: str
+
+
+#: The severity of the worst finding; ``skipped``: it could not be checked.
+CheckResult = Literal["ok", "note", "warning", "error", "skipped"]
+
+
+class DoctorCheck(Struct, frozen=True, kw_only=True):
+    """One thing that doctor looked at, or could not look at."""
+
+    about: str  # the store, broker, queue or handler; without secrets
+    name: str
+    result: CheckResult
+    detail: str  # what it saw; if it was skipped: why
+    findings: tuple[DoctorFinding, ...] = ()
+
+
+class DoctorReport(Struct, frozen=True):
+    """Every check of one run of doctor, in the order in which they were made."""
+
+    checks: list[DoctorCheck]
+
+    @property
+    def findings(self) -> list[DoctorFinding]:
+        """The findings of all checks, each once, the worst first."""
+        findings = dict.fromkeys(finding for check in self.checks for finding in check.findings)
+        return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,21 +76,22 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unattended: float = 86_400.0
 
 
-class Findings:
-    """Collects findings. The texts of a code come from `ADVICE`; the checks say what is wrong, and with what."""
+class OpenCheck:
+    """A check while it is made: it says what it saw, and collects its findings.
 
-    def __init__(self) -> None:
+    The texts of a finding come from `ADVICE` by its code; the check says what is wrong, and with what.
+    """
+
+    def __init__(self, about: str, name: str) -> None:
+        self.about = about
+        self.name = name
+        self.saw = ""
+        self.skipped = ""  # why it could not be made
+        self.failed = False  # an error ended it
         self._findings: list[DoctorFinding] = []
 
     def add(
-        self,
-        code: str,
-        about: str,
-        what: str,
-        *,
-        severity: DoctorSeverity | None = None,
-        why: str = "",
-        **words: object,
+        self, code: str, what: str, *, severity: DoctorSeverity | None = None, why: str = "", **words: object
     ) -> None:
         """Add a finding, with the severity, reason and command of its code. ``words`` are filled into the command."""
         advice = ADVICE[code]
@@ -70,42 +99,77 @@ class Findings:
             DoctorFinding(
                 code=code,
                 severity=severity or advice.severity,
-                about=about,
+                about=self.about,
                 what=what,
                 why=(why or advice.why).format(**words),
-                run=advice.run.format(about=about, **words),
+                run=advice.run.format(about=self.about, **words),
             )
         )
 
-    def add_error(self, error: EffectOnceError, about: str) -> None:
+    def add_error(self, error: EffectOnceError) -> None:
         """Add the error of a start-up check. Where its code has no advice, its message ends with the remedy."""
         if error.code in ADVICE:
-            self.add(error.code, about, str(error))
+            self.add(error.code, str(error))
         else:
             remedy = str(error).rpartition("; ")[2]
             self._findings.append(
                 DoctorFinding(
-                    code=error.code, severity="error", about=about, what=str(error), why=_WORKER_REFUSES, run=remedy
+                    code=error.code,
+                    severity="error",
+                    about=self.about,
+                    what=str(error),
+                    why=_WORKER_REFUSES,
+                    run=remedy,
                 )
             )
 
+    def result(self) -> DoctorCheck:
+        """Return what the check has found."""
+        findings = tuple(self._findings)
+        if findings:
+            worst: CheckResult = min((finding.severity for finding in findings), key=SEVERITIES.index)
+            detail = "; ".join(finding.what for finding in findings)
+        else:
+            worst, detail = ("skipped", self.skipped) if self.skipped else ("ok", self.saw)
+        return DoctorCheck(about=self.about, name=self.name, result=worst, detail=detail, findings=findings)
+
+
+class Examination:
+    """Collects the checks of one run of doctor."""
+
+    def __init__(self) -> None:
+        self._checks: list[DoctorCheck] = []
+
     @contextmanager
-    def catch(self, about: str) -> Iterator[None]:
-        """Add an `EffectOnceError` that the block raises as a finding, and continue after the block."""
+    def check(self, about: str, name: str) -> Iterator[OpenCheck]:
+        """Make a check. An `EffectOnceError` that the block raises is a finding, and ends this check alone."""
+        check = OpenCheck(about, name)
         try:
-            yield
+            yield check
         except EffectOnceError as error:
-            self.add_error(error, about)
+            check.failed = True
+            check.add_error(error)
+        self._checks.append(check.result())
 
-    def worst_first(self) -> list[DoctorFinding]:
-        """Return the findings without duplicates, the worst first."""
-        return sorted(dict.fromkeys(self._findings), key=lambda finding: SEVERITIES.index(finding.severity))
+    def skip(self, about: str, name: str, why: str) -> None:
+        """Report that a check cannot be made."""
+        self._checks.append(DoctorCheck(about=about, name=name, result="skipped", detail=why))
+
+    def report(self) -> DoctorReport:
+        """Return all checks, each once."""
+        return DoctorReport(list(dict.fromkeys(self._checks)))
 
 
-def format_span(seconds: float) -> str:
+def format_setting(seconds: float) -> str:
+    """Format a span that users set, as they write it."""
     return span_text(max(0, round(seconds * 1e6)))
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a span that was measured, roughly."""
+    return format_span(max(0.0, seconds * 1e6))
 
 
 def format_age(now: int, at: int) -> str:
     """Format how long before ``now`` it was, both in microseconds."""
-    return f"{span_text(max(0, now - at))} ago"
+    return f"{format_span(max(0, now - at))} ago"

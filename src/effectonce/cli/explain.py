@@ -1,0 +1,79 @@
+"""`effectonce explain`: what an error means and what to do, without the documentation at hand."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from typing import Annotated
+
+import typer
+
+from effectonce import errors
+from effectonce.errors import ConfigurationError, EffectOnceError, show
+
+from .options import Json
+from .output import print_json
+from .suggestions import did_you_mean
+from .terminal import Screen
+
+ERRORS: dict[str, type[EffectOnceError]] = {
+    error.code: error
+    for name in errors.ERROR_NAMES
+    if issubclass(error := getattr(errors, name), EffectOnceError) and "code" in vars(error)
+}
+
+
+def explain(
+    code: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CODE",
+            help="The code of an error, as in in-doubt, or its class. Without it: list all.",
+            autocompletion=list(ERRORS).copy,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what an error means and what to do. Its code is at the end of its traceback.
+
+    Example: effectonce explain in-doubt
+    """
+    if code is None:
+        list_errors(as_json)
+        return
+    by_class = {error.__name__: error for error in ERRORS.values()}
+    error = ERRORS.get(code.lower()) or by_class.get(code)
+    if error is None:
+        meant = did_you_mean(code, ERRORS)
+        raise ConfigurationError(f"there is no error {show(code)!r};{meant} `effectonce explain` lists all of them")
+    meaning = explanation(error)
+    if as_json:
+        print_json({"code": error.code, "error": error.__name__, "explanation": meaning})
+        return
+    screen = Screen()
+    screen.print(f"{error.code} ({error.__name__})", "bold")
+    for paragraph in meaning:
+        screen.print()
+        screen.print(textwrap.fill(paragraph, min(screen.width, 100)))
+
+
+def list_errors(as_json: bool) -> None:
+    """Print every code with the first sentence about it."""
+    if as_json:
+        print_json({code: first_sentence(error) for code, error in ERRORS.items()})
+        return
+    screen = Screen()
+    width = max(map(len, ERRORS))
+    for code, error in sorted(ERRORS.items()):
+        screen.print(f"{code:{width}}  {first_sentence(error)}")
+
+
+def explanation(error: type[EffectOnceError]) -> list[str]:
+    """The paragraphs of the error's docstring: what happened, and what to do."""
+    paragraphs = re.split(r"\n\s*\n", inspect.getdoc(error) or "")
+    return [" ".join(paragraph.split()).replace("``", "`") for paragraph in paragraphs]
+
+
+def first_sentence(error: type[EffectOnceError]) -> str:
+    return explanation(error)[0].partition(". ")[0].rstrip(".") + "."
