@@ -141,9 +141,9 @@ async def test_a_worker_in_transactions_counts_duplicates(batch: bool, tmp_path:
         await worker.broker.apublish("orders", [paid(id="3"), paid(type="broken")])
         await until(lambda: worker.consumers[0].settler.settled == {"acked": 11, "delayed": 0, "dead": 1})
         scraped = await page(worker)
-        assert scraped.value("effectonce_outcomes_total", scope="orders", kind="completed") == 10
-        assert scraped.value("effectonce_run_seconds_count", scope="orders", outcome="completed") == 10
-        assert scraped.value("effectonce_outcomes_total", scope="orders", kind="replayed") == 1
+        assert scraped.value("effectonce_outcomes_total", scope="orders", kind="first") == 10
+        assert scraped.value("effectonce_run_seconds_count", scope="orders", outcome="first") == 10
+        assert scraped.value("effectonce_outcomes_total", scope="orders", kind="duplicate") == 1
         assert scraped.value("effectonce_outcomes_total", scope="broken", kind="released") == 1
         assert scraped.value("effectonce_outcomes_total", scope="broken", kind="dead_lettered") == 1
         assert await aget(worker.listen or "", "/readyz") == (200, "ok\n")
@@ -326,7 +326,7 @@ def test_the_commands_serve_the_endpoints(tmp_path: Path) -> None:
     eo.connect(f"sqlite:///{tmp_path}/records.db").migrate()
     commands = [
         ["run", "shop:worker"],
-        ["relay", "--from", f"sqlite:///{tmp_path}/records.db", "--to", f"sqlite:///{tmp_path}/queue.db"],
+        ["relay", "--store", f"sqlite:///{tmp_path}/records.db", "--broker", f"sqlite:///{tmp_path}/queue.db"],
     ]
     addresses = [f"127.0.0.1:{free_port()}" for _ in commands]
     running = [

@@ -88,7 +88,7 @@ def test_every_kind_with_a_level_exists() -> None:
 
 
 def test_watching_other_objects_is_refused() -> None:
-    with pytest.raises(eo.ConfigurationError, match="a sink watches a Store, a Worker or a Relay, not str"):
+    with pytest.raises(eo.ConfigurationError, match="a sink watches a Store, a Worker, a Relay or an Inbox, not str"):
         EventLogger().watch("redis://")  # type: ignore[arg-type]
     with pytest.raises(eo.InvalidOption):
         EventLogger(format="xml")  # type: ignore[arg-type]

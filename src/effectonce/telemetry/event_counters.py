@@ -12,7 +12,7 @@ from effectonce.contracts import Event
 #: The events of the relay, whose scope is the message's destination.
 RELAY_KINDS: Final = frozenset(("published", "publish_failed", "parked"))
 #: These events end a run, and carry its duration.
-RUN_END_KINDS: Final = frozenset(("completed", "released", "failed", "in_doubt"))
+RUN_END_KINDS: Final = frozenset(("completed", "first", "released", "failed", "in_doubt"))
 
 #: The upper bounds of the buckets: from the time that a store in this process takes to that of a slow handler.
 _BOUNDS_MS: Final = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000)
@@ -32,7 +32,7 @@ class EventCounters:
         options["buckets"] = BOUNDS_S
         text = "How long the store took to grant a claim."
         self._claims = Histogram("effectonce_claim_seconds", text, ("scope",), **options)
-        text = "From the claim to the end of the handler."
+        text = "From the claim, or in mode T from the start of the handler, to its end."
         self._runs = Histogram("effectonce_run_seconds", text, ("scope", "outcome"), **options)
 
     def show_zero(self, kind: str, scope: str) -> None:

@@ -21,14 +21,14 @@ from effectonce.contracts import Event
 from effectonce.core.failure_log import hash_key
 from effectonce.errors import InvalidOption, show
 
-from .hooks import Watched, hook_into, store_of
+from .hooks import Watched, hook_into, is_private
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 #: The level of each kind of event. Other kinds are warnings.
 LEVELS = {
-    **dict.fromkeys(("claimed", "completed", "published", "swept"), DEBUG),
-    **dict.fromkeys(("replayed", "in_progress", "released", "redriven", "resolved", "forgotten"), INFO),
+    **dict.fromkeys(("claimed", "completed", "first", "recorded", "published", "swept"), DEBUG),
+    **dict.fromkeys(("duplicate", "replayed", "in_progress", "released", "redriven", "resolved", "forgotten"), INFO),
     **dict.fromkeys(("in_doubt", "dead_lettered", "exhausted", "fenced", "unrecorded", "parked"), ERROR),
 }
 
@@ -61,8 +61,7 @@ class EventLogger:
     def watch(self, *watched: Watched) -> EventLogger:
         """Log what happens to these from now on."""
         for source in watched:
-            store = store_of(source)
-            hook_into(source, self._without_keys if store is not None and store.private else self)
+            hook_into(source, self._without_keys if is_private(source) else self)
         return self
 
     def __call__(self, event: Event) -> None:

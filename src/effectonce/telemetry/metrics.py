@@ -20,7 +20,6 @@ from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
 from .cached_probe import CachedProbe, query_store, run_in_loop
-from .hooks import Watched
 
 W = TypeVar("W", Store, Relay, Worker)
 
@@ -31,7 +30,7 @@ MAX_BATCH_SIZE_BITS = 10  # batches of 2 ** 10 and more share the last bucket
 class GaugeType(NamedTuple):
     help: str
     label_names: tuple[str, ...]
-    combine: Literal["sum", "max"]  # what becomes of two values with the same labels
+    combine: Literal["sum", "max"]  # how to combine two values with the same labels
 
 
 GAUGES: dict[str, GaugeType] = {
@@ -157,7 +156,7 @@ class MetricsSource:
             self._report_counts(watched, scrape)
 
 
-def source_of(watched: Watched) -> MetricsSource:
+def source_of(watched: Store | Worker | Relay) -> MetricsSource:
     if isinstance(watched, Worker):
         return MetricsSource(watched, f"dead letters of {watched.name}", _query_dead_letters, _report_worker)
     if isinstance(watched, Relay):

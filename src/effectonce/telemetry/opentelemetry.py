@@ -7,36 +7,40 @@
 The trace travels in the headers of the message (``traceparent``), so a message and everything it causes is one trace,
 across every broker and outbox. A duplicate has a link to the run whose result it gets: the trace of that run is
 stored with the result. There is no such link in a transaction (`Inbox`), nor if no result was stored; the duplicate is
-then only in the trace of its message.
+then only in the trace of its message. A retry and a redrive have a link to who created the message.
 
-Errors of processors, propagators and exporters are logged, and change no outcome.
+    saga order-fulfilment ── step reserve ── step charge ── intent stripe charge ── compensate reserve
+
+Errors of processors, propagators and exporters are logged, and change no outcome. No span has a key, a payload or a
+result. Of an error it has class, text and traceback, without the secrets of URLs; of a private store's only the class
+and the lines of code.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-from msgspec import DecodeError, json
-from msgspec.structs import replace
-
-from effectonce.errors import ConfigurationError, MissingDriver, show
+from effectonce.errors import ConfigurationError, MissingDriver, scrub_urls
 
 try:
-    from opentelemetry import context, metrics, propagate, trace
-    from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+    from opentelemetry import context, metrics, trace
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 except ImportError as missing:
     raise MissingDriver("traces need opentelemetry-api: pip install 'effectonce[opentelemetry]'") from missing
 
 from effectonce.broker import Broker
 from effectonce.contracts import Delivery, Event
 from effectonce.contracts.outbox import OutboxRow
+from effectonce.core.error_text import describe_error, error_text
+from effectonce.core.failure_log import traceback_tail
 from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.guard.introspection import is_async
+from effectonce.inbox.inbox import Inbox
 from effectonce.message import Message
 from effectonce.outbox.outbox import Outbox
 from effectonce.relay.relay import Relay
@@ -44,24 +48,27 @@ from effectonce.store import Store
 from effectonce.worker.worker import Worker
 
 from .hooks import MAX_SCOPES, OTHER_SCOPES, hook_into
+from .messaging_conventions import Attributes, MessagingMetrics, describe_operation, emits_old_names, old_attributes
+from .trace_context import (
+    TRACEPARENT_HEADER,
+    encode_context,
+    extract_context,
+    headers_of,
+    links_from_headers,
+    links_to_stored,
+    log_errors,
+    with_trace_header,
+)
 
-#: The conventions' names of brokers, where they differ from ours.
-MESSAGING_SYSTEMS = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
-#: The buckets that the conventions advise for durations.
-BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-TRACEPARENT_HEADER = "traceparent"
 MAX_LINKS_PER_SPAN = 100
-
-Attributes = dict[str, str | int | bool]
-T = TypeVar("T")
-
-log = logging.getLogger("effectonce")
+MAX_STATUS_CHARACTERS = 300
 
 
 class Tracing:
     """Makes spans and metrics of watched objects. It is the `contracts.Tracer` of stores, brokers and outboxes.
 
-    Spans and metrics go to the providers that are passed, or to the global ones of OpenTelemetry.
+    Spans and metrics go to the providers that are passed, or to the global ones of OpenTelemetry. Whether the older
+    names of the conventions are emitted as well is read from the environment when it is made.
     """
 
     def __init__(
@@ -69,19 +76,14 @@ class Tracing:
     ) -> None:
         self._tracer = trace.get_tracer("effectonce", tracer_provider=tracer_provider)
         meter = metrics.get_meter("effectonce", meter_provider=meter_provider)
-        self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
-        self.consumed = meter.create_counter("messaging.client.consumed.messages", "{message}")
-        self.operation_time = meter.create_histogram(
-            "messaging.client.operation.duration", "s", explicit_bucket_boundaries_advisory=BUCKETS_S
-        )
-        self.process_time = meter.create_histogram(
-            "messaging.process.duration", "s", explicit_bucket_boundaries_advisory=BUCKETS_S
-        )
+        self._old_names = emits_old_names()
+        self._metrics = MessagingMetrics(meter, old_names=self._old_names)
         self._scopes: set[str] = set()
         self._outcomes = meter.create_counter("effectonce.outcomes", "{event}", "What happened to operations, by kind.")
 
-    def watch(self, *watched: Store | Broker | Outbox | Worker | Relay) -> Tracing:
-        """Trace these from now on. With a worker its store and its broker are traced, too; with a relay its store."""
+    def watch(self, *watched: Store | Broker | Inbox | Outbox | Worker | Relay) -> Tracing:
+        """Trace these from now on. With a worker its store and its broker are traced, too; with a relay its store. An
+        inbox makes no spans; its events are counted."""
         for source in watched:
             if isinstance(source, Worker):
                 self._watch_worker(source)
@@ -90,11 +92,14 @@ class Tracing:
             elif isinstance(source, Store):
                 source.runtime.tracer = self
                 hook_into(source, self)
+            elif isinstance(source, Inbox):
+                hook_into(source, self)
             elif isinstance(source, Broker | Outbox):
                 source.tracer = self
             else:
                 raise ConfigurationError(
-                    f"a Store, a Broker, an Outbox, a Worker or a Relay can be traced, not {type(source).__name__}"
+                    "a Store, a Broker, an Inbox, an Outbox, a Worker or a Relay can be traced, not "
+                    f"{type(source).__name__}"
                 )
         return self
 
@@ -121,110 +126,149 @@ class Tracing:
     # -- results
 
     def current_context(self) -> bytes:
-        return _log_errors(lambda: _encode_context(trace.get_current_span().get_span_context()), b"")
+        return log_errors(lambda: encode_context(trace.get_current_span().get_span_context()), b"")
 
     def link_replay(self, run: Run) -> None:
         def link_to_first() -> None:
             span = trace.get_current_span()
             if span.is_recording():
-                for link in _links_to_first_run(run.trace):
+                for link in links_to_stored(run.trace, "first-run"):
                     span.add_link(link.context, {"effectonce.scope": run.scope, "effectonce.replayed": True})
 
-        _log_errors(link_to_first, None)
+        log_errors(link_to_first, None)
+
+    # -- sagas and intents
+
+    @contextmanager
+    def trace_work(
+        self,
+        name: str,
+        facts: Mapping[str, str | int],
+        *,
+        private: bool,
+        recorded_by: bytes,
+        outside: bool,
+    ) -> Iterator[_WorkSpan]:
+        current = trace.get_current_span().get_span_context()
+        links = [
+            link
+            for link in links_to_stored(recorded_by, "recorded-by")
+            if not current.is_valid or link.context.trace_id != current.trace_id
+        ]
+        kind = SpanKind.CLIENT if outside else SpanKind.INTERNAL
+        with self.span(name, private=private, kind=kind, attributes=dict(facts), links=links) as span:
+            yield _WorkSpan(span, private)
 
     # -- sending
 
     def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
         if not isinstance(message, Message) or TRACEPARENT_HEADER in message.headers:
             return message
-        attributes = {"messaging.message.id": message.id, **_attributes("effectonce", queue, "create")}
-        with self.span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=attributes):
-            return _with_trace_header(message)
+        about = describe_operation("effectonce", queue, "create", "create")
+        with self.operation_span(about, SpanKind.PRODUCER, {"messaging.message.id": message.id}):
+            return with_trace_header(message)
 
     @contextmanager
     def trace_publish(
         self, system: str, queue: str, messages: Sequence[Message[Any]]
     ) -> Iterator[Sequence[Message[Any]]]:
-        links = [link for message in messages for link in _links_from_headers(message.headers)]
-        about = _attributes(system, queue, "send")
-        attributes: Attributes = {**about, "messaging.batch.message_count": len(messages)}
+        links = [link for message in messages for link in links_from_headers(message.headers)]
+        about = describe_operation(system, queue, "send", "send")
+        facts: Attributes = {"messaging.batch.message_count": len(messages)}
         if len(messages) == 1:
-            attributes = {**about, "messaging.message.id": messages[0].id}
+            facts = {"messaging.message.id": messages[0].id}
         kind = SpanKind.CLIENT if len(links) == len(messages) else SpanKind.PRODUCER
-        with (
-            self.measure_block(self._sent, len(messages), self.operation_time, about),
-            self.span(f"send {queue}", kind=kind, attributes=attributes, links=links),
-        ):
-            yield [
-                message if TRACEPARENT_HEADER in message.headers else _with_trace_header(message)
-                for message in messages
-            ]
+        with self.measure_block(about, len(messages)), self.operation_span(about, kind, facts, links=links):
+            yield [with_trace_header(message) for message in messages]
 
     def trace_relay(self, system: str, row: OutboxRow, seconds: float, error: Exception | None) -> None:
-        about = _attributes(system, row.destination, "send")
-        if error is not None:
-            about["error.type"] = type(error).__qualname__
-        self.record_span(
-            f"send {row.destination}",
-            seconds,
-            status=Status(StatusCode.ERROR, show(error, 300)) if error is not None else None,
-            context=_extract_context(_headers(row)),
-            attributes={**about, "messaging.message.id": row.message_id, "effectonce.attempt": row.attempts},
-        )
-        self._count(self._sent, 1, self.operation_time, seconds, about)
+        about = describe_operation(system, row.destination, "send", "send")
+        facts: Attributes = {"messaging.message.id": row.message_id, "effectonce.attempt": row.attempts}
+        self.record_operation(about, facts, 1, seconds, error, context=extract_context(headers_of(row)))
 
     # -- spans and counters that never raise
 
     @contextmanager
-    def span(self, name: str, **options: Any) -> Iterator[trace.Span]:
-        """Make a span around the block, and make it the current one there."""
+    def span(self, name: str, *, private: bool = False, **options: Any) -> Iterator[trace.Span]:
+        """Make a span around the block, and make it the current one there. ``private``: of an error it has no text."""
         invalid: trace.Span = trace.INVALID_SPAN
-        span = _log_errors(lambda: self._tracer.start_span(name, **options), invalid)
+        span = log_errors(lambda: self._tracer.start_span(name, **options), invalid)
         token = context.attach(trace.set_span_in_context(span))
         try:
             yield span
         except Exception as error:
-            _log_errors(functools.partial(_mark_failed, span, error), None)
+            log_errors(functools.partial(_mark_failed, span, error, private), None)
             raise
         finally:
             context.detach(token)
-            _log_errors(span.end, None)
-
-    def record_span(self, name: str, seconds: float, *, status: Status | None = None, **options: Any) -> None:
-        """Make a client span of something that ends now and took ``seconds``."""
-        now = time.time_ns()
-
-        def record() -> None:
-            span = self._tracer.start_span(name, kind=SpanKind.CLIENT, start_time=now - round(seconds * 1e9), **options)
-            if status is not None:
-                span.set_status(status)
-            span.end(now)
-
-        _log_errors(record, None)
+            log_errors(span.end, None)
 
     @contextmanager
-    def measure_block(
-        self, counter: metrics.Counter, number: int, timer: metrics.Histogram, about: Attributes
-    ) -> Iterator[None]:
-        """Add ``number`` to ``counter``, and record how long the block took, with the type of the error that it
-        raises."""
-        labels, started_at = dict(about), time.perf_counter()
+    def operation_span(
+        self, about: Attributes, kind: SpanKind, facts: Attributes, **options: Any
+    ) -> Iterator[trace.Span]:
+        """`span`, for an operation of messaging."""
+        with self.span(_name_of(about), kind=kind, attributes=self._attributes_of(about, facts), **options) as span:
+            yield span
+
+    def record_operation(
+        self,
+        about: Attributes,
+        facts: Attributes,
+        messages: int,
+        seconds: float,
+        error: Exception | None = None,
+        **options: Any,
+    ) -> None:
+        """Make a client span of an operation that ends now and took ``seconds``, and count it."""
+        now = time.time_ns()
+        error_type = "" if error is None else type(error).__qualname__
+
+        def record_span() -> None:
+            span = self._tracer.start_span(
+                _name_of(about),
+                kind=SpanKind.CLIENT,
+                start_time=now - round(seconds * 1e9),
+                attributes=self._attributes_of(about, facts),
+                **options,
+            )
+            if error is not None:
+                span.set_attribute("error.type", error_type)
+                span.set_status(Status(StatusCode.ERROR, error_text(error, MAX_STATUS_CHARACTERS)))
+            span.end(now)
+
+        log_errors(record_span, None)
+        log_errors(lambda: self._metrics.record(about, messages, seconds, error_type), None)
+
+    def _attributes_of(self, about: Attributes, facts: Attributes) -> Attributes:
+        return {**about, **facts, **(old_attributes(about) if self._old_names else {})}
+
+    @contextmanager
+    def measure_block(self, about: Attributes, messages: int) -> Iterator[None]:
+        """Count the messages of the block, and record how long it took, with the class of the error that it raises."""
+        error_type, started_at = "", time.perf_counter()
         try:
             yield
         except Exception as error:
-            labels["error.type"] = type(error).__qualname__
+            error_type = type(error).__qualname__
             raise
         finally:
-            self._count(counter, number, timer, time.perf_counter() - started_at, labels)
+            seconds = time.perf_counter() - started_at
+            log_errors(lambda: self._metrics.record(about, messages, seconds, error_type), None)
 
-    def _count(
-        self, counter: metrics.Counter, number: int, timer: metrics.Histogram, seconds: float, labels: Attributes
-    ) -> None:
-        def count() -> None:
-            counter.add(number, labels)
-            timer.record(seconds, labels)
 
-        _log_errors(count, None)
+class _WorkSpan:
+    """The span of a saga, of a step or of an intent. It is a `contracts.WorkSpan`."""
+
+    def __init__(self, span: trace.Span, private: bool) -> None:
+        self._span = span
+        self._private = private
+
+    def set(self, name: str, value: str | int) -> None:
+        log_errors(lambda: self._span.set_attribute(name, value), None)
+
+    def record_error(self, error: BaseException) -> None:
+        log_errors(lambda: _mark_failed(self._span, error, self._private), None)
 
 
 class _WorkerTracer:
@@ -232,6 +276,7 @@ class _WorkerTracer:
 
     def __init__(self, tracing: Tracing, worker: Worker) -> None:
         self._tracing = tracing
+        self._private = worker.store is not None and worker.store.private
         self._system = worker.broker.capabilities.name
         self._group = worker.name
 
@@ -241,44 +286,51 @@ class _WorkerTracer:
             @functools.wraps(function)
             async def handle_async(*args: Any) -> Any:
                 with self._span_around(queue, args[-1]):
-                    return await function(*args)
+                    return _with_trace_headers(await function(*args))
 
             return handle_async
 
         @functools.wraps(function)
         def handle(*args: Any) -> Any:
             with self._span_around(queue, args[-1]):
-                return function(*args)
+                return _with_trace_headers(function(*args))
 
         return handle
 
     @contextmanager
     def _span_around(self, queue: str, message: Message[Any]) -> Iterator[None]:
         run = current_run.get()
-        more: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
-        with self._process_span(queue, message, (), more) as span:
+        facts: Attributes = {} if run is None else {"effectonce.scope": run.scope, "effectonce.attempt": run.attempt}
+        links: Sequence[Link] = ()
+        if message.redriven or message.attempt > 1 or (run is not None and run.attempt > 1):
+            links = [Link(link.context, {"effectonce.link": "message"}) for link in links_from_headers(message.headers)]
+        if message.redriven:
+            facts["effectonce.redriven"] = True
+        with self._process_span(queue, message, links, facts) as span:
             if run is not None:
-                run.trace = _encode_context(span.get_span_context())
+                run.trace = encode_context(span.get_span_context())
             yield
 
     def trace_duplicate(self, queue: str, message: Message[Any], run: Run) -> None:
-        more: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
-        with self._process_span(queue, message, _links_to_first_run(run.trace), more):
+        facts: Attributes = {"effectonce.scope": run.scope, "effectonce.replayed": True}
+        with self._process_span(queue, message, links_to_stored(run.trace, "first-run"), facts):
             pass
 
     @contextmanager
     def _process_span(
-        self, queue: str, message: Message[Any], links: Sequence[Link], more: Attributes
+        self, queue: str, message: Message[Any], links: Sequence[Link], facts: Attributes
     ) -> Iterator[trace.Span]:
         """Make a span around the processing of ``message``, in the trace of the message."""
-        about = _attributes(self._system, queue, "process") | {"messaging.consumer.group.name": self._group}
+        about = describe_operation(self._system, queue, "process", "process", self._group)
+        facts = {"messaging.message.id": message.id, "effectonce.attempt": message.attempt, **facts}
         with (
-            self._tracing.measure_block(self._tracing.consumed, 1, self._tracing.process_time, about),
-            self._tracing.span(
-                f"process {queue}",
-                context=_extract_context(message.headers),
-                kind=SpanKind.CONSUMER,
-                attributes={**about, "messaging.message.id": message.id, "effectonce.attempt": message.attempt, **more},
+            self._tracing.measure_block(about, 1),
+            self._tracing.operation_span(
+                about,
+                SpanKind.CONSUMER,
+                facts,
+                private=self._private,
+                context=extract_context(message.headers),
                 links=links,
             ) as span,
         ):
@@ -287,86 +339,40 @@ class _WorkerTracer:
     def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
         """Make a span of a settlement, with links to the messages that have their trace in their headers. (Structured
         CloudEvents have it in the body, which is not decoded again for this.)"""
-        about = _attributes(self._system, queue, how, "settle")
-        counts: Attributes = {
-            "messaging.consumer.group.name": self._group,
-            "messaging.batch.message_count": len(deliveries),
-        }
-        self._tracing.record_span(
-            f"{how} {queue}",
+        self._tracing.record_operation(
+            describe_operation(self._system, queue, how, "settle", self._group),
+            {"messaging.batch.message_count": len(deliveries)},
+            len(deliveries),
             seconds,
             context=context.Context(),
-            attributes={**about, **counts},
             links=[
                 link
                 for delivery in deliveries[:MAX_LINKS_PER_SPAN]
-                for link in _links_from_headers(delivery.packet.headers)
+                for link in links_from_headers(delivery.packet.headers)
             ],
         )
-        _log_errors(lambda: self._tracing.operation_time.record(seconds, about), None)
 
 
-def _attributes(system: str, queue: str, name: str, kind: str = "") -> Attributes:
-    return {
-        "messaging.system": MESSAGING_SYSTEMS.get(system, system),
-        "messaging.destination.name": queue,
-        "messaging.operation.name": name,
-        "messaging.operation.type": kind or name,
-    }
+def _name_of(about: Attributes) -> str:
+    return f"{about['messaging.operation.name']} {about['messaging.destination.name']}"
 
 
-def _log_errors(work: Callable[[], T], otherwise: T) -> T:
-    """Run ``work``. If it raises, log that and return ``otherwise``: tracing must not change an outcome."""
-    try:
-        return work()
-    except Exception:
-        log.exception("OpenTelemetry failed: this operation is not traced; its outcome is unaffected")
-        return otherwise
+def _with_trace_headers(returned: Any) -> Any:
+    """What a handler returned. If that is messages to send on (``to=``), they get the trace of the handler."""
+    if isinstance(returned, Message):
+        return with_trace_header(returned)
+    if isinstance(returned, list):
+        return [with_trace_header(message) for message in returned]
+    return returned
 
 
-def _mark_failed(span: trace.Span, error: Exception) -> None:
-    span.set_attribute("error.type", type(error).__qualname__)
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, f"{type(error).__qualname__}: {show(error, 300)}"))
-
-
-# -- contexts, in headers and in records
-
-
-def _with_trace_header(message: Message[Any]) -> Message[Any]:
-    headers = dict(message.headers)
-    _log_errors(lambda: propagate.inject(headers), None)
-    return replace(message, headers=headers) if headers != message.headers else message
-
-
-def _extract_context(headers: Mapping[str, str]) -> context.Context:
-    empty = context.Context()
-    return _log_errors(lambda: propagate.extract(headers, context=empty), empty)
-
-
-def _headers(row: OutboxRow) -> dict[str, str]:
-    try:
-        return json.decode(row.headers, type=dict[str, str])
-    except DecodeError:  # another program wrote the row, and it cannot be published either
-        return {}
-
-
-def _links_from_headers(headers: Mapping[str, str]) -> list[Link]:
-    """Return a link to the span in the headers; [] if there is none."""
-    if TRACEPARENT_HEADER not in headers:
-        return []
-    span = trace.get_current_span(_extract_context(headers)).get_span_context()
-    return [Link(span)] if span.is_valid else []
-
-
-def _encode_context(span: SpanContext) -> bytes:
-    return f"{span.trace_id:032x}{span.span_id:016x}".encode() if span.is_valid else b""
-
-
-def _links_to_first_run(encoded: bytes) -> list[Link]:
-    """Return a link to the span that `_encode_context` encoded; [] if there is none, or it cannot be read."""
-    try:
-        span = SpanContext(int(encoded[:32], 16), int(encoded[32:], 16), True, TraceFlags(TraceFlags.SAMPLED))
-    except ValueError:
-        return []
-    return [Link(span, {"effectonce.link": "first-run"})] if span.is_valid else []
+def _mark_failed(span: trace.Span, error: BaseException, private: bool) -> None:
+    name = type(error).__qualname__
+    message = "" if private else error_text(error)
+    if private:
+        stacktrace = traceback_tail(error, frames_only=True)
+    else:
+        stacktrace = scrub_urls("".join(traceback.format_exception(error)))
+    span.set_attribute("error.type", name)
+    span.record_exception(error, {"exception.message": message, "exception.stacktrace": stacktrace})
+    span.set_status(Status(StatusCode.ERROR, name if private else describe_error(error, MAX_STATUS_CHARACTERS)))

@@ -23,6 +23,7 @@ except ImportError as missing:
     raise MissingDriver("metrics need prometheus-client: pip install 'effectonce[prometheus]'") from missing
 
 from effectonce.contracts import Event
+from effectonce.inbox.inbox import Inbox
 
 from .cached_probe import refresh
 from .event_counters import RELAY_KINDS, EventCounters
@@ -80,7 +81,8 @@ class EventCollector:
 
     def add(self, watched: Watched) -> None:
         for source in (watched, store_of(watched)):
-            if source is not None and source not in self._sources:
+            # An inbox has no figures of its own: nothing is asked of its database.
+            if source is not None and not isinstance(source, Inbox) and source not in self._sources:
                 self._sources[source] = source_of(source)
 
     # -- a hook
