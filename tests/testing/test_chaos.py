@@ -9,6 +9,8 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
+from effectonce.core.store_clients import release_with_refund
+from effectonce.record import Answer, Claim, Renewal
 from effectonce.testing import ChaosBroker, ChaosStore, ManualClock
 
 
@@ -100,3 +102,25 @@ async def test_nothing_is_lost_on_a_chaotic_broker_when_unconfirmed_messages_are
         assert set(seen) == {message.id for message in sent}
         assert len(seen) > len(sent), "acks were lost, so some were redelivered"
         assert broker.dice.failed > lost_acks
+
+
+def test_a_store_shares_its_records_with_the_chaos_around_it(memory_store: eo.Store) -> None:
+    chaos = ChaosStore(memory_store, failure_rate=0.0)
+    assert eo.once(chaos, scope="shared", key="k")(lambda k: "receipt")("p1") == "receipt"
+    record = memory_store.get("shared", "p1")
+    assert record is not None
+    assert record.state == "done"
+
+
+async def test_what_a_store_does_on_its_own_thread_does_not_fail(memory_store: eo.Store) -> None:
+    """It comes when it likes: with the dice thrown for it, the same seed would not fail in the same way."""
+    store = ChaosStore(memory_store, failure_rate=0.99, seed=1)
+    port = store.runtime.backend.sync_port()
+    claim = Claim("chaos", "k", bytes(16), lease=30_000_000, retention=86_400_000_000)
+    (grant,) = await memory_store.runtime.backend.sync_port().run([claim])
+    assert isinstance(grant, Answer)
+    renewal = Renewal("chaos", "k", bytes(16), grant.token, 30_000_000, 86_400_000_000)
+    for _ in range(20):
+        assert list(await port.run([renewal])) == [True]
+    assert list(await port.run([release_with_refund(claim, grant)])) == [True]
+    assert store.dice.thrown == 0

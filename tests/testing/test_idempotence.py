@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from typing import Any
 
 import pytest
 
 import effectonce as eo
 from effectonce.testing import Trial, aassert_idempotent, assert_idempotent
+from effectonce.testing.fault_points import MAX_STEPS_OF_LINE, FaultInjector
+from effectonce.testing.idempotence import make_subject
 from effectonce.testing.trials import IdempotenceTrials
 
 STORE = eo.connect("memory://")
@@ -93,7 +96,7 @@ def failures(handler: Any, **options: Any) -> str:
 
 def verdicts(handler: Any, **options: Any) -> dict[tuple[str, str], Trial]:
     """Every trial, by its scenario and the line before which the first delivery ended."""
-    report = IdempotenceTrials(handler, ("pay_1",), {}, charged, **options).run_blocking()
+    report = IdempotenceTrials(make_subject(handler, ("pay_1",), {}), charged, **options).run_blocking()
     return {(trial.scenario, trial.step.partition("  ")[2]): trial for trial in report.trials}
 
 
@@ -201,3 +204,68 @@ def test_a_handler_that_fails_by_itself_cannot_be_tried() -> None:
 
     with pytest.raises(eo.ConfigurationError, match="no gateway"):
         assert_idempotent(broken, "pay_1", effects=charged)
+
+
+def exits(payment_id: str) -> None:
+    charges.append(payment_id)
+    sys.exit(0)
+
+
+def exits_at_a_duplicate(payment_id: str) -> None:
+    if payment_id in charges:
+        sys.exit(0)
+    charges.append(payment_id)
+
+
+async def exits_at_a_duplicate_async(payment_id: str) -> None:
+    exits_at_a_duplicate(payment_id)
+
+
+def test_a_handler_that_exits_does_not_end_the_test() -> None:
+    """`effectonce verify` would end with its exit code, which may be 0."""
+    with pytest.raises(
+        eo.ConfigurationError, match="exits was not done, so it cannot be tried: it raised SystemExit: 0"
+    ):
+        assert_idempotent(exits, "p1", effects=charged)
+    for handler in (exits_at_a_duplicate, exits_at_a_duplicate_async):
+        report = IdempotenceTrials(make_subject(handler, ("p1",), {}), charged, reset=charges.clear).run_blocking()
+        assert "it raised SystemExit: 0" in report.trials[0].timeline[1]
+        assert [trial.verdict for trial in report.trials if trial.scenario == "delivered twice"] == ["once"]
+
+
+@pytest.mark.parametrize("counted", [lambda: charges, lambda: None, lambda: 1.5, lambda: asyncio.sleep(0)])
+def test_effects_must_be_counted_with_a_whole_number(counted: Any) -> None:
+    with pytest.raises(eo.ConfigurationError, match=r"returned a \w+, and must return a whole number"):
+        assert_idempotent(naive, "p1", effects=counted)
+
+
+def test_effects_must_be_a_function() -> None:
+    with pytest.raises(eo.ConfigurationError, match=r"effects= is a function .* effects=lambda: len\(charges\)"):
+        assert_idempotent(naive, "p1", effects=charges)  # type: ignore[arg-type]
+
+
+def test_values_that_cannot_be_compared_are_not() -> None:
+    class Frame:
+        def __ne__(self, other: object) -> bool:
+            raise ValueError("the truth value of a frame is ambiguous")
+
+    def loads(payment_id: str) -> Frame:
+        upserts(payment_id)
+        return Frame()
+
+    report = IdempotenceTrials(make_subject(loads, ("p1",), {}), charged, reset=charges.clear).run_blocking()
+    assert [trial.verdict for trial in report.trials if trial.scenario == "delivered twice"] == ["once"]
+
+
+def test_a_long_loop_has_few_steps_and_the_lines_behind_it_are_steps_all_the_same() -> None:
+    def loops() -> None:
+        total = 0
+        for number in range(5000):
+            total += number
+        charges.append("looped")
+
+    injector = FaultInjector()
+    with injector.trace_steps():
+        loops()
+    assert len(injector.steps) < 3 * MAX_STEPS_OF_LINE
+    assert injector.steps[-1].description.endswith('charges.append("looped")')

@@ -1,7 +1,8 @@
 """Fault points: injecting a fault into one delivery, at any of its steps, inside this process.
 
-A step is a line of the user's own code, or a store operation before or after it is executed. A killed delivery runs no
-more store operations, not even those in its ``finally`` blocks: the process is gone.
+A step is a line of the user's own code, or an operation of the store, the broker or the database, before or after it is
+executed. A killed delivery reaches no store, broker or database any more. Its ``finally`` blocks do run, since Python
+unsets a trace function that has raised: an effect that a handler has in one is counted.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import linecache
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, NamedTuple
+from types import CodeType, FrameType
+from typing import Any, Final, Literal, NamedTuple
 
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.contracts import Capabilities
@@ -26,6 +28,10 @@ from .clock import ManualClock
 from .wrapper import Wrapper
 
 Fault = Literal["killed", "raises", "loses its store"]
+StepKind = Literal["line", "store", "broker", "database"]
+
+MAX_STEPS_OF_LINE: Final = 50
+"""How often a line is a step in one delivery. A loop over 20,000 rows would take a minute otherwise."""
 
 _SETTLEMENT_NAMES = {"done": "complete", "free": "release", "failed": "fail", "in_doubt": "doubt"}
 _OPERATION_NAMES = {Claim: "claim", Look: "look", Note: "note", Remember: "remember", Renewal: "renew"}
@@ -48,7 +54,7 @@ class InjectedError(RuntimeError):
 
 class FaultPoint(NamedTuple):
     description: str
-    at_store: bool  # a store operation, not a line of code
+    kind: StepKind
 
 
 class FaultInjector:
@@ -59,12 +65,16 @@ class FaultInjector:
         self.at = at
         self.steps: list[FaultPoint] = []
         self.killed = False
+        self.armed = True  # False: the delivery has not begun, and nothing is a step yet
+        self._line_counts: dict[tuple[CodeType, int], int] = {}  # how often each line has run
 
-    def reach_step(self, description: str, at_store: bool) -> None:
+    def reach_step(self, description: str, kind: StepKind) -> None:
         """Record a step, and raise if a fault is to be injected there."""
         if self.killed:
             raise Killed
-        self.steps.append(FaultPoint(description, at_store))
+        if not self.armed:
+            return
+        self.steps.append(FaultPoint(description, kind))
         if len(self.steps) - 1 != self.at:
             return
         if self.fault == "killed":
@@ -74,43 +84,89 @@ class FaultInjector:
             raise InjectedError(f"made to fail before {description}")
         raise StoreUnavailable(f"made to fail at {description}", 0.0)
 
-    def fault_points(self, at_store: bool | None = None, limit: int = 60) -> Sequence[int]:
-        """Return indexes of steps at which to inject a fault into another delivery: all, or ``limit`` evenly spread
-        ones."""
-        points = [index for index, step in enumerate(self.steps) if at_store in (None, step.at_store)]
+    def fault_points(self, kind: StepKind | None = None, limit: int = 60) -> Sequence[int]:
+        """Return indexes of steps at which to inject a fault into another delivery: all of that kind, or ``limit``
+        evenly spread ones. None: of any kind."""
+        points = [index for index, step in enumerate(self.steps) if kind in (None, step.kind)]
         if len(points) <= limit:
             return points
         return [points[index * len(points) // limit] for index in range(limit)]
 
-    @contextmanager
-    def trace_steps(self) -> Iterator[None]:
-        """Make every line of the user's own code that this thread runs inside the ``with`` a step."""
-        before = sys.gettrace()
-        sys.settrace(self._enter)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
+    @property
+    def used_store(self) -> bool:
+        """Whether the delivery asked a store of ours."""
+        return any(step.kind == "store" for step in self.steps)
+
+    def trace_steps(self, *, new_threads: bool = False) -> AbstractContextManager[None]:
+        """Make every line of the user's own code that this thread runs inside the ``with`` a step; with
+        ``new_threads`` the lines of threads that are started there, too."""
+        return trace_lines(self.trace_line, new_threads=new_threads)
 
     @staticmethod
     def is_step(frame: FrameType) -> bool:
         """Tell whether the lines of ``frame`` are steps: those of the user's own code are."""
         return _is_user_code(frame.f_code.co_filename)
 
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        return self._line if self.is_step(frame) else None
-
-    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line":
+    def trace_line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line" and self._is_new_step(frame):
             path, line = frame.f_code.co_filename, frame.f_lineno
-            self.reach_step(f"{Path(path).name}:{line}  {show(linecache.getline(path, line).strip(), 80)}", False)
-        return self._line
+            self.reach_step(f"{Path(path).name}:{line}  {show(linecache.getline(path, line).strip(), 80)}", "line")
+        return self.trace_line
+
+    def _is_new_step(self, frame: FrameType) -> bool:
+        """Tell whether the line that ``frame`` is about to run is a step: not after `MAX_STEPS_OF_LINE` times."""
+        if self.killed or not self.armed:
+            return self.killed
+        line = frame.f_code, frame.f_lineno
+        count = self._line_counts[line] = self._line_counts.get(line, 0) + 1
+        return count <= MAX_STEPS_OF_LINE
+
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
+
+
+@contextmanager
+def trace_lines(trace: TraceFunction, *, new_threads: bool = False) -> Iterator[None]:
+    """Call ``trace`` for every line of the user's own code that this thread runs inside the ``with``; with
+    ``new_threads`` also for those of threads that are started there."""
+    before, thread_trace, thread_profile = sys.gettrace(), threading.gettrace(), threading.getprofile()
+    _tracer.trace = trace
+    sys.settrace(_tracer.enter)
+    if new_threads:
+        threading.settrace(_tracer.enter)
+        threading.setprofile(_tracer.keep_tracing)
+    try:
+        yield
+    finally:
+        threading.setprofile(thread_profile)
+        threading.settrace(thread_trace)
+        sys.settrace(before)
+        _tracer.trace = None
+
+
+class _Tracer:
+    """The trace function of every thread. Those of a pool outlive the delivery that started them: they ask it who
+    traces now."""
+
+    def __init__(self) -> None:
+        self.trace: TraceFunction | None = None
+
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self.trace if self.trace is not None and FaultInjector.is_step(frame) else None
+
+    def keep_tracing(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Set the trace function of this thread again: Python unsets one that has raised, as a fault does."""
+        if self.trace is not None and sys.gettrace() is None:
+            sys.settrace(self.enter)
+
+
+_tracer = _Tracer()
 
 
 @cache
 def _is_user_code(path: str) -> bool:
     """Tell whether a file belongs neither to the interpreter, nor to an installed package, nor to effectonce."""
-    if path.startswith("<"):
+    if path.startswith("<") or {"site-packages", "dist-packages"}.intersection(Path(path).parts):
         return False
     paths = sysconfig.get_paths()
     own = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()]
@@ -119,9 +175,14 @@ def _is_user_code(path: str) -> bool:
 
 
 class FaultInjectingBackend(Wrapper):
-    """A store in memory whose operations are steps of the current injector. Its clock is moved by hand."""
+    """A store in memory whose operations are steps of the current injector. Its clock is moved by hand.
 
-    def __init__(self) -> None:
+    To a delivery that was killed it raises `Killed`; with ``survives_kills`` it is a store that does not answer, for a
+    worker whose tasks must come to their end.
+    """
+
+    def __init__(self, *, survives_kills: bool = False) -> None:
+        self.survives_kills = survives_kills
         self.clock = ManualClock()
         self.injector = FaultInjector()
         super().__init__(MemoryStoreBackend(clock=self.clock))
@@ -147,9 +208,14 @@ class _FaultInjectingPort(Wrapper):
         return [await self._run_one(op) for op in batch]
 
     async def _run_one(self, op: Batchable) -> Reply:
-        injector = self._backend.injector
-        injector.reach_step(f"{operation_name(op)}: sent to the store", True)
         reply: Reply
-        (reply,) = await self._inner.run([op])
-        injector.reach_step(f"{operation_name(op)}: done, and the reply is on its way", True)
+        try:
+            injector = self._backend.injector
+            injector.reach_step(f"{operation_name(op)}: sent to the store", "store")
+            (reply,) = await self._inner.run([op])
+            injector.reach_step(f"{operation_name(op)}: done, and the reply is on its way", "store")
+        except Killed:
+            if not self._backend.survives_kills:
+                raise
+            raise StoreUnavailable("the process was killed", 0.0) from None
         return reply

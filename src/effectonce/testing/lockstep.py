@@ -39,6 +39,19 @@ def call_in_lockstep(call: Callable[[], Any], count: int, is_step: Callable[[Fra
     return [future.exception() or future.result() for future in futures]
 
 
+def trace_in_lockstep(count: int) -> Callable[[FrameType, str, Any], Any]:
+    """Make a trace function that lets ``count`` threads go from line to line together, except the calling one, whose
+    event loop they need."""
+    lockstep, caller = _Lockstep(count), threading.get_ident()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line" and threading.get_ident() != caller:
+            lockstep.step()
+        return trace
+
+    return trace
+
+
 class _Lockstep:
     """Lets threads continue together: each waits at a line until all that still run have reached one.
 

@@ -54,6 +54,7 @@ async def expect_no_leak(
     """
     skip_unless(sys.platform == "linux", f"a system that lists open files in {OPEN_FILES}")
     await use()
+    gc.collect()  # what others have left open must not be closed between the two counts
     before = len(os.listdir(OPEN_FILES))
     await use()
     for _ in range(attempts):

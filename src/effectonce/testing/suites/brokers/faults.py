@@ -59,7 +59,7 @@ async def deliveries_of_a_broken_connection_are_redelivered(h: BrokerHarness) ->
     await h.make_deliveries(b"0", b"1")
     cut()
     received = await _receive_until(h, await h.consumer(), {b"0", b"1"})
-    expect(received, {b"0", b"1"}, "the bodies that the heir received")
+    expect(received, {b"0", b"1"}, "the bodies that the next owner received")
 
 
 async def _receive_until(h: BrokerHarness, consumer: Consumer, bodies: set[bytes]) -> set[bytes]:

@@ -126,11 +126,11 @@ async def an_attempt_that_was_never_settled_counts(h: BrokerHarness) -> None:
 
 async def a_dead_consumers_deliveries_are_redelivered_to_another(h: BrokerHarness) -> None:
     await h.make_deliveries(b"0", b"1")
-    heir = await h.consumer()
-    await h.expect_nothing(heir, "it was another's")
+    next_owner = await h.consumer()
+    await h.expect_nothing(next_owner, "it was another's")
     await h.end_window()
-    deliveries = await h.expect_deliveries(heir, b"0", b"1")
-    expect(list(await heir.ack(deliveries)), [True, True], "the heir's acks")
+    deliveries = await h.expect_deliveries(next_owner, b"0", b"1")
+    expect(list(await next_owner.ack(deliveries)), [True, True], "the next owner's acks")
 
 
 async def extend_keeps_a_delivery_past_the_window(h: BrokerHarness) -> None:
@@ -149,46 +149,46 @@ async def extend_keeps_a_delivery_past_the_window(h: BrokerHarness) -> None:
 
 
 async def _make_takeover(h: BrokerHarness) -> tuple[Consumer, Consumer, Delivery, Delivery]:
-    """Let a delivery lapse, and be redelivered. Returns its consumer, the heir, the stale and the heir's delivery."""
+    """Let a delivery lapse, and be redelivered. Returns both consumers, and the delivery of each."""
     await h.publish(b"late")
-    consumer, heir = await h.consumer(), await h.consumer()
+    consumer, next_owner = await h.consumer(), await h.consumer()
     stale = await h.receive_one(consumer)
     await h.end_window()
-    current = await h.receive_one(heir)
-    expect(current.packet, stale.packet, "the packet that the heir got")
-    return consumer, heir, stale, current
+    current = await h.receive_one(next_owner)
+    expect(current.packet, stale.packet, "the packet that the next owner got")
+    return consumer, next_owner, stale, current
 
 
 async def a_stale_ack_is_refused_and_leaves_the_heirs_delivery_alone(h: BrokerHarness) -> None:
     """F54: a stale receipt is not success."""
-    consumer, heir, stale, current = await _make_takeover(h)
+    consumer, next_owner, stale, current = await _make_takeover(h)
     expect(list(await consumer.ack([stale])), [False], "the late ack")
     await consumer.flush()
-    expect(list(await heir.nack([current])), [True], "the heir's nack")
-    await h.expect_deliveries(heir, b"late")
+    expect(list(await next_owner.nack([current])), [True], "the next owner's nack")
+    await h.expect_deliveries(next_owner, b"late")
 
 
 async def a_stale_nack_does_not_deliver_it_twice(h: BrokerHarness) -> None:
-    consumer, heir, stale, current = await _make_takeover(h)
+    consumer, next_owner, stale, current = await _make_takeover(h)
     expect(list(await consumer.nack([stale])), [False], "the late nack")
-    await h.expect_nothing(heir, "its delivery was still unsettled")
-    expect(list(await heir.ack([current])), [True], "the heir's ack")
-    await heir.flush()
-    await h.expect_nothing(heir, "it was acked")
+    await h.expect_nothing(next_owner, "its delivery was still unsettled")
+    expect(list(await next_owner.ack([current])), [True], "the next owner's ack")
+    await next_owner.flush()
+    await h.expect_nothing(next_owner, "it was acked")
 
 
 async def a_stale_dead_letter_is_refused(h: BrokerHarness) -> None:
-    consumer, heir, stale, current = await _make_takeover(h)
+    consumer, next_owner, stale, current = await _make_takeover(h)
     expect(await consumer.dead_letter(stale, {"why": "late"}), False, "the late dead-lettering")
     expect(await h.dead_letters().count(), 0, "the dead letters")
-    expect(list(await heir.ack([current])), [True], "the heir's ack")
+    expect(list(await next_owner.ack([current])), [True], "the next owner's ack")
 
 
 async def a_stale_extension_is_refused(h: BrokerHarness) -> None:
     skip_unless(h.capabilities.extends, "a window that can be extended")
-    consumer, heir, stale, current = await _make_takeover(h)
+    consumer, next_owner, stale, current = await _make_takeover(h)
     expect(list(await consumer.extend([stale], h.window)), [False], "the late extension")
-    expect(list(await heir.ack([current])), [True], "the heir's ack")
+    expect(list(await next_owner.ack([current])), [True], "the next owner's ack")
 
 
 # -- beside a receive that waits, and at the end
@@ -215,10 +215,10 @@ async def closing_returns_unsettled_deliveries(h: BrokerHarness) -> None:
     consumer, deliveries = await h.make_deliveries(*numbered_bodies(3))
     await consumer.ack([deliveries[0]])
     await consumer.close()
-    heir = await h.consumer()
-    await heir.ack(await h.expect_deliveries(heir, b"1", b"2", timeout=h.redelivery_timeout))
-    await heir.flush()
-    await h.expect_nothing(heir, "all was acked")
+    next_owner = await h.consumer()
+    await next_owner.ack(await h.expect_deliveries(next_owner, b"1", b"2", timeout=h.redelivery_timeout))
+    await next_owner.flush()
+    await h.expect_nothing(next_owner, "all was acked")
 
 
 async def closing_unused_and_twice_is_fine(h: BrokerHarness) -> None:

@@ -205,6 +205,21 @@ async def a_claim_past_the_limit_fails_the_record(h: StoreHarness) -> None:
         expect_fields(answer, kind="exhausted")
 
 
+async def an_exhausted_record_keeps_the_last_error(h: StoreHarness) -> None:
+    """The answer that every attempt failed says why, also where the very last one never reported its outcome."""
+    for last_error in (b'1{"code":"last-error"}', b"P\x00\xff sealed"):
+        for lapses in (False, True):
+            key = f"{last_error!r}-{lapses}"
+            await h.make_record("free", key, error=last_error)
+            if lapses:
+                await h.claim(key, lease=h.brief_us)
+                await h.wait_out(h.brief_us)
+            for _ in range(2):
+                answer = await h.try_claim(key, max_attempts=1)
+                expect_fields(answer, kind="exhausted", error=EXHAUSTED_ERROR + last_error)
+            expect_fields(await h.record(key), state="failed", error=EXHAUSTED_ERROR + last_error)
+
+
 async def an_exhausted_record_expires_one_retention_later(h: StoreHarness) -> None:
     await h.make_record("exhausted", retention=h.brief_us)
     await h.wait_out(h.brief_us)

@@ -251,7 +251,7 @@ class StoreHarness(PortHarness):
             await self.wait_out(grant.claim.lease)
             return grant
         if state == "exhausted":
-            grant = await self.make_record("free", key, **options)
+            grant = await self.make_record("free", key, **{**options, "retention": RETENTION_US})
             answer = await self.try_claim(key, **{**options, "max_attempts": 1})
             expect(answer.kind, "exhausted", "the answer to a claim past the limit")
             return grant

@@ -20,13 +20,39 @@ async def each_settlement_is_stored(h: StoreHarness) -> None:
         require(record.created_at <= record.changed_at, f"changed before it was created: {record}")
 
 
-async def an_open_record_keeps_its_error_until_it_is_claimed_again(h: StoreHarness) -> None:
-    """Operators see why the last attempt failed."""
+async def an_open_record_keeps_its_error_until_an_attempt_ends_otherwise(h: StoreHarness) -> None:
+    """Operators see why the last attempt failed, also while the next one runs."""
     for state in ("free", "in_doubt"):
         await h.make_record(state, state, error=b"e")
         expect_fields(await h.record(state), state=state, result=None, error=b"e")
-    expect_fields((await h.claim("free")).answer, attempts=2)
-    expect_fields(await h.record("free"), error=None)
+    for state in SETTLEMENTS:
+        key, outcome = f"then-{state}", outcome_of(state)
+        await h.make_record("free", key, error=b"before")
+        grant = await h.claim(key)
+        expect_fields(grant.answer, "the next claim", attempts=2, error=b"before")
+        expect_fields(await h.record(key), "the record while it runs", state="claimed", error=b"before")
+        require(await h.try_renew(grant), "the renewal was refused")
+        expect_fields(await h.record(key), "the record after a renewal", error=b"before")
+        await h.settle(grant, state, **outcome)
+        expect_fields(await h.record(key), f"the record after {state}", error=outcome.get("error"))
+
+
+async def a_refund_keeps_the_error_of_the_attempt_before(h: StoreHarness) -> None:
+    await h.make_record("free", error=b"e")
+    await h.settle(await h.claim(), "free", refund=True)
+    expect_fields(await h.record(), attempts=1, error=b"e")
+    expect_fields((await h.claim()).answer, attempts=2, error=b"e")
+
+
+async def a_lapsed_lease_leaves_the_error_of_the_attempt_before(h: StoreHarness) -> None:
+    for doubt_on_lapse in (False, True):
+        key = f"doubt-{doubt_on_lapse}"
+        await h.make_record("free", key, error=b"e")
+        await h.claim(key, lease=h.brief_us, doubt_on_lapse=doubt_on_lapse)
+        await h.wait_out(h.brief_us)
+        answer = await h.try_claim(key)
+        expect_fields(answer, kind="in_doubt" if doubt_on_lapse else "claimed")
+        expect_fields(await h.record(key), "the record", error=b"e")
 
 
 async def done_failed_and_free_expire_one_retention_from_now(h: StoreHarness) -> None:
