@@ -41,7 +41,7 @@ def left() -> int:
 
 
 def on_event(event: eo.Event) -> None:
-    if event.kind in ("completed", "replayed"):  # its transaction is committed
+    if event.kind in ("first", "duplicate"):  # its transaction is committed
         delivered.append(event.key)
     if len(delivered) >= 251 and left() <= 700:
         worker.stop()

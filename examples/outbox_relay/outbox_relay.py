@@ -30,7 +30,9 @@ def order_paid(conn: sqlite3.Connection, message: eo.Message[dict[str, str]]) ->
 
 
 worker = eo.Worker(broker, inbox=eo.Inbox(scope="shipping"), connect=connect, name="shipping")
-worker.add(eo.Relay(store, broker))  # or a process of its own: effectonce relay --from sqlite:///orders.db --to URL
+worker.add(
+    eo.Relay(store, broker)
+)  # or a process of its own: effectonce relay --store sqlite:///orders.db --broker URL
 
 
 @worker.handler(queue, type="order.paid")

@@ -1,4 +1,4 @@
-"""A store of one file: every operation reads it, and writes it anew, under a lock. Slow, and correct."""
+"""A store of one file: every operation reads it, and writes it again, under a lock. Slow, and correct."""
 
 import fcntl
 import os
@@ -10,7 +10,6 @@ from msgspec import msgpack, structs
 
 from effectonce.contracts import Capabilities
 from effectonce.record import (
-    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -28,6 +27,7 @@ from effectonce.record import (
     StoredClaim,
     SweepResult,
     answer_for,
+    exhausted_error,
 )
 from effectonce.values.clocks import SystemClock
 from effectonce.values.urls import Address
@@ -91,20 +91,27 @@ class FilePort:
             return row if row is not None and row.is_live(now) else None
 
     async def list(self, query: Query) -> Page:
-        after = query.after if query.cursor is None else tuple(msgpack.decode(bytes.fromhex(query.cursor)))
+        def place(row: Row) -> tuple[int, str, str]:
+            return (row.changed_at if query.newest_first else 0, row.scope, row.key)
+
         with self._rows() as (rows, now):
             selected = [
                 row
-                for place, row in sorted(rows.items())
+                for row in rows.values()
                 if row.is_live(now)
-                and (after is None or place > after)
                 and query.scope in (None, row.scope)
                 and query.state in (None, row.state)
                 and (not query.unfinished or (row.note is not None and row.state in ("claimed", "free")))
+                and query.key_contains in row.key
             ]
+        selected.sort(key=place, reverse=query.newest_first)
+        if query.cursor is not None:
+            last = msgpack.decode(bytes.fromhex(query.cursor), type=tuple[int, str, str])
+            selected = [row for row in selected if (place(row) < last if query.newest_first else place(row) > last)]
+        elif query.after is not None:
+            selected = [row for row in selected if (row.scope, row.key) > query.after]
         page = selected[: query.limit]
-        more = len(selected) > len(page)
-        return Page(list(page), msgpack.encode((page[-1].scope, page[-1].key)).hex() if more else None)
+        return Page(list(page), msgpack.encode(place(page[-1])).hex() if len(selected) > len(page) else None)
 
     async def stats(self) -> Stats:
         with self._rows() as (rows, now):
@@ -204,7 +211,7 @@ def apply(rows: Rows, op: Batchable, now: int) -> Reply:
 
 
 def claim(op: Claim, old: Row | None, row: Row | None, now: int) -> tuple[Row | None, Answer]:
-    """Return what becomes of the record, and what the claim is answered."""
+    """Return the record after the claim, and the answer."""
     answer = answer_of(row, op.fingerprints, now, op.owner) if row is not None else None
     if row is not None and answer is not None:
         if answer.kind == "in_doubt" and row.state == "claimed":  # step 7
@@ -214,13 +221,13 @@ def claim(op: Claim, old: Row | None, row: Row | None, now: int) -> tuple[Row | 
         failed = structs.replace(
             row,
             state="failed",
-            error=EXHAUSTED_ERROR,
+            error=exhausted_error(row.error),
             result=None,
             changed_at=now,
             lease_until=None,
             expires_at=now + op.retention,
         )
-        return failed, Answer("exhausted", row.token, row.attempts, row.generation, None, EXHAUSTED_ERROR)
+        return failed, Answer("exhausted", row.token, row.attempts, row.generation, error=failed.error)
     new = make_row(op, old, row, now)
     new = structs.replace(
         new,
@@ -231,10 +238,12 @@ def claim(op: Claim, old: Row | None, row: Row | None, now: int) -> tuple[Row | 
         doubt_on_lapse=op.doubt_on_lapse,
         lease_until=now + op.lease,
         expires_at=None if op.doubt_on_lapse else now + op.lease + op.retention,
+        error=row.error if row else None,
         note=op.note if new.note is None else new.note,
         lapsed=row is not None and row.state == "claimed",
     )
-    return new, Answer("claimed", new.token, new.attempts, new.generation, lapsed=new.lapsed, note=new.note)
+    counts = (new.token, new.attempts, new.generation)
+    return new, Answer("claimed", *counts, error=new.error, lapsed=new.lapsed, note=new.note)
 
 
 def make_row(op: Claim | Remember, old: Row | None, row: Row | None, now: int) -> Row:
@@ -270,7 +279,7 @@ def settle(op: Settlement | Note | Renewal, row: Row | None, now: int) -> Row | 
             expires_at=None if op.state == "in_doubt" else now + op.retention,
             attempts=row.attempts - op.refund,
             result=op.result,
-            error=op.error,
+            error=row.error if op.refund else op.error,
             note=row.note if op.note is None else op.note,
         )
     if row.state != "claimed":

@@ -21,7 +21,7 @@ class NoCarrier(Exception):
 
 
 #: What the customer has to hear is final. Anything else (the provider is away, the database is busy) is tried for long.
-FINAL = (SoldOut, payments.CardDeclined, eo.PermanentFailure, NoCarrier)
+FINAL = (SoldOut, payments.CardDeclined, NoCarrier)
 PATIENT = eo.Retry(30, first="100ms", cap="2s", max_crashes=20, on=dict.fromkeys(FINAL, "dead"))
 
 
