@@ -7,13 +7,14 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from . import dashboard, guard, http, lint, plot, relay, sagas, telemetry, transactional, worker
-from .measure import Result, progress_to_stderr, run, show
+from .measure import Result, Table, progress_to_stderr, run, show
 
-SUITES = {
+SUITES: dict[str, Mapping[str, Callable[[float], Iterator[Table]]]] = {
     "guard": guard.PARTS,
     "transactional": transactional.PARTS,
     "relay": relay.PARTS,

@@ -419,7 +419,7 @@ def postgres(scale: float) -> Iterator[Table]:
                 owner = payment_id.encode()
                 async with pool.connection() as connection:
                     cursor = await connection.execute(PG_CLAIM, ("bench", payment_id, owner))
-                    token, _ = await cursor.fetchone()  # type: ignore[misc]
+                    token, _ = await cursor.fetchone()
                 async with pool.connection() as connection:
                     await connection.execute(PG_COMPLETE, (b"4200", "bench", payment_id, owner, token))
 
@@ -531,8 +531,8 @@ def million(scale: float) -> Iterator[Table]:
             "a claim whose lapse means in doubt, as of HTTP requests, is in an index beside: up to 150 bytes more",
             rounds=1,
         )
-    with servers.postgres(durable=True) as one, servers.postgres(durable=True) as two:
-        empty, full = (eo.connect(server.url, sweep_every=None) for server in (one, two))
+    with servers.postgres(durable=True) as first, servers.postgres(durable=True) as second:
+        empty, full = (eo.connect(server.url, sweep_every=None) for server in (first, second))
         for store in (empty, full):
             store.migrate()
         fill(full, keys)

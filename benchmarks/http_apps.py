@@ -72,7 +72,7 @@ def cached(url: str) -> App:
         client = Redis.from_url(url)
 
         async def get(name: bytes) -> bytes:
-            found = await client.get(b"cached:" + name)
+            found: Any = await client.get(b"cached:" + name)
             if found is None:
                 await client.set(b"cached:" + name, RECEIPT)
             return found or RECEIPT

@@ -116,7 +116,7 @@ def in_turn(cases: Mapping[str, Callable[[], float]], blocks: int) -> dict[str, 
         if number not in rounds:
             best = dict.fromkeys(cases, float("inf"))
             for block in range(blocks):
-                for name in list(cases) if block % 2 else list(reversed(cases)):
+                for name in list(cases) if block % 2 else list(cases)[::-1]:
                     gc.collect()  # what others left is not this one's to clear away
                     best[name] = min(best[name], cases[name]())
             rounds[number] = best

@@ -1,9 +1,13 @@
-"""``python -m benchmarks.page FIGURES.json …``: the documentation's page and plots, from what ``--json`` wrote."""
+"""``python -m benchmarks.page FIGURES.json …``: the documentation's pages and plots, from what ``--json`` wrote.
+
+``docs/benchmarks.md`` has the summary; each suite has a page of its own in ``docs/benchmarks``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +28,42 @@ SUITES = {
     "dashboard": ("The dashboard", "Pages over a million records."),
 }
 
+#: What the summary shows: the table, the base of the ratio, and how a reader would say it.
+HEADLINES = [
+    (
+        "Redis Streams, no-op handler",
+        "FastStream, no dedup",
+        "worker on Redis Streams, beside FastStream",
+    ),
+    ("Redis Streams, no-op handler", "dramatiq, no dedup", "the same, beside dramatiq"),
+    ("RabbitMQ, quorum queue, no-op handler", "bare aio-pika, single acks, no dedup", "on RabbitMQ, beside aio-pika"),
+    (
+        "PostgreSQL, 100 concurrent async handlers",
+        "psycopg, pool of 10, autocommit",
+        "guard on PostgreSQL, beside psycopg",
+    ),
+    ("Redis, 100 concurrent async handlers", "idemkit", "guard on Redis, beside idemkit"),
+    ("Redis, 100 concurrent async handlers", "redis.asyncio, SET NX and SET", "the same, beside SET NX and SET"),
+    ("HTTP, Redis, a new key each", "idemkit", "HTTP middleware on Redis, beside idemkit"),
+    ("HTTP, Redis, requests without a key", "the bare application", "HTTP requests that need no guard"),
+    ("inbox.first and an UPDATE in a psycopg transaction", "by hand", "inbox, beside the same statements by hand"),
+    ("three steps, 50 sagas at once", "a commit per step, the same store", "50 sagas, beside a commit per step"),
+]
+
 HEAD = """# Benchmarks
 
+How many times as good effectonce is as the alternative beside it, in one run on one machine. 1 is equal.
+
+![How many times as good effectonce is as the alternative beside it](images/benchmarks/summary.svg)
+
+Each area has a page with its tables and plots: {areas}.
+
+## How we measure
+
 Every claim is a ratio: ours beside the raw driver or a peer, in one run, in interleaved rounds, so that a slow moment
-hits both. The first round warms up and is left out; then medians, with the lowest and the highest in brackets. Absolute
-rates are this machine's and say little; ratios carry over, but not to the last digit: processors and builds of Python
-differ. A ratio says how many times as good ours is: of rates ours by theirs, of times and sizes theirs by ours.
+hits both. The first round warms up and is left out. The tables have medians, with the lowest and the highest in
+brackets. Absolute rates belong to one machine. Ratios carry over, but not to the last digit: processors and builds of
+Python differ. For rates, a ratio is ours divided by theirs; for times and sizes, theirs divided by ours.
 
 ```console
 $ make bench                                               # all of it, about {minutes} minutes on two quiet cores
@@ -37,45 +71,62 @@ $ make bench ARGS="guard --part redis"                     # one part
 $ make bench ARGS="--json figures.json --plots plots"      # keep the figures, draw the plots
 ```
 
-Measured on {day} with Python {python} on {cores} cores, client and server on one machine over loopback. Of
-{asked} targets that we set ourselves {met} are met{missed}
+Measured on {day} with Python {python} on {cores} cores, client and server on one machine over loopback.
+
+## Targets
+
+Of {asked} targets that we set ourselves, {met} are met{missed}
 """
 
 
-def page(document: dict[str, Any], images: Path, minutes: int) -> str:
-    """The page as Markdown; its plots are written into ``images``."""
-    about = document["about"]
-    lines = [line for table in document["tables"] for line in table["lines"] if line["targets"]]
+def pages(document: dict[str, Any], images: Path, minutes: int) -> dict[str, str]:
+    """Every page as Markdown, by its path in the documentation; their plots are written into ``images``."""
+    about, tables = document["about"], document["tables"]
+    lines = [line for table in tables for line in table["lines"] if line["targets"]]
     missed = [
-        f"{line['name']} in “{table['name']}”: {ratio:.2f} x {other}, {line['targets'][other]:.3g} wanted"
-        for table in document["tables"]
+        f"- {line['name']} in “{table['name']}”: {ratio:.2f} x {other}, {line['targets'][other]:.3g} wanted"
+        for table in tables
         for line in table["lines"]
         for other, ratio in line["ratios"].items()
-        if ratio < line["targets"][other]
+        if ratio < line["targets"].get(other, 0)
     ]
-    out = [
-        HEAD.format(
-            minutes=minutes,
-            day=about["at"][:10],
-            python=about["python"],
-            cores=about["cores"],
-            asked=sum(len(line["targets"]) for line in lines),
-            met=sum(len(line["targets"]) for line in lines) - len(missed),
-            missed=". Missed:" if missed else ".",
-        )
-    ]
-    out += [f"- {each}" for each in missed]
+    asked = sum(len(line["targets"]) for line in lines)
+    suites = {suite: [table for table in tables if table["suite"] == suite] for suite in SUITES}
+    head = HEAD.format(
+        areas=", ".join(f"[{SUITES[suite][0].lower()}](benchmarks/{suite}.md)" for suite in SUITES if suites[suite]),
+        minutes=minutes,
+        day=about["at"][:10],
+        python=about["python"],
+        cores=about["cores"],
+        asked=asked,
+        met=asked - len(missed),
+        missed=". These are missed:\n" if missed else ".",
+    )
     images.mkdir(parents=True, exist_ok=True)
+    (images / "summary.svg").write_text(plot.ratios(list(headlines(tables))))
+    out = {"benchmarks.md": head + "".join(f"{line}\n" for line in missed)}
     for suite, (title, what) in SUITES.items():
-        tables = [table for table in document["tables"] if table["suite"] == suite]
-        if tables:
-            out += ["", f"## {title}", "", what]
+        if suites[suite]:
+            out[f"benchmarks/{suite}.md"] = area_page(title, what, [read(table) for table in suites[suite]], images)
+    return out
+
+
+def headlines(tables: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    """The ratios of the summary. One whose table was not measured is left out."""
+    for name, other, words in HEADLINES:
         for table in tables:
-            result = read(table)
-            name = plot.file_name(result)
-            (images / name).write_text(plot.svg(result))
-            out += ["", f"### {result.name}", "", f"{result.unit}{'; ' + result.note if result.note else ''}", ""]
-            out += [f"![{result.name}]({images.relative_to(DOCS)}/{name})", "", *rows(result)]
+            ratios = [line["ratios"][other] for line in table["lines"] if line["ours"] and other in line["ratios"]]
+            if table["name"] == name and ratios:
+                yield words, max(ratios)
+
+
+def area_page(title: str, what: str, results: list[Result], images: Path) -> str:
+    out = [f"# Benchmarks: {title.lower()}", "", what, "", "[All areas](../benchmarks.md)"]
+    for result in results:
+        name = plot.file_name(result)
+        (images / name).write_text(plot.svg(result))
+        out += ["", f"## {result.name}", "", f"{result.unit}{'; ' + result.note if result.note else ''}", ""]
+        out += [f"![{result.name}](../{images.relative_to(DOCS)}/{name})", "", *rows(result)]
     return "\n".join(out) + "\n"
 
 
@@ -111,7 +162,9 @@ def main() -> None:
     documents = [json.loads(path.read_text()) for path in options.figures]
     tables = {(table["suite"], table["name"]): table for document in documents for table in document["tables"]}
     document = {"about": documents[-1]["about"], "tables": list(tables.values())}
-    (DOCS / "benchmarks.md").write_text(page(document, DOCS / "images" / "benchmarks", options.minutes))
+    for path, text in pages(document, DOCS / "images" / "benchmarks", options.minutes).items():
+        (DOCS / path).parent.mkdir(exist_ok=True)
+        (DOCS / path).write_text(text)
 
 
 if __name__ == "__main__":

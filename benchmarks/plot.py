@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from xml.sax.saxutils import escape
 
@@ -35,5 +36,30 @@ def svg(result: Result) -> str:
             f'<rect class="{"o" if line.ours else "t"}" x="{LEFT}" y="{y}" width="{bar - LEFT:.1f}" height="18"/>',
             f'<path class="w" d="M{low:.1f} {y + 9}H{high:.1f}M{low:.1f} {y + 5}v8M{high:.1f} {y + 5}v8"/>',
             f'<text x="{high + 8:.1f}" y="{y + 14}">{label}{"  (" + ratios + ")" if ratios else ""}</text>',
+        ]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def ratios(rows: list[tuple[str, float]]) -> str:
+    """Horizontal bars from 1 (equal) to each ratio, on a logarithmic scale: twice as good is as long as half."""
+    left, unit = 470, 80.0  # pixels; ``unit`` is a factor of two
+    height = 64 + ROW * len(rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {height}" font-family="sans-serif" font-size="14">',
+        "<style>text{fill:#333}.o{fill:#0b7285}.t{fill:#adb5bd}.w{stroke:#495057}"
+        "@media(prefers-color-scheme:dark){text{fill:#ddd}.w{stroke:#ced4da}}</style>",
+    ]
+    for power in range(6):
+        x = left + unit * power
+        parts.append(f'<path class="w" opacity=".25" d="M{x} 30V{height - 16}"/>')
+        parts.append(f'<text x="{x}" y="20" text-anchor="middle">{2**power} x</text>')
+    for place, (words, ratio) in enumerate(rows):
+        y = 42 + ROW * place
+        end = left + unit * math.log2(ratio)
+        begin, width = min(left, end), max(abs(end - left), 1.5)
+        parts += [
+            f'<text x="{left - 44}" y="{y + 14}" text-anchor="end">{escape(words)}</text>',
+            f'<rect class="{"o" if ratio >= 1 else "t"}" x="{begin:.1f}" y="{y}" width="{width:.1f}" height="18"/>',
+            f'<text x="{max(end, left) + 6:.1f}" y="{y + 14}">{ratio:.2g} x</text>',
         ]
     return "\n".join([*parts, "</svg>\n"])

@@ -380,11 +380,11 @@ def duplicates(scale: float) -> Iterator[Table]:
             ]
             await fill(broker, queue, flow)
             hooks = store.runtime.hooks
-            store.runtime.set_hooks((on_event,))
+            store.runtime.hooks = (on_event,)
             try:
                 return await consume(worker, len(flow), lambda: seen)
             finally:
-                store.runtime.set_hooks(hooks)
+                store.runtime.hooks = hooks
 
         yield Table(
             "50 concurrent handlers of 5 ms, one in ten delivered twice",
