@@ -52,8 +52,12 @@ def test_a_refusal_is_logged_once(intents: Intents, caplog: pytest.LogCaptureFix
     with pytest.raises(ValueError, match="no such"):
         sending(intents, error, without_key="at-most-once")("hello", key="m")
     (line,) = failures(caplog)
-    assert (line.levelname, raised(line)) == ("ERROR", error)
-    assert "is not sent again" in line.getMessage()
+    assert (line.levelname, raised(line)) == ("WARNING", None), "it is an answer, and no defect"
+    assert line.getMessage().startswith(
+        "provider ses, operation send failed and is not sent again: duplicates get the same error: "
+        "ValueError: no such address"
+    )
+    assert "Traceback" not in caplog.text
 
 
 def test_a_recovery_that_fails_is_logged_with_its_traceback(
@@ -73,3 +77,51 @@ def test_a_recovery_that_fails_is_logged_with_its_traceback(
     (line,) = failures(caplog)
     assert isinstance(raised(line), KeyError)
     assert facts(line)["recovery"] == "of an intent"
+
+
+@pytest.mark.parametrize("raises", [None, TimeoutError("no answer")])
+def test_a_classifier_that_raises_is_logged_once_with_what_it_was_given(
+    intents: Intents, caplog: pytest.LogCaptureFixture, raises: Exception | None
+) -> None:
+    defect = KeyError("status")
+
+    @intents.classify("ses")
+    def classify(outcome: Any) -> Verdict:
+        raise defect
+
+    @intents.operation("ses", "send", returns=str, without_key="at-most-once")
+    def send(intent: Intent[str]) -> str:
+        if raises is not None:
+            raise raises
+        return "sent"
+
+    with pytest.raises(eo.InDoubt):
+        send("hello", key="m")
+    (line,) = failures(caplog)
+    assert (line.levelname, raised(line)) == ("ERROR", defect)
+    assert "in classify" in caplog.text
+    assert ("in send" in caplog.text) is (raises is not None), "both tracebacks"
+    assert {"provider": "ses", "operation": "send", "attempt": 1}.items() <= facts(line).items()
+
+
+def test_a_reconciler_that_raises_is_logged_once(
+    clock: ManualClock, intents: Intents, caplog: pytest.LogCaptureFixture
+) -> None:
+    defect = KeyError("charges")
+
+    @intents.reconcile("ses")
+    def look_up(intent: Intent[str]) -> Verdict:
+        raise defect
+
+    send = sending(intents, TimeoutError(), without_key="at-most-once")
+    with pytest.raises(eo.OutcomeUnknown):
+        send("hello", key="m")
+    caplog.clear()
+    clock.advance(3600)
+    with pytest.raises(eo.OutcomeUnknown):
+        send("hello", key="m")
+    (line,) = failures(caplog)
+    assert (line.levelname, raised(line)) == ("WARNING", defect)
+    assert "in look_up" in caplog.text
+    assert {"provider": "ses", "reconciler": "send", "attempt": 1}.items() <= facts(line).items()
+    assert facts(line)["next"] == "its outcome stays unknown: the reconciler is asked again"

@@ -94,7 +94,7 @@ def test_an_operator_says_what_came_of_it(clock: ManualClock, intents: Intents, 
         ("square", {}, "does not say how long"),
         ("paypal", {}, "does not say how long"),
         ("stripe", {"margin": "25h"}, "leaves nothing"),
-        (Provider(name="tiny", limit=20, window=1), {}, "takes keys of 20"),
+        (Provider(name="tiny", limit=35, window=1), {}, "takes keys of 35 characters; ours have 36"),
     ],
 )
 def test_an_operation_that_cannot_keep_its_promise_is_refused(

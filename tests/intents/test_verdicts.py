@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -54,6 +55,45 @@ def test_without_keys_a_reconciler_is_asked_before_it_is_in_doubt(intents: Inten
         mail("lost reply", key="m1")
     mail("lost reply", key="m1")
     assert mail.sent == ["lost reply"]
+
+
+def test_a_reconciler_that_cannot_tell_yet_is_asked_again_later(
+    clock: ManualClock, intents: Intents, mail: Any
+) -> None:
+    asked: list[tuple[datetime, int]] = []
+
+    @intents.reconcile("ses")
+    def look_up(intent: Intent[str]) -> Verdict:
+        asked.append((intent.first_sent_at, intent.send_count))
+        if clock.now() / 1e6 < intent.first_sent_at.timestamp() + 60:
+            return Verdict.pending("not listed yet", retry_after=7.0)
+        return Verdict.success(None)
+
+    sent_at = clock.now() / 1e6
+    with pytest.raises(eo.OutcomeUnknown):
+        mail("lost reply", key="m1")
+    clock.advance(5)
+    with pytest.raises(eo.OutcomeUnknown, match="cannot tell yet: not listed yet") as raised:
+        mail("lost reply", key="m1")
+    assert raised.value.retry_after == 7.0
+    assert intents.in_doubt() == []
+    clock.advance(3600)
+    assert intents.recover().done == 1
+    assert mail.sent == ["lost reply"]
+    assert [(round(first.timestamp() - sent_at, 1), count) for first, count in asked] == [(0.0, 1)] * 2
+    assert {first.tzinfo for first, _ in asked} == {UTC}
+
+
+def test_a_classifier_that_cannot_tell_yet_leaves_it_unknown(intents: Intents) -> None:
+    intents.classify("stripe")(lambda outcome: Verdict.pending("202", retry_after=3.0))
+
+    @intents.operation("stripe", "charge", returns=str)
+    def charge(intent: Intent[str]) -> str:
+        return intent.provider_key
+
+    with pytest.raises(eo.OutcomeUnknown, match="202") as raised:
+        charge("x", key="k")
+    assert raised.value.retry_after == 3.0
 
 
 def test_a_plain_def_that_returns_an_awaitable_does_not_forget_what_was_sent_before(

@@ -102,6 +102,31 @@ def test_f20_a_step_that_ends_its_process_again_and_again_is_in_doubt() -> None:
     assert saga.resume().done == 1
 
 
+def test_f20_a_compensation_that_ends_its_process_again_and_again_is_in_doubt() -> None:
+    backend, shop = FaultInjectingBackend(), Shop()
+    store: Any = eo.Store(backend, sweep_every=None)
+    retry = eo.Retry(1, max_crashes=3)
+
+    def die() -> None:
+        backend.injector.killed = True
+        raise Killed
+
+    shop.at.update(ship=raising(RuntimeError("no carrier")), refund=die)
+    for _ in range(3):
+        with pytest.raises(Killed):
+            order_saga(store, shop, retry=retry).run("o-1", ORDER)
+        backend.injector = FaultInjector()
+        backend.clock.advance("1m")
+    saga = order_saga(store, shop, retry=retry)
+    with pytest.raises(eo.InDoubt, match="step charge: 3 processes died in it"):
+        saga.run("o-1", ORDER)
+    assert shop.calls.count("refund") == 3
+    shop.at.pop("refund")
+    saga.resolve("o-1", "retry")
+    assert saga.resume().failed == 1
+    assert shop.effects == ["reserve", "charge", "refund", "release"]
+
+
 def test_an_unfinished_saga_outlives_every_retention() -> None:
     backend, shop = FaultInjectingBackend(), Shop()
     store: Any = eo.Store(backend, sweep_every=None)

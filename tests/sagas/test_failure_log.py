@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 
 import effectonce as eo
+from effectonce.providers import Verdict
 from tests.harness.failure_lines import facts, failures, raised
 
 from .shop import Order
@@ -78,6 +80,51 @@ def test_a_step_whose_outcome_is_unknown_is_logged_once(
     assert then in line.getMessage()
 
 
+@pytest.mark.parametrize(
+    ("verdict", "raises", "then"),
+    [
+        (Verdict.failure("card_declined"), eo.SagaFailed, "the saga undoes the steps before it"),
+        (
+            Verdict.unknown("no answer", 0.0),
+            eo.OutcomeUnknown,
+            "its outcome is unknown: the next resume tries it again",
+        ),
+    ],
+)
+@pytest.mark.parametrize("raised_by_client", [True, False])
+def test_what_an_intent_in_a_step_meets_is_logged_once_by_the_saga(
+    store: eo.Store,
+    caplog: pytest.LogCaptureFixture,
+    verdict: Verdict,
+    raises: type[Exception],
+    then: str,
+    raised_by_client: bool,
+) -> None:
+    intents = eo.Intents(store, scope="billing")
+    intents.classify("stripe")(lambda outcome: verdict)
+    saga = eo.Saga("order", store, input=Order)
+
+    @intents.operation("stripe", "charge", returns=str)
+    def send(intent: eo.Intent[int]) -> str:
+        if raised_by_client:
+            raise ValueError("402")
+        return "402"
+
+    @saga.step(retry=eo.Retry(1))
+    def charge(order: Order) -> None:
+        send(4200, key=eo.current().key)
+
+    with pytest.raises(raises):
+        saga.run("o-1", ORDER)
+    (line,) = failures(caplog)
+    assert (line.levelname, facts(line)["next"]) == ("WARNING", then)
+    assert {"saga": "order", "step": "charge", "attempt": 1}.items() <= facts(line).items()
+    if verdict.kind == "failure":
+        assert raised(line) is None, "an answer of the bank is no defect"
+    else:
+        assert ("in send" in caplog.text) is raised_by_client, "the call's own traceback is there"
+
+
 def test_what_a_recovery_meets_has_its_traceback(
     store: eo.Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,3 +160,42 @@ def test_a_sweeper_that_fails_is_logged_with_its_traceback(
     (line,) = failures(caplog)
     assert isinstance(raised(line), KeyError)
     assert "in broken" in caplog.text
+
+
+LATE = ValueError("the bank says no")
+
+
+@pytest.mark.parametrize(
+    ("late", "raises", "then"),
+    [
+        (None, eo.SagaFailed, []),
+        (LATE, eo.SagaFailed, ["ended late: the saga undoes the steps before it"]),
+        (eo.OutcomeUnknown("?"), eo.InDoubt, ["ended late, and is in doubt: find out"]),
+    ],
+)
+def test_a_step_that_times_out_is_logged_once_and_its_late_error_once(
+    store: eo.Store, caplog: pytest.LogCaptureFixture, late: Exception | None, raises: Any, then: list[str]
+) -> None:
+    saga = eo.Saga("order", store, input=Order)
+
+    @saga.step(timeout="10ms", grace="20s")
+    def charge(order: Order) -> None:
+        while not eo.current().lease_lost:  # it is told to stop
+            time.sleep(0.001)
+        if late is not None:
+            raise late
+
+    @charge.compensate
+    def refund(order: Order) -> None: ...
+
+    with pytest.raises(raises):
+        saga.run("o-1", ORDER)
+    timeout, *ends = failures(caplog)
+    assert [line.levelname for line in (timeout, *ends)] == ["ERROR"] * (1 + len(then))
+    assert isinstance(raised(timeout), TimeoutError)
+    common = {"saga": "order", "step": "charge", "scope": "saga/order", "key": "o-1", "attempt": 1}
+    assert all(common.items() <= facts(line).items() for line in (timeout, *ends))
+    assert facts(timeout)["next"] == "the saga turns around as soon as it has ended"
+    assert [raised(line) for line in ends] == [late] * len(then)
+    assert [facts(line)["next"][: len(text)] for line, text in zip(ends, then, strict=True)] == then
+    assert ("in charge" in caplog.text) is bool(then), "the late error has its traceback"

@@ -183,7 +183,8 @@ class Intents:
 
     def reconcile(self, provider: str | Provider) -> Callable[[Reconciler], Reconciler]:
         """Make a function the reconciler of ``provider``: it looks an effect up, and returns `Verdict.success` if it
-        happened, ``not_executed`` if it is proven absent, else ``unknown``. It is async if the operations are."""
+        happened, ``not_executed`` if it is proven absent, ``pending`` if it has to be asked again later, and otherwise
+        ``unknown``. It is async if the operations are."""
         return partial(self._register, self.reconcilers, find_provider(provider).name)
 
     def _register(self, registry: dict[str, F], provider: str, function: F) -> F:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
 
 from msgspec import Struct
@@ -25,6 +26,7 @@ from .claimed_intent import ClaimedIntent
 from .logged_intent import LoggedIntent, encode_log
 from .resend_rules import ResendRules
 from .runner import IntentResult, IntentRunner
+from .spans import intent_span, record_outcome
 from .transactional import Sent
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class Intent(Struct, Generic[Req], frozen=True, kw_only=True):
     provider_key: str
     #: The number of this send, from 1.
     send_count: int
+    #: When it was claimed for its first send, by the store's clock. No send of this effect is older.
+    first_sent_at: datetime
 
     @property
     def headers(self) -> dict[str, str]:
@@ -184,11 +188,16 @@ class IntentOperation(Generic[Req, Res_co]):
             current_run.set(run)
             claimed = ClaimedIntent(run, client, self.rules, self.reconciler is not None, claimed_after)
             runner = IntentRunner(self, claimed, recovering=completion == "recover")
-            verdict, error = await runner.run()
-            if verdict.kind == "success" and completion == "leave":
-                left_to_caller = True
-                return IntentResult(verdict.result)
-            return await runner.settle(verdict, error)
+            with intent_span(self, run) as span:
+                verdict, error = await runner.run()
+                span.set("effectonce.attempt", claimed.log.send_count)
+                if verdict.kind == "success" and completion == "leave":
+                    left_to_caller = True
+                    result = IntentResult(verdict.result)
+                else:
+                    result = await runner.settle(verdict, error)
+                record_outcome(span, result.error)
+            return result
         finally:
             if not left_to_caller:
                 run.end()
@@ -205,6 +214,7 @@ class IntentOperation(Generic[Req, Res_co]):
             request=request,
             provider_key=self.rules.provider_key(log) if self.rules.keyed else run.key,
             send_count=log.send_count,
+            first_sent_at=datetime.fromtimestamp(log.first_sent_at / 1e6, UTC),
         )
 
     def __repr__(self) -> str:

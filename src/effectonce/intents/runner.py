@@ -13,6 +13,7 @@ from effectonce.core.error_text import describe_error
 from effectonce.core.failure_log import log_failed_attempt
 from effectonce.core.guarded_call.finish import encode_result, finish
 from effectonce.core.interrupts import is_own_exit
+from effectonce.core.retry import mark_final
 from effectonce.errors import (
     ConfigurationError,
     CorruptRecord,
@@ -97,7 +98,10 @@ class IntentRunner:
         verdict, error = await self._call(reconciler, request)
         if error is not None:
             self._log_failed(error, "its outcome stays unknown: the reconciler is asked again", of="reconciler")
-            await claimed.release_unknown(f"the reconciler raised {show(describe_error(error), 200)}", 1.0)
+            try:
+                await claimed.release_unknown(f"the reconciler raised {show(describe_error(error), 200)}", 1.0)
+            except Retryable as unknown:
+                raise unknown from error
         if not isinstance(verdict, Verdict):
             await claimed.release("the reconciler returned no verdict")
             raise ConfigurationError(
@@ -109,6 +113,8 @@ class IntentRunner:
             claimed.log.rounds += 1
             claimed.log.forget_sends()
             return None
+        if verdict.kind == "pending":
+            await claimed.release_unknown(f"the provider cannot tell yet: {verdict.why}", verdict.retry_after)
         if verdict.kind == "unknown":
             await claimed.doubt(f"the reconciler does not know either: {verdict.why}")
         return verdict
@@ -150,6 +156,8 @@ class IntentRunner:
                 return Verdict.unknown(f"the classifier returned a {type(verdict).__name__}, which is not a Verdict")
             verdict = _with_text_reason(verdict)
         except Exception as error:
+            if isinstance(outcome, BaseException) and error is not outcome:
+                error.__context__ = outcome  # so that the log shows the traceback of both
             self._defect = error
             return Verdict.unknown(f"{source} raised {show(describe_error(error), 200)}")
         keyed = operation.rules.keyed
@@ -168,8 +176,11 @@ class IntentRunner:
             return IntentResult(verdict.result)
         if verdict.kind == "failure":
             failure = PermanentFailure(f"intent {claimed.run.key} failed for good: {verdict.why}", "refused")
-            self._log_failed(error or failure, "is not sent again: duplicates get the same error", last=True)
+            then = "is not sent again: duplicates get the same error"
+            self._log_failed(error or failure, then, last=True, refused=True)
             await claimed.fail(error, verdict.why)
+            if error is not None:
+                mark_final(error)
             return IntentResult(error=error or failure)
         try:
             if verdict.kind == "not_executed":
@@ -177,20 +188,25 @@ class IntentRunner:
             await claimed.release_unknown(verdict.why, verdict.retry_after)
         except (Retryable, InDoubt) as unknown:
             doubt = isinstance(unknown, InDoubt)
-            self._log_failed(error or self._defect or unknown, _IN_DOUBT if doubt else _SENT_AGAIN, last=doubt)
+            self._log_failed(self._defect or error or unknown, _IN_DOUBT if doubt else _SENT_AGAIN, last=doubt)
             if isinstance(error, SyncAsyncMismatch):  # the defect to fix
                 return IntentResult(error=error)
-            unknown.__cause__ = error
+            unknown.__cause__ = self._defect or error
             return IntentResult(error=unknown)
 
-    def _log_failed(self, error: Exception, then: str, *, last: bool = False, of: str = "operation") -> None:
-        """See `log_failed_attempt`."""
+    def _log_failed(
+        self, error: Exception, then: str, *, last: bool = False, refused: bool = False, of: str = "operation"
+    ) -> None:
+        """See `log_failed_attempt`. Under a worker or in a saga, which log the error that they get, this does not."""
         run, rules = self._claimed.run, self._claimed.rules
+        if run.parent is not None and run.parent.logs_failures:
+            return
         log_failed_attempt(
             {"provider": self._operation.provider.name, of: rules.operation},
             error,
             then,
             last=last,
+            refused=refused,
             scope=run.scope,
             key=run.key,
             attempt=self._claimed.log.send_count,

@@ -106,6 +106,7 @@ class SagaLog(Struct, array_like=True, gc=False):
     #: When the log was written. Negative: by the clock of the process that claimed it first, since the store's clock
     #: was not known yet (F12: clocks that differ).
     written_at: int = 0
+    trace: bytes = b""  # of the caller that recorded it, as `Tracer.current_context` returns it
 
     def mark_interrupted(self) -> None:
         """Record that the previous process died: the next step of a running saga may have happened."""

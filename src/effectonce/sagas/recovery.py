@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from effectonce.core.interrupts import is_own_exit
 from effectonce.core.shared_loop import shared_loop
 from effectonce.core.store_clients import StoreClient
 from effectonce.core.unfinished import UnfinishedRecords, aresume_all, resume_all
-from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable, show
+from effectonce.errors import InDoubt, LeaseLost, PermanentFailure, ResultNotStored, Retryable
 from effectonce.record import Record
 from effectonce.values.durations import Duration, micros
 
@@ -25,8 +24,6 @@ from .runner import run_saga
 
 if TYPE_CHECKING:
     from .saga import Saga
-
-logger = logging.getLogger("effectonce")
 
 
 class ResumeCounts(Struct, frozen=True):
@@ -82,14 +79,17 @@ class SagaRecovery:
             forked_child = run is not None and not run.protected  # of a step: it has to end
             if not is_own_exit(error) or run is None or forked_child:
                 raise
-            text = "saga %s %s: a step ended with %s, so its outcome is unknown; it will be resumed again"
-            logger.warning(text, self._saga.name, show(id), type(error).__name__, exc_info=error)
+            self._log_failed(record, id, error, "will be resumed again, since a step that ends itself has no outcome")
             return "later"
         except Exception as error:
-            what, private = {"recovery": f"of saga {self._saga.name}"}, self._saga.store.private
-            log_failed_attempt(what, error, "is left as it is", last=False, scope=record.scope, key=id, private=private)
+            self._log_failed(record, id, error, "is left as it is")
             return "refused"
         return "done"
+
+    def _log_failed(self, record: Record, id: str, error: BaseException, then: str) -> None:
+        """See `log_failed_attempt`."""
+        what, private = {"recovery": f"of saga {self._saga.name}"}, self._saga.store.private
+        log_failed_attempt(what, error, then, last=False, scope=record.scope, key=id, private=private)
 
 
 class SagaSweeper:

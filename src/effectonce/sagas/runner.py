@@ -16,6 +16,7 @@ from effectonce.core.failure_log import log_failed_attempt, retried_in
 from effectonce.core.guarded_call.begin import begin
 from effectonce.core.guarded_call.run import StoreRun, current_run
 from effectonce.core.interrupts import is_own_exit
+from effectonce.core.retry import is_final
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import (
     EffectOnceError,
@@ -34,6 +35,7 @@ from effectonce.values.durations import span_text
 
 from .claimed_saga import ClaimedSaga
 from .log import LoggedStep, StepProgress, unpack_results
+from .spans import record_end, saga_span, step_span
 from .steps import Done, Step, StepCall, StepFunction, StepRun
 
 if TYPE_CHECKING:
@@ -67,14 +69,15 @@ async def run_saga(
             return Done(saga.steps, set(saga.steps), unpack_results(run.value))
         current_run.set(run)
         claimed = ClaimedSaga(run, client, saga.name, claimed_at)
-        try:
-            saga.fit(claimed.log)
-            runner = SagaRunner(saga, claimed, saga.inputs.decode(claimed.log.input))
-        except SagaChanged:
-            with suppress(EffectOnceError):
-                await claimed.give_back()
-            raise
-        return await runner.run(compensate)
+        with saga_span(claimed):
+            try:
+                saga.fit(claimed.log)
+                runner = SagaRunner(saga, claimed, saga.inputs.decode(claimed.log.input))
+            except SagaChanged:
+                with suppress(EffectOnceError):
+                    await claimed.give_back()
+                raise
+            return await runner.run(compensate)
     finally:
         run.end()
         if runner is not None and runner.orphan is not None:
@@ -176,7 +179,7 @@ class SagaRunner:
         limit = span_text(round((step.do.timeout_s or 0) * 1e6))
         call.run.renewal_refused = True  # its `current().lease_lost` tells it to stop
         error = TimeoutError(f"no end within {limit}")
-        self._log_failed(entry, entry.do, error, "the saga waits for its end, then undoes it", last=True)
+        self._log_failed(entry, entry.do, error, "the saga turns around as soon as it has ended", last=True)
         claimed.end_step(entry.do, "timed_out", str(error))
         self._turn_around(entry, error)
         await claimed.commit()
@@ -191,8 +194,11 @@ class SagaRunner:
             self._record_success(entry, step, call.value)
             entry.do.error = f"late: no end within {limit}"
         elif isinstance(call.error, Exception) and _proves_not_done(call.error, entry.do, step.do):
+            self._log_failed(entry, entry.do, call.error, "ended late: the saga undoes the steps before it", last=True)
             claimed.end_step(entry.do, "failed", f"late: {describe_error(call.error)}")
         else:
+            if call.error is not None:
+                self._log_failed(entry, entry.do, call.error, f"ended late, and {_IN_DOUBT}", last=True)
             await self._doubt_unknown(entry)
         await claimed.commit()
 
@@ -239,7 +245,9 @@ class SagaRunner:
             progress.attempts += 1
             call = StepCall(self._make_step_run(entry, progress), claimed.client)
             try:
-                await call.start(function, args)
+                with step_span(claimed, entry, progress) as span:
+                    await call.start(function, args)
+                    record_end(span, call)
             except BaseException as error:  # cancelled, or the process ends: the outcome of the step is unknown
                 _mark_interrupted(progress, error)
                 if await call.stop():
@@ -264,7 +272,7 @@ class SagaRunner:
             self._log_failed(entry, progress, error, _IN_DOUBT, last=True)
             claimed.end_unknown(progress, error)
             await claimed.doubt(entry, progress.error)
-        unknown = is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)
+        unknown = not is_final(error) and is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)
         was_inferred = progress.outcome_inferred
         if unknown:
             progress.mark_unknown(inferred=not isinstance(error, EffectOnceError))
@@ -286,7 +294,7 @@ class SagaRunner:
         return "failed"
 
     def _log_failed(
-        self, entry: LoggedStep, progress: StepProgress, error: Exception, then: str, last: bool = False
+        self, entry: LoggedStep, progress: StepProgress, error: BaseException, then: str, last: bool = False
     ) -> None:
         """See `log_failed_attempt`."""
         run, kind = self._claimed.run, "step" if progress is entry.do else "compensation of step"
@@ -295,6 +303,7 @@ class SagaRunner:
             error,
             then,
             last=last,
+            refused=progress is entry.do and is_final(error),
             scope=run.scope,
             key=self._log.id,
             attempt=progress.attempts,
@@ -398,9 +407,11 @@ def _proves_not_done(error: Exception, progress: StepProgress, function: StepFun
     just what its success causes. Then it takes an answer of the service (a 402, or an error raised from one), or an
     error that the step's ``retry`` calls final.
     """
+    if is_final(error):
+        return True
     if is_ambiguous(error, progress.unknown_since > 0):
         return False
-    if not progress.outcome_inferred or function.retry.refuses(error) or isinstance(error, PermanentFailure):
+    if not progress.outcome_inferred or function.retry.refuses(error):
         return True
     causes = (error, error.__cause__)
     return any(cause is not None and classify(_ANY_PROVIDER, cause, True).kind == "failure" for cause in causes)

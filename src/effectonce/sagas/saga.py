@@ -39,7 +39,7 @@ from effectonce.guard.introspection import return_type
 from effectonce.guard.options import UNFINISHED_RETENTION_US, check_scope, policy_options
 from effectonce.keys import MAX_KEY, Key, encode_key
 from effectonce.record import Record
-from effectonce.store import Store
+from effectonce.store import Store, require_store
 from effectonce.values.durations import Duration, micros
 
 from .claimed_saga import ClaimedSaga
@@ -86,6 +86,7 @@ class Saga(Generic[In]):
         wait: Duration | None = None,
         max_run: Duration = "1h",
     ) -> None:
+        require_store(store, "Saga(name, {}, …)")
         check_scope(f"saga/{name}")
         self.name = name
         self.store = store
@@ -102,6 +103,7 @@ class Saga(Generic[In]):
             scope=self.scope,
             codec=Codec(dict[str, Raw], store.max_result),
             unfinished_retention_us=UNFINISHED_RETENTION_US,
+            logs_failures=True,
             **policy_options(lease=lease, retention=retention, wait=wait, max_run=max_run, permanent=(SagaFailed,)),
         )
 
@@ -218,6 +220,8 @@ class Saga(Generic[In]):
         run = self.prepare_run(name, input_fingerprints)
         entries = [LoggedStep(step, step, undoable) for step, undoable in self.undoable.items()]
         log = SagaLog(name, self.version, body, entries, written_at=-run.runtime.now())
+        if run.runtime.tracer is not None:
+            log.trace = run.runtime.tracer.current_context()
         run.note = seal_note(run, encode_log(log))
         return run
 
