@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from html import escape
 
 import pytest
 from starlette.routing import Mount, Route
@@ -56,10 +57,20 @@ def test_the_table_holds_what_is_tested_here(stranger: Visitor) -> None:
     assert all("POST" not in table(stranger)[path] for path in PAGES)
 
 
+def test_a_login_leads_to_the_page_that_was_asked_for(stranger: Visitor) -> None:
+    asked = "/records?scope=charge-card&state=refused"
+    address = stranger.get(asked).headers["location"]
+    assert f'name="to" value="{escape(asked)}"' in stranger.get(address).text
+    login = {"who": "ada", "token": OPERATOR}
+    assert stranger.post("/login", data={**login, "to": asked}).headers["location"] == asked
+    for forged in ("https://evil.example/records", "//evil.example", "/static/../evil", ""):
+        assert stranger.post("/login", data={**login, "to": forged}).headers["location"] == "/"
+
+
 def test_no_page_shows_anything_to_a_stranger(stranger: Visitor) -> None:
     for path in PAGES:
         answer = stranger.get(path)
-        assert (answer.status_code, answer.headers["location"]) == (303, "/login"), path
+        assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/login"), path
     assert stranger.get("/overview.json", headers={"accept": "application/json"}).status_code == 401
 
 

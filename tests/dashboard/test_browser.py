@@ -79,12 +79,51 @@ def test_the_plots_are_live(page: Page) -> None:
 def test_a_search_by_keyboard(page: Page) -> None:
     page.goto("/")
     page.keyboard.press("/")
-    expect(page.get_by_label("Search records by key")).to_be_focused()
+    expect(page.get_by_label("Find an order everywhere")).to_be_focused()
     page.keyboard.type("order-1003")
     page.keyboard.press("Enter")
-    page.get_by_role("link", name="order-1003").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Search order-1003")
+    expect(page.locator("tbody tr", has_text="outbox")).to_have_count(1)
+    page.locator("tbody tr", has_text="record").get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("order-1003")
     expect(page.locator(".timeline")).to_contain_text("claimed")
+
+
+def test_a_filter_survives_an_item_a_reload_and_the_way_back(page: Page) -> None:
+    page.goto("/records")
+    page.get_by_label("Scope").fill("charge-card")
+    page.get_by_label("State").select_option("refused")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="pay_declined").click()
+    expect(page.locator(".head .state")).to_have_text("refused")
+    page.reload()
+    page.get_by_role("main").get_by_role("link", name="Records").click()
+    expect(page.get_by_label("Scope")).to_have_value("charge-card")
+    expect(page.get_by_label("State")).to_have_value("refused")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="Clear").click()
+    expect(page.get_by_label("State")).to_have_value("")
+
+
+def test_refused_has_a_colour_of_its_own(page: Page) -> None:
+    page.goto("/records?state=failed_or_refused")
+    colours = {
+        state: page.locator(f".s-{state}").first.evaluate("state => getComputedStyle(state).color")
+        for state in ("failed", "refused")
+    }
+    assert colours["failed"] != colours["refused"]
+
+
+def test_times_are_relative_with_the_exact_time_on_hover(page: Page) -> None:
+    page.goto("/records")
+    time = page.locator("tbody time").first
+    expect(time).to_have_text(re.compile("ago$"))
+    expect(time).to_have_attribute("title", re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$"))
+    page.locator("tbody a.key").first.click()
+    moment = page.locator(".timeline time").first
+    expect(moment).to_contain_text("ago")
+    expect(moment).to_have_attribute("title", re.compile(r"\d\d:\d\d:\d\d\.\d{3} UTC$"))
 
 
 def test_the_first_tab_skips_to_the_content(page: Page) -> None:
@@ -98,7 +137,7 @@ def test_the_first_tab_skips_to_the_content(page: Page) -> None:
 def test_an_intent_in_doubt_is_decided(page: Page, world: World) -> None:
     page.goto("/")
     page.get_by_role("link", name="In doubt").first.click()
-    page.locator("tr", has_text="for order-107").get_by_role("link", name="Decide").click()
+    page.locator("tr", has_text="order-107").get_by_role("link", name="Decide").click()
     page.get_by_role("radio", name="It happened").check()
     page.get_by_label("Its result, as JSON").fill('{"sid": "SM7"}')
     page.get_by_role("button", name="Decide").click()
@@ -179,8 +218,10 @@ def test_a_phone_shows_every_page_without_sideways_scrolling(page: Page) -> None
         "/in-doubt",
         "/sagas?which=all",
         saga,
+        "/inbox",
         "/outbox",
         "/dead-letters",
+        "/search?key=order-10*",
         "/doctor",
         "/audit",
     ):
@@ -194,7 +235,7 @@ def test_a_viewer_finds_no_buttons(page: Page) -> None:
     for path in ("/in-doubt", "/outbox", "/dead-letters", "/saga?scope=saga%2Forder-fulfilment&key=order-2005"):
         page.goto(path)
         expect(page.locator("main button, main a.button", has_text="Decide")).to_have_count(0)
-        expect(page.locator("main button")).to_have_count(0)
+        expect(page.locator("main form[method=post] button")).to_have_count(0)
 
 
 def test_a_script_in_a_key_does_not_run(page: Page) -> None:
@@ -211,6 +252,8 @@ def test_everything_works_without_scripts(chromium: Any, sessions: dict[str, Any
         page = context.new_page()
         page.goto("/")
         page.get_by_role("link", name="Records").first.click()
+        page.get_by_label("Key", exact=True).fill("pay_0003")
+        page.get_by_role("button", name="Search", exact=True).click()
         page.get_by_role("link", name="pay_0003").click()
         expect(page.locator(".timeline")).to_contain_text("claimed")
     finally:

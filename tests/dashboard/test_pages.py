@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import prometheus_client
 import pytest
@@ -17,6 +19,7 @@ from effectonce.dashboard.app import PAGES, make_app
 from effectonce.dashboard.poller import Poller, Sample, count_events
 from effectonce.dashboard.saga_graph import draw
 from effectonce.dashboard.sources import PAGE_SIZE, Sources
+from effectonce.display.state_filters import STATE_FILTERS
 from effectonce.doctor import DoctorFinding
 from effectonce.errors import ConfigurationError, InvalidOption
 from effectonce.sagas.log import SagaLog
@@ -25,7 +28,7 @@ from tests.dashboard.conftest import Visitor
 from tests.dashboard.serving import OPERATOR, VIEWER
 from tests.dashboard.world import SCRIPT, World
 
-ALONE = ("/record", "/saga", "/dead-letter", "/overview.json")
+ALONE = ("/record", "/saga", "/inbox-message", "/dead-letter", "/overview.json")
 
 
 def text(visitor: Visitor, path: str) -> str:
@@ -69,11 +72,120 @@ def test_the_overviews_figures_come_as_json(operator: Visitor) -> None:
 # -- records
 
 
+def keys_on(visitor: Visitor, path: str) -> list[str]:
+    """The keys that a list shows, in their order."""
+    return [parse_qs(link.partition("?")[2])["key"][0] for link in visitor.links(path, "/record")]
+
+
 def test_records_are_found_by_a_whole_key_in_any_scope(operator: Visitor) -> None:
-    assert operator.links("/records?key=order-1003", "/record") == [
-        "/record?scope=orders%2Forder.paid%2Fbilling&key=order-1003"
+    (link,) = operator.links("/records?key=order-1003", "/record")
+    assert link.endswith("scope=orders%2Forder.paid%2Fbilling&key=order-1003")
+
+
+def test_records_are_found_by_a_part_of_their_key_the_whole_key_first(operator: Visitor) -> None:
+    assert keys_on(operator, "/records?key=er-100") == [f"order-100{n}" for n in reversed(range(10))]
+    assert keys_on(operator, "/records?key=pay_000&scope=charge-card&state=done")[0] == "pay_0009"
+    assert keys_on(operator, "/records?key=pay_000&scope=charge-card&state=failed") == []
+    assert keys_on(operator, "/records?key=no+such+key") == []
+
+
+def test_an_intent_is_found_by_the_key_that_the_program_gave(operator: Visitor, world: World) -> None:
+    page = text(operator, "/records?key=order-107&scope=intents/billing/twilio/sms")
+    assert "for order-107" in page
+    assert len(keys_on(operator, "/records?key=order-107")) == 1
+    without_programs = Sources(eo.connect(world.url, sweep_every=None))
+    without_programs.discover_scopes()
+    (record,) = without_programs.search("order-107", "", None, None).records
+    assert record.scope == "intents/billing/twilio/sms"
+    without_programs.close()
+
+
+def test_lists_begin_with_the_newest_change(operator: Visitor) -> None:
+    keys = keys_on(operator, "/records?scope=orders/order.paid/billing&state=done")
+    assert keys == [f"order-{1000 + n}" for n in reversed(range(24))]
+    assert keys_on(operator, "/records?scope=charge-card")[0] == "pay_doubtful", "the last one that was made"
+    sagas = [parse_qs(link.partition("?")[2])["key"][0] for link in operator.links("/sagas?which=all", "/saga")]
+    assert [key for key in sagas if key != "order-2006"] == [f"order-{n}" for n in (2005, 2004, 2003, 2002, 2001)]
+
+
+def test_a_store_that_sorts_only_a_part_of_its_records_says_so(
+    operator: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Some records may be missing" not in text(operator, "/records")
+    monkeypatch.setattr("effectonce.backends.sqlite.record_reader.MAX_SORTED_RECORDS", 5)
+    assert "Some records may be missing" in text(operator, "/records?scope=charge-card")
+    (path,) = operator.links("/records?scope=charge-card", "/records")
+    assert parse_qs(path.partition("?")[2]) == {"scope": ["charge-card"], "order": ["stored"]}
+    seen: list[str] = []
+    while path:
+        seen += keys_on(operator, path)
+        following = [link for link in operator.links(path, "/records") if "cursor" in link]
+        path = following[0] if following else ""
+    assert len(seen) == len(set(seen)) == 65
+    assert len(keys_on(operator, "/records?key=_003&scope=charge-card&order=stored")) == 10
+
+
+# -- failed, and refused by a business rule
+
+
+def test_what_a_business_rule_refused_is_not_called_failed(operator: Visitor) -> None:
+    page = operator.get("/record?scope=charge-card&key=pay_declined").text
+    assert '<span class="state s-refused">refused</span>' in page
+    assert "Refused with" in page
+    exhausted = operator.get("/record?scope=orders/order.paid/billing&key=order-3001").text
+    assert "s-refused" not in exhausted
+    assert keys_on(operator, "/records?state=refused") == ["pay_declined"]
+    assert "pay_declined" not in keys_on(operator, "/records?state=failed")
+    both = keys_on(operator, "/records?state=failed_or_refused")
+    assert sorted(both) == sorted(
+        [*keys_on(operator, "/records?state=refused"), *keys_on(operator, "/records?state=failed")]
+    )
+
+
+# -- filters
+
+
+def test_filters_survive_an_item_and_a_decision(hand: Visitor) -> None:
+    listed = "/records?scope=charge-card&state=in_doubt"
+    (item,) = hand.links(listed, "/record")
+    assert listed in [unescape(link) for link in re.findall('href="([^"]*)"', hand.get(item).text)]
+    back = parse_qs(item.partition("?")[2])["back"][0]
+    answer = hand.act("/in-doubt/resolve", scope="charge-card", key="pay_doubtful", outcome="done", back=back)
+    assert answer.status_code == 303
+    assert parse_qs(answer.headers["location"].partition("?")[2])["back"] == [listed]
+
+
+def test_filters_survive_the_pages_of_a_list(operator: Visitor) -> None:
+    (following,) = [
+        link for link in operator.links("/records?scope=charge-card&state=done", "/records") if "cursor" in link
     ]
-    assert operator.links("/records?key=order-100", "/record") == []
+    asked = parse_qs(following.partition("?")[2])
+    assert (asked["scope"], asked["state"]) == (["charge-card"], ["done"])
+    (item, *_) = operator.links(following, "/record")
+    assert parse_qs(item.partition("?")[2])["back"] == [following]
+
+
+@pytest.mark.parametrize(
+    "forged", ["https://evil.example/records", "//evil.example", "javascript:alert(1)", "/records/../audit"]
+)
+def test_the_link_back_never_leaves_the_dashboard(operator: Visitor, forged: str) -> None:
+    page = operator.get("/record", params={"scope": "charge-card", "key": "pay_0001", "back": forged}).text
+    assert forged not in page
+
+
+def test_records_in_doubt_are_filtered_by_scope(operator: Visitor) -> None:
+    assert set(keys_on(operator, "/in-doubt?scope=charge-card")) == {"pay_doubtful"}
+    assert "Nothing is in doubt in this scope" in text(operator, "/in-doubt?scope=orders")
+    assert "start again without one" in text(operator, "/in-doubt?cursor=nonsense")
+
+
+@pytest.mark.parametrize("path", ["/records?key=none", "/sagas?which=in_doubt", "/outbox?state=waiting"])
+def test_an_empty_page_says_what_will_be_there(path: str) -> None:
+    app = make_app(Sources(eo.connect("memory://")), Access(operator=OPERATOR, hosts=["testserver"]))
+    with Visitor(app, follow_redirects=False) as visitor:
+        assert 'class="empty"' in visitor.enter().get(path).text
+        assert "leaves a record here when it first runs" in text(visitor, "/records")
+        assert "A record comes here when" in text(visitor, "/in-doubt")
 
 
 def test_records_are_found_by_the_beginning_of_a_key(operator: Visitor) -> None:
@@ -86,8 +198,7 @@ def test_records_are_found_by_the_beginning_of_a_key(operator: Visitor) -> None:
 
 
 def test_records_are_found_by_state(operator: Visitor) -> None:
-    links = operator.links("/records?state=failed", "/record")
-    assert sorted(link.rpartition("=")[2] for link in links) == ["order-2004", "pay_declined"]
+    assert keys_on(operator, "/records?state=failed") == ["order-2004"]
     assert operator.get("/records?state=nonsense").status_code == 400
 
 
@@ -107,7 +218,7 @@ def test_a_bad_cursor_is_an_error_message(operator: Visitor) -> None:
 
 def test_a_timeline_shows_who_and_when(operator: Visitor) -> None:
     page = text(operator, "/record?scope=charge-card&key=pay_declined")
-    for word in ("first seen", "claimed", "owner 0d0d0d0d", "first attempt", "failed for good", "expires"):
+    for word in ("first seen", "claimed", "owner 0d0d0d0d", "first attempt", "refused", "expires"):
         assert word in page
     path = next(link for link in operator.links("/in-doubt", "/record") if "twilio" in link)
     assert "sent to twilio" in text(operator, path)
@@ -218,7 +329,7 @@ def test_a_private_stores_keys_stay_hidden(tmp_path: Path) -> None:
         app.state.dashboard.poller.poll()
         assert "@example.org" not in text(visitor, "/records") + text(visitor, "/in-doubt")
         (link,) = visitor.links("/records?key=ada@example.org", "/record")
-        assert "ada" not in link
+        assert "ada" not in link.partition("scope=")[2]
         assert "sealed" in text(visitor, link)
         (doubt,) = set(visitor.links("/in-doubt", "/record"))
         hidden = doubt.rpartition("=")[2]
@@ -312,7 +423,11 @@ def test_postgres_is_searched_as_sqlite_is(postgres_url: str, unique_name: str) 
     sources.discover_scopes()
     assert sources.scopes == ["mail", "post"]
     assert [record.key for record in sources.search("ab*", "mail", None, None).records] == ["ab", "abc"]
-    assert [record.key for record in sources.search("ab*", "", "done", None).records] == ["ab", "abc", "abd"]
+    assert [record.key for record in sources.search("ab*", "", STATE_FILTERS["done"], None).records] == [
+        "ab",
+        "abc",
+        "abd",
+    ]
     assert [record.scope for record in sources.search("abd", "", None, None).records] == ["post"]
     sources.close()
     store.close()

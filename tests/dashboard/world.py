@@ -120,6 +120,7 @@ class World:
             if state != "claimed":
                 run_sync(port.run([Settlement(scope, key, owner, answer.token, state, 86_400 * 30 * SECOND, **more)]))
 
+        settled("charge-card", f"pay_{SCRIPT}\r\n\x1b[31m", "done", result=f'1"{SCRIPT}"'.encode())
         for n in range(60):
             settled("charge-card", f"pay_{n:04}", "done", result=b'1{"receipt":"rc_%d","amount":4200}' % n)
         for n in range(24):
@@ -133,7 +134,6 @@ class World:
         settled("charge-card", "pay_running", "claimed")
         settled("charge-card", "pay_released", "free")
         settled("charge-card", "pay_doubtful", "in_doubt")
-        settled("charge-card", f"pay_{SCRIPT}\r\n\x1b[31m", "done", result=f'1"{SCRIPT}"'.encode())
 
     def _calls(self) -> None:
         self.sms({"to": "+441632960001", "text": "paid"}, key="order-1001")

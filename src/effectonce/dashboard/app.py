@@ -24,8 +24,8 @@ from effectonce.errors import ConfigurationError, EffectOnceError, InvalidKey, M
 
 from .access import COOKIE_PREFIX, SECURITY_HEADERS, SESSION_LIFETIME_S, Access, LoginSession
 from .context import RequestContext
-from .dashboard import DASHBOARD_FOLDER, Dashboard
-from .pages import audit, dead_letters, doctor, in_doubt, outbox, overview, records, sagas
+from .dashboard import DASHBOARD_FOLDER, Dashboard, link
+from .pages import audit, dead_letters, doctor, in_doubt, inbox, outbox, overview, records, sagas, search
 from .sources import Sources
 from .view_pool import ViewTimeout, start_view
 
@@ -53,7 +53,10 @@ PAGES: Final[dict[str, View]] = {
     "/in-doubt": in_doubt.show_queue,
     "/sagas": sagas.show_list,
     "/saga": sagas.show_one,
+    "/inbox": inbox.show_list,
+    "/inbox-message": inbox.show_one,
     "/outbox": outbox.show_rows,
+    "/search": search.show_results,
     "/dead-letters": dead_letters.show_list,
     "/dead-letter": dead_letters.show_one,
     "/doctor": doctor.show_findings,
@@ -130,7 +133,9 @@ def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
         if session is None:
             if request.headers.get("accept", "").startswith("application/json"):
                 return PlainTextResponse("log in first", 401)
-            return RedirectResponse("/login", 303)
+            is_overview = view in (overview.overview, overview.figures)
+            address = f"{request.url.path}?{request.url.query}".removesuffix("?")
+            return RedirectResponse(link("/login", to=None if is_overview else address), 303)
         return await _run_view(view, RequestContext(dashboard, session, request, {}), storeless=view in STORELESS_VIEWS)
 
     return endpoint
@@ -204,16 +209,16 @@ def _problem(context: RequestContext, status: int, code: str, text: str) -> Resp
 def _login_endpoint(dashboard: Dashboard) -> RouteEndpoint:
     async def endpoint(request: Request) -> Response:
         if request.method != "POST":
-            return dashboard.render("login.html", wrong=False)
+            return dashboard.render("login.html", wrong=False, to=request.query_params.get("to", ""))
         form = await _read_form(request)
-        token, who = ((form.get(name) or [""])[0] for name in ("token", "who"))
+        token, who, to = ((form.get(name) or [""])[0] for name in ("token", "who", "to"))
         session = None
         if who.strip() and dashboard.access.is_own_page(request.headers):
             session = dashboard.access.log_in(token, who)
         if session is None:
             await asyncio.sleep(WRONG_TOKEN_DELAY_S)
-            return dashboard.render("login.html", 401, wrong=True)
-        response = RedirectResponse("/", 303)
+            return dashboard.render("login.html", 401, wrong=True, to=to)
+        response = RedirectResponse(to if to.partition("?")[0] in PAGES else "/", 303)  # to no other site
         secure = request.headers.get("origin", "").startswith("https:")  # as the browser sees it, behind a proxy too
         cookie = _cookie_name(request)
         response.set_cookie(

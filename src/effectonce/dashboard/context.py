@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -17,6 +17,9 @@ from .dashboard import Dashboard, link
 from .sources import Sources
 
 Choice = TypeVar("Choice", bound=str)
+
+#: The pages that list something. A page about one thing links back to the list that it was opened from.
+LIST_PATHS: Final = ("/records", "/in-doubt", "/sagas", "/dead-letters")
 
 
 class RequestContext(Struct, frozen=True):
@@ -46,6 +49,19 @@ class RequestContext(Struct, frozen=True):
             raise InvalidOption(f"{name} is one of {', '.join(known)}")
         return default
 
+    @property
+    def here(self) -> str | None:
+        """The address of this list with its filters and its page, for the links to what it lists; None without any."""
+        url = self.request.url
+        return f"{url.path}?{url.query}" if url.query and url.path in LIST_PATHS else None
+
+    @property
+    def back(self) -> str | None:
+        """The address of the list that this page was opened from; None if it is not known. A forged one leads to no
+        other site: it counts only if it is a list of this dashboard."""
+        address = self.text("back")
+        return address if address.partition("?")[0] in LIST_PATHS else None
+
     def audit(self, action: str, target: str, detail: str = "", place: str = "") -> AbstractContextManager[None]:
         """Write what happens inside to the audit log, before and after, with the name of the operator."""
         return self.sources.audit.record_action(action, target, by=self.session.audit_name, detail=detail, place=place)
@@ -63,6 +79,8 @@ class RequestContext(Struct, frozen=True):
             csrf=self.session.csrf,
             flashes=dashboard.flashes.pop(self.session.id, []),
             path=self.request.url.path,
+            here=self.here,
+            back=self.back,
             in_doubt=in_doubt,
             store=repr(dashboard.sources.store.runtime.backend),
             **values,

@@ -15,9 +15,11 @@ from starlette.responses import HTMLResponse, Response
 
 from effectonce.display import formatting
 from effectonce.display.sagas import format_saga_state
+from effectonce.display.state_filters import STATE_FILTERS
 from effectonce.doctor import DoctorFinding
 from effectonce.errors import show
 from effectonce.telemetry.cached_probe import CachedProbe
+from effectonce.values.durations import format_span
 
 from .access import Access
 from .poller import Poller
@@ -55,13 +57,15 @@ class Dashboard:
             error=formatting.format_error,
             time=formatting.format_time,
             moment=formatting.format_moment,
+            near=formatting.format_near,
             ago=formatting.format_ago,
-            span=formatting.format_span,
+            span=format_span,
             count=formatting.format_count,
             state=formatting.format_state,
+            tone=formatting.tone_of,
             saga_state=format_saga_state,
         )
-        self.templates.globals.update(static=_static_url, link=link, states=formatting.STATE_WORDS)
+        self.templates.globals.update(static=_static_url, link=link, filters=STATE_FILTERS)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
         return HTMLResponse(self.templates.get_template(template).render(**values), status)

@@ -35,9 +35,9 @@ MAX_METRICS_BYTES: Final = 8_000_000
 STOP_TIMEOUT_S: Final = 5.0
 
 #: The kinds of events, as workers count them, whose sums are plotted.
-FIRST_RUN_KINDS: Final = ("completed",)
-DUPLICATE_KINDS: Final = ("replayed",)
-DELIVERY_KINDS: Final = ("claimed", "replayed", "in_progress", "exhausted", "mismatch")
+FIRST_RUN_KINDS: Final = ("completed", "first")
+DUPLICATE_KINDS: Final = ("replayed", "duplicate")
+DELIVERY_KINDS: Final = ("claimed", "first", "duplicate", "replayed", "in_progress", "exhausted", "mismatch")
 
 #: A line of a page of metrics that counts the events of one kind, in one scope.
 _EVENT_COUNT = re.compile(

@@ -7,33 +7,34 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from effectonce.broker import Broker
-from effectonce.contracts import OutboxBackend
+from effectonce.contracts import InboxBackend, OutboxBackend
 from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.core.claim_notes import read_listed_note
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.display.formatting import format_target
+from effectonce.display.state_filters import StateFilter
 from effectonce.display.timeline import Moment, kind_of, record_timeline
 from effectonce.doctor import DoctorFinding, examine
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
 from effectonce.intents.intents import Intents
 from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.intents.logged_intent import decode_log as decode_intent_log
-from effectonce.record import Page, Record, State
+from effectonce.record import Page, Record
 from effectonce.relay.relay import ask_outbox, unpark
 from effectonce.sagas.log import SagaLog
 from effectonce.sagas.log import decode_log as decode_saga_log
 from effectonce.sagas.saga import Saga
+from effectonce.search.matches import PlaceResult
+from effectonce.search.records import MAX_SCOPES, discover_scopes
+from effectonce.search.search import NO_QUEUES, SearchPlaces, search
 from effectonce.store import Store
 from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry, AuditLog
+from effectonce.values.provider_keys import provider_key
 from effectonce.worker.worker import Worker
 
-MAX_SCOPES: Final = 200
-"""How many scopes are discovered in a store at most."""
 PAGE_SIZE: Final = 50
 EMPTY_PAGES_TIMEOUT_S: Final = 0.04
 """How long a search skips empty pages. After that it returns an empty page with a cursor."""
-AFTER_SCOPE: Final = "\x01"
-"""Appended to a scope's name, it sorts after all of the scope's records."""
 MAX_AUDIT_ENTRIES: Final = 1000
 """How many of the newest audit entries are searched for those of one record."""
 
@@ -56,6 +57,8 @@ class Sources:
         sagas: Sequence[Saga[Any]] = (),
         outbox: Store | None = None,
         table: str | None = None,
+        inbox: Store | None = None,
+        inbox_table: str | None = None,
         queues: Sequence[str] = (),
         group: str = "worker",
         metrics: Sequence[str] = (),
@@ -77,6 +80,8 @@ class Sources:
         self.sagas: dict[str, Saga[Any]] = {saga.scope: saga for saga in sagas}
         self.outbox = outbox or (self.store if isinstance(backend, OutboxBackend) else None)
         self.table = table
+        self.inbox = inbox or (self.store if isinstance(backend, InboxBackend) else None)
+        self.inbox_table = inbox_table or next((worker.inbox.table_name for worker in workers if worker.inbox), None)
         self.queues, self.group = list(queues), group
         for url in metrics:
             if not url.startswith(("http://", "https://")):
@@ -107,17 +112,8 @@ class Sources:
 
     def discover_scopes(self) -> None:
         """Find the scopes in the store with one query each, where the store keeps records in order."""
-        if not self.polling_store.capabilities.ordered:
-            return
-        scopes: list[str] = []
-        after = ("", "")
-        while len(scopes) < MAX_SCOPES:
-            page = self.polling_store.list(limit=1, after=after)
-            if not page.records:  # the end, or many expired records that wait for a sweep: the next poll gets further
-                break
-            scopes.append(page.records[0].scope)
-            after = (scopes[-1] + AFTER_SCOPE, "")
-        self._discovered_scopes = scopes
+        if self.polling_store.capabilities.ordered:
+            self._discovered_scopes, _ = discover_scopes(self.polling_store)
 
     def remember_scopes(self, records: Iterable[Record]) -> None:
         """Remember the scopes of these records, for stores in which scopes cannot be discovered."""
@@ -125,58 +121,125 @@ class Sources:
         if new and len(self._discovered_scopes) < MAX_SCOPES:
             self._discovered_scopes = [*self._discovered_scopes, *new]
 
+    # -- everything by key
+
+    def find(self, text: str) -> list[PlaceResult]:
+        """Search for ``text`` in the records, the inbox, the outbox and the dead letters."""
+        no_queues = "" if self.dead_letter_queues or self.broker is None else NO_QUEUES
+        places = SearchPlaces(
+            self.store,
+            inbox=self.inbox,
+            inbox_table=self.inbox_table,
+            outbox=self.outbox,
+            outbox_table=self.table,
+            queues=self.dead_letter_queues,
+            no_queues=no_queues,
+            scopes=self.scopes,
+            privacy=self.privacy,
+        )
+        return search(text, places)
+
     # -- records
 
-    def search(self, key: str, scope: str, state: State | None, cursor: str | None) -> Page:
-        """Return a page of records: all of a scope and state, those with a key, or for ``key*`` those with a prefix."""
-        if not key:
-            return self._list(scope or None, state, cursor)
-        if not key.endswith("*"):
-            scopes = [scope] if scope else self.scopes
-            return Page([record for record in self._find_by_key(scopes, key) if state in (None, record.state)])
-        prefix = key[:-1]
-        if not self.store.capabilities.ordered:
-            raise InvalidOption(
-                f"{self.store.capabilities.name} keeps keys in no order: search for a whole key, without the *"
-            )
-        if not prefix:
-            return self._list(scope or None, state, cursor)
-        if scope:
-            return self._find_by_prefix(prefix, scope, state, cursor)
-        records: list[Record] = []
-        for known_scope in self.scopes:
-            records += self._find_by_prefix(prefix, known_scope, state, None).records
-            if len(records) > PAGE_SIZE:
-                break
-        return Page(records[:PAGE_SIZE])
+    def search(
+        self, key: str, scope: str, choice: StateFilter | None, cursor: str | None, *, newest_first: bool = True
+    ) -> Page:
+        """Return a page of records: all of a scope and state, or those whose key contains ``key``. The first page
+        begins with those that have this very key, also as the key of an intent. ``key*`` finds those whose key begins
+        so, in the order of their keys.
+
+        Those that changed last come first; without ``newest_first`` the order is the store's, and no page is partial.
+        """
+        if key.endswith("*") and len(key) > 1:
+            return self._search_prefix(key[:-1], scope, choice, cursor)
+        key = key.removesuffix("*")
+        exact: list[Record] = []
+        if key and cursor is None:
+            exact = [record for record in self._find_by_key(scope, key) if choice is None or choice.matches(record)]
+        page = self._list(scope or None, choice, cursor, key_contains=key, newest_first=newest_first)
+        shown = {(record.scope, record.key) for record in exact}
+        others = [record for record in page.records if (record.scope, record.key) not in shown]
+        return Page([*exact, *others], page.cursor, page.partial)
 
     def _list(
-        self, scope: str | None, state: State | None, cursor: str | None, after: tuple[str, str] | None = None
+        self,
+        scope: str | None,
+        choice: StateFilter | None,
+        cursor: str | None,
+        *,
+        key_contains: str = "",
+        newest_first: bool = False,
+        after: tuple[str, str] | None = None,
     ) -> Page:
         """Return the first page with a record; after a time limit an empty one, since a rare state may be many pages
         away."""
         deadline = time.monotonic() + EMPTY_PAGES_TIMEOUT_S
         while True:
-            page = self.store.list(scope=scope, state=state, limit=PAGE_SIZE, cursor=cursor, after=after)
+            page = self.store.list(
+                scope=scope,
+                state=choice.state if choice is not None else None,
+                limit=PAGE_SIZE,
+                cursor=cursor,
+                after=after,
+                newest_first=newest_first,
+                key_contains=key_contains if newest_first else "",
+            )
+            records = [
+                record
+                for record in page.records
+                if key_contains in record.key and (choice is None or choice.matches(record))
+            ]
             cursor = page.cursor
-            if page.records or cursor is None or time.monotonic() > deadline:
-                self.remember_scopes(page.records)
-                return page
+            if records or cursor is None or time.monotonic() > deadline:
+                self.remember_scopes(records)
+                return Page(records, cursor, page.partial)
 
-    def _find_by_key(self, scopes: Iterable[str], key: str) -> Iterable[Record]:
-        for scope in scopes:
-            record = self.store.get(scope, key)
-            if record is None and self.privacy is not None:
-                record = self.store.get(scope, self.privacy.hide(scope, key))
-            if record is not None:
-                yield record
+    def _find_by_key(self, scope: str, key: str) -> Iterable[Record]:
+        for known_scope in [scope] if scope else self.scopes:
+            for stored_key in self._stored_keys(known_scope, key):
+                record = self.store.get(known_scope, stored_key)
+                if record is not None:
+                    yield record
 
-    def _find_by_prefix(self, prefix: str, scope: str, state: State | None, cursor: str | None) -> Page:
-        page = self._list(scope, state, cursor, after=(scope, prefix))
+    def _stored_keys(self, scope: str, key: str) -> Iterable[str]:
+        """Return what ``key`` may be stored as: itself; of an intent its id, which is a hash of its names and its key;
+        and either one hidden, in a private store."""
+        keys = [key]
+        if kind_of(scope) == "intent":
+            keys.append(self._intent_id(scope, key))
+        if self.privacy is not None:
+            keys += [self.privacy.hide(scope, text) for text in keys]
+        return keys
+
+    def _intent_id(self, scope: str, key: str) -> str:
+        """Return the id of the intent ``key``, of no account and outside of a saga."""
+        program = self.intents.get(scope)
+        if program is not None:
+            return program.operations[scope].rules.intent_id(key, "", "")
+        names, _, operation = scope.removeprefix("intents/").rpartition("/")
+        program_scope, _, provider = names.rpartition("/")
+        return provider_key(provider, "", program_scope, operation, key, "")
+
+    def _search_prefix(self, prefix: str, scope: str, choice: StateFilter | None, cursor: str | None) -> Page:
+        if not self.store.capabilities.ordered:
+            raise InvalidOption(
+                f"{self.store.capabilities.name} keeps keys in no order: leave out the * to find it anywhere in a key"
+            )
+        if scope:
+            return self._find_by_prefix(prefix, scope, choice, cursor)
+        records: list[Record] = []
+        for known_scope in self.scopes:
+            records += self._find_by_prefix(prefix, known_scope, choice, None).records
+            if len(records) > PAGE_SIZE:
+                break
+        return Page(records[:PAGE_SIZE])
+
+    def _find_by_prefix(self, prefix: str, scope: str, choice: StateFilter | None, cursor: str | None) -> Page:
+        page = self._list(scope, choice, cursor, after=(scope, prefix))
         records = [record for record in page.records if record.key.startswith(prefix)]
         next_cursor = page.cursor if len(records) == len(page.records) else None
         exact = self.store.get(scope, prefix) if cursor is None else None  # listing starts after the prefix itself
-        if exact is not None and state in (None, exact.state):
+        if exact is not None and (choice is None or choice.matches(exact)):
             records.insert(0, exact)
         return Page(records, next_cursor)
 
@@ -192,6 +255,11 @@ class Sources:
             return decode_intent_log(note) if kind == "intent" else decode_saga_log(note)
         except CorruptRecord:
             return None
+
+    def business_key(self, record: Record) -> str:
+        """Return the key that the program gave: of an intent that of its log, which is part of its request."""
+        log = self.log(record)
+        return log.key if isinstance(log, LoggedIntent) else record.key
 
     def timeline(self, record: Record) -> list[Moment]:
         """Return the moments of a record, oldest first."""
@@ -249,9 +317,9 @@ class Sources:
             group=self.group,
             programs=programs,
             outbox=self.table if self.outbox is self.store else None,
-        )
+        ).findings
         if self.outbox is not None and self.outbox is not self.store:
-            of_outbox = examine(self.outbox, outbox=self.table)
+            of_outbox = examine(self.outbox, outbox=self.table).findings
             findings += [finding for finding in of_outbox if finding not in findings]
         return findings
 
@@ -260,7 +328,7 @@ class Sources:
     def close(self) -> None:
         """Close our own handles, and those of the programs, which live in this process."""
         programs: list[Worker | Intents | Saga[Any]] = [*self.workers, *self.intents.values(), *self.sagas.values()]
-        stores = [self.store, self.polling_store, self.outbox, *(program.store for program in programs)]
+        stores = [self.store, self.polling_store, self.outbox, self.inbox, *(program.store for program in programs)]
         brokers = [self.broker, *(worker.broker for worker in self.workers)]
         for handle in {handle for handle in (*stores, *brokers) if handle is not None}:
             handle.close()

@@ -12,7 +12,8 @@ import msgspec
 from effectonce.core.codec import FORMAT_VERSION, decode_error, without_trace
 from effectonce.core.privacy import SEALED_PREFIX
 from effectonce.errors import CorruptRecord, show
-from effectonce.record import EXHAUSTED_ERROR, Record, State, Stats
+from effectonce.record import Record, State, Stats, is_exhausted, last_error_of
+from effectonce.values.durations import format_span
 
 MAX_TEXT_CHARACTERS: Final = 20_000
 
@@ -24,13 +25,36 @@ STATE_WORDS: Final[dict[State, str]] = {
     "in_doubt": "in doubt",
     "free": "released",
 }
+REFUSED: Final = "refused"
+"""The word, and the tone, of a failed record for which `is_refused` is true."""
 
 
 def format_state(record: Record, now: int) -> str:
-    """Return the word for the record's state. A claim whose lease has ended is lapsed, not running."""
+    """Return the word for the record's state. A claim whose lease has ended is lapsed, not running; a failure that is
+    the answer of a business rule is refused."""
     if record.state == "claimed" and (record.lease_until or 0) <= now:
         return "lapsed"
-    return STATE_WORDS[record.state]
+    return REFUSED if is_refused(record) else STATE_WORDS[record.state]
+
+
+def tone_of(record: Record) -> str:
+    """Return the tone in which the record's state is shown."""
+    return REFUSED if is_refused(record) else record.state
+
+
+def is_refused(record: Record) -> bool:
+    """Return whether a failed record holds the answer of a business rule: its handler raised an error that it declares
+    as permanent, or the provider of an intent declined.
+
+    A record whose attempts ran out, or that an operator gave up, has failed. So has a saga, whatever its step raised;
+    and a record whose error cannot be read here.
+    """
+    if record.state != "failed" or record.error is None or record.scope.startswith("saga/"):
+        return False
+    try:
+        return record.error[:1] != SEALED_PREFIX and decode_error(record.error).code == "permanent-failure"
+    except CorruptRecord:
+        return False
 
 
 def format_target(scope: str, key: str) -> str:
@@ -40,12 +64,20 @@ def format_target(scope: str, key: str) -> str:
 
 def format_failure(record: Record) -> tuple[str, str]:
     """Return the code or class of a record's last error, and the error's text."""
-    if record.error == EXHAUSTED_ERROR:
-        return "attempts-exhausted", "every allowed attempt was used without a recorded success"
-    if record.error is not None and record.error[:1] == SEALED_PREFIX:
+    if is_exhausted(record.error):
+        last_error = last_error_of(record.error)
+        why = "every allowed attempt was used without a recorded success"
+        if last_error is not None:
+            why = f"{why}; the last error was {format_error(*_format_stored_error(last_error))}"
+        return "attempts-exhausted", why
+    return _format_stored_error(record.error)
+
+
+def _format_stored_error(stored: bytes | None) -> tuple[str, str]:
+    if stored is not None and stored[:1] == SEALED_PREFIX:
         return "sealed", ""
     try:
-        error = decode_error(record.error)
+        error = decode_error(stored)
     except CorruptRecord as unreadable:
         return "unreadable", show(unreadable, 300)
     return error.type.rpartition(":")[2] or error.code, show(error.message, 1000)
@@ -105,9 +137,32 @@ def format_time(at: int | None) -> str:
         return show(at)
 
 
+def format_iso(at: int | None) -> str | None:
+    """Format a time in microseconds since the epoch as ISO 8601, in UTC and to the millisecond. None for None, 0 and
+    times beyond the calendar, which all stand for never."""
+    if not at:
+        return None
+    try:
+        return datetime.fromtimestamp(at / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def format_when(at: int | None, now: int | None = None) -> str:
+    """Format a time as how long ago it was, and as ISO 8601 in UTC; "" for None and 0, which stand for never."""
+    return f"{format_ago(at, now)} ({format_iso(at)})" if at else ""
+
+
 def format_moment(at: int) -> str:
     """Format a time as `format_time` does, to the millisecond: several things may happen in one second."""
     return f"{format_time(at).removesuffix('Z')}.{at // 1000 % 1000:03}"
+
+
+def format_near(at: int, now: int) -> str:
+    """Format a time as `format_moment` does, without its date if that is the date of ``now``, else without its
+    milliseconds."""
+    date, _, clock = format_moment(at).partition(" ")
+    return clock if date == format_time(now).partition(" ")[0] else f"{date} {clock.partition('.')[0]}"
 
 
 def format_ago(at: int | None, now: int | None = None) -> str:
@@ -117,17 +172,6 @@ def format_ago(at: int | None, now: int | None = None) -> str:
     span_us = (round(time.time() * 1e6) if now is None else now) - at
     text = format_span(abs(span_us))
     return f"{text} ago" if span_us >= 0 else f"in {text}"
-
-
-def format_span(span_us: float) -> str:
-    """Format a span in microseconds, roughly."""
-    seconds = span_us / 1e6
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    if seconds >= 1:
-        return f"{seconds:.0f} s"
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "0 s"
 
 
 def format_count(number: int | None, cap: int | None = None) -> str:

@@ -10,7 +10,7 @@ from effectonce.worker.redrive_records import Fate
 
 
 class RedriveResult(NamedTuple):
-    """What becomes of a dead letter: ``text`` says it, in the colour of a record in the state ``tone``."""
+    """What happens to a dead letter: ``text`` says it, in the colour of a record in the state ``tone``."""
 
     text: str
     tone: State

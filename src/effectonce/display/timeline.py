@@ -12,6 +12,7 @@ from effectonce.record import Record
 from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry
 
+from .formatting import is_refused, tone_of
 from .sagas import ENDED_STATES, TONES
 
 TimelineKind = Literal["guard", "intent", "saga"]
@@ -85,9 +86,11 @@ def _state_moments(record: Record) -> Iterable[Moment]:
         "in_doubt": ("in doubt", "it is not known whether the effect happened"),
         "free": ("released", "the next delivery runs it"),
     }
+    if is_refused(record):
+        states["failed"] = ("refused", "by a permanent error: duplicates get the same one")
     if record.state in states:
         what, detail = states[record.state]
-        yield Moment(record.changed_at, what, detail=detail, tone=record.state)
+        yield Moment(record.changed_at, what, detail=detail, tone=tone_of(record))
 
 
 def _intent_moments(record: Record, log: LoggedIntent) -> Iterable[Moment]:

@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext
 from effectonce.dashboard.dashboard import link
-from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.display.formatting import format_target
+from effectonce.display.state_filters import STATE_FILTERS
 from effectonce.display.timeline import kind_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
 from effectonce.guard.options import UNFINISHED_RETENTION_US
-from effectonce.record import Record
+from effectonce.record import Page, Record
 from effectonce.sagas.log import SagaLog
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
@@ -34,10 +34,21 @@ CONFIRMATIONS: Final = {
 
 
 def show_queue(context: RequestContext) -> Response:
-    page = context.sources.store.list(state="in_doubt", limit=PAGE_SIZE, cursor=context.text("cursor") or None)
-    rows = [(record, kind_of(record.scope), context.sources.log(record)) for record in page.records]
+    scope, cursor = context.text("scope").strip(), context.text("cursor") or None
+    page, problem = Page([]), ""
+    try:
+        page = context.sources.search("", scope, STATE_FILTERS["in_doubt"], cursor)
+    except InvalidOption as error:
+        problem = str(error)
     return context.render(
-        "in_doubt.html", rows=rows, next=context.next_page(page.cursor), now=context.sources.store.now()
+        "in_doubt.html",
+        rows=[(record, kind_of(record.scope), context.sources.log(record)) for record in page.records],
+        scope=scope,
+        scopes=context.sources.scopes,
+        problem=problem,
+        next=context.next_page(page.cursor, scope=scope),
+        later=cursor is not None,
+        now=context.sources.store.now(),
     )
 
 
@@ -54,7 +65,7 @@ def resolve(context: RequestContext) -> Response:
     place = repr(context.sources.store.runtime.backend)
     with context.audit("records resolve", format_target(scope, key), detail=outcome, place=place):
         _apply_decision(context, record, outcome, result)
-    record_page = link("/saga" if kind_of(scope) == "saga" else "/record", scope=scope, key=key)
+    record_page = link("/saga" if kind_of(scope) == "saga" else "/record", back=context.back, scope=scope, key=key)
     return context.redirect(record_page, CONFIRMATIONS[outcome])
 
 

@@ -27,6 +27,7 @@ def show_rows(context: RequestContext) -> Response:
         backlog=backlog,
         entries=page.entries,
         next=context.next_page(page.cursor, state=state),
+        later=bool(context.text("cursor")),
     )
 
 

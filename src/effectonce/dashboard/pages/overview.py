@@ -11,16 +11,18 @@ from starlette.responses import Response
 from effectonce.dashboard.context import RequestContext
 from effectonce.dashboard.dashboard import link
 from effectonce.dashboard.poller import Sample
-from effectonce.display.formatting import STATE_WORDS, format_count, format_span, format_state_count
+from effectonce.display.formatting import STATE_WORDS, format_count, format_state_count
+from effectonce.values.durations import format_span
 
 #: The overview says so when no sweep has finished for this long (F37: records are not swept).
 SWEEP_OVERDUE_US: Final = 15 * 60 * 1_000_000
 
 
 class StateCount(Struct, frozen=True):
-    """How many records are in a state, and their share of the bar."""
+    """How many records are in a state, their share of the bar, and the page ``where`` they are listed."""
 
     state: str
+    where: str
     word: str
     count: str
     percent: float
@@ -53,7 +55,7 @@ def figures(context: RequestContext) -> Response:
     facts = {
         "series": poller.series(),
         "states": [[counted.state, counted.count] for counted in values["state_counts"]],
-        "needs": [[need.count, need.where] for need in values["needs"]],
+        "needs": [[need.count, need.where, need.what] for need in values["needs"]],
     }
     return Response(json.encode(facts), media_type="application/json")
 
@@ -81,7 +83,13 @@ def _state_counts(sample: Sample | None) -> list[StateCount]:
     stats = sample.stats
     total = sum(stats.counts.values()) or 1
     return [
-        StateCount(state, word, format_state_count(stats, state), 100 * stats.counts.get(state, 0) / total)
+        StateCount(
+            state,
+            link("/records", state="failed_or_refused" if state == "failed" else state),
+            word,
+            format_state_count(stats, state),
+            100 * stats.counts.get(state, 0) / total,
+        )
         for state, word in STATE_WORDS.items()
     ]
 
@@ -102,7 +110,9 @@ def _list_needs(context: RequestContext, sample: Sample | None) -> list[Need]:
     for name, number in context.dashboard.poller.dead_letter_counts.items():
         if number:
             where = link("/dead-letters", queue=name)
-            needs.append(Need("failed", format_count(number), f"dead letters of {name}", where))
+            needs.append(
+                Need("failed", format_count(number), f"dead letters of {name}: see why, then redrive them", where)
+            )
     if stats is not None and stats.swept_at and now - stats.swept_at > SWEEP_OVERDUE_US:
         what = "since the last finished sweep: expired records stay, lapsed leases go unnoticed"
         needs.append(Need("free", format_span(now - stats.swept_at), what, "/doctor"))

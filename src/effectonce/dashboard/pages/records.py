@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext
 from effectonce.dashboard.sources import Sources
-from effectonce.display.formatting import STATE_WORDS, format_failure, format_stored
+from effectonce.display.formatting import format_failure, format_stored
+from effectonce.display.state_filters import STATE_FILTERS
 from effectonce.display.timeline import kind_of
 from effectonce.errors import InvalidKey, InvalidOption
 from effectonce.intents.logged_intent import LoggedIntent
-from effectonce.record import Page, Record, State
+from effectonce.record import Page, Record
 from effectonce.sagas.log import SagaLog
+
+ORDERS: Final = ("newest", "stored")
+"""The orders of the list: ``stored``, the store's own, reaches every record of a store that cannot sort them all."""
 
 
 def search(context: RequestContext) -> Response:
-    key, scope = context.text("key").strip(), context.text("scope")
-    state: State | Literal[""] = context.one_of("state", (*STATE_WORDS, ""), "")
+    key, scope = context.text("key").strip(), context.text("scope").strip()
+    state = context.one_of("state", tuple(STATE_FILTERS), "")
+    order = context.one_of("order", ORDERS, "newest")
     cursor = context.text("cursor") or None
     page, problem = Page([]), ""
     try:
-        page = context.sources.search(key, scope, state or None, cursor)
+        page = context.sources.search(key, scope, STATE_FILTERS.get(state), cursor, newest_first=order == "newest")
     except (InvalidOption, InvalidKey) as error:
         problem = str(error)
     return context.render(
         "records.html",
-        records=page.records,
+        rows=[(record, context.sources.business_key(record)) for record in page.records],
+        partial=page.partial,
+        order=order if order != "newest" else None,
         now=context.sources.store.now(),
         key=key,
         scope=scope,
         state=state,
         problem=problem,
-        next=context.next_page(page.cursor, key=key, scope=scope, state=state),
+        next=context.next_page(
+            page.cursor, key=key, scope=scope, state=state, order=order if order != "newest" else None
+        ),
         later=cursor is not None,
         scopes=context.sources.scopes,
         prefixes=context.sources.store.capabilities.ordered,
@@ -47,13 +56,14 @@ def show_one(context: RequestContext) -> Response:
         text = "There is no such record: it has expired, or never existed."
         return context.render("problem.html", 404, code="no record", text=text)
     can_act, log = context.session.can_act, context.sources.log(record)
+    request = (log.key, format_stored(log.request)) if can_act and isinstance(log, LoggedIntent) else None
     return context.render(
         "record.html",
         record=record,
         kind=kind_of(scope),
         now=context.sources.store.now(),
         moments=context.sources.timeline(record),
-        intent=(log.key, format_stored(log.request)) if can_act and isinstance(log, LoggedIntent) else None,
+        intent=request,
         result=format_stored(record.result) if can_act else "",
         failure=format_failure(record) if record.state == "failed" or record.error is not None else None,
         **decision_options(context.sources, record),

@@ -23,14 +23,15 @@ def show_list(context: RequestContext) -> Response:
     names = [scope for scope in context.sources.scopes if scope.startswith("saga/")]
     scope = context.text("scope") or (names[0] if names else "")
     which = context.one_of("which", FILTERS, "open")
-    page = Page([])
+    page, cursor = Page([]), context.text("cursor") or None
     if scope:
         page = context.sources.store.list(
             scope=scope,
             unfinished=which == "open",
             state="in_doubt" if which == "in_doubt" else None,
             limit=PAGE_SIZE,
-            cursor=context.text("cursor") or None,
+            cursor=cursor,
+            newest_first=True,
         )
     return context.render(
         "sagas.html",
@@ -38,7 +39,9 @@ def show_list(context: RequestContext) -> Response:
         scope=scope,
         which=which,
         rows=[(record, context.sources.log(record)) for record in page.records if record.note is not None],
+        partial=page.partial,
         next=context.next_page(page.cursor, scope=scope, which=which),
+        later=cursor is not None,
         now=context.sources.store.now(),
     )
 

@@ -150,7 +150,10 @@ if (live) {
       const shown = [...document.querySelectorAll(".needs a")];
       if (needs.map(([, where]) => where).join() !== shown.map((link) => link.getAttribute("href")).join()) {
         if (!document.activeElement?.matches("input")) location.reload(); // while the visitor types, wait for the next refresh
-      } else needs.forEach(([count], n) => { shown[n].querySelector("b").textContent = count; });
+      } else needs.forEach(([count, , what], n) => {
+        shown[n].querySelector("b").textContent = count;
+        shown[n].querySelector("span").textContent = what;
+      });
     } catch { live.dataset.state = "lost"; }
   };
   refresh();
