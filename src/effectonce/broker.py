@@ -13,6 +13,7 @@ from typing import Any, Final, Self, TypeVar
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.backend_urls import load_backend, url_in_environment
 from .core.shared_loop import shared_loop
+from .core.tracing import carry_trace
 from .errors import BrokerUnavailable, ConfigurationError, scrub_urls, show
 from .message import Message
 
@@ -99,7 +100,7 @@ class Broker:
     def _trace_publish(self, queue: str, messages: Messages) -> AbstractContextManager[Sequence[Message[Any]]]:
         sequence = [messages] if isinstance(messages, Message) else messages
         if self.tracer is None:
-            return nullcontext(sequence)
+            return nullcontext([carry_trace(message) for message in sequence])
         return self.tracer.trace_publish(self.capabilities.name, queue, sequence)
 
     def _encode(self, queue: str, messages: Sequence[Message[Any]], envelope: Envelope | None) -> list[Packet]:

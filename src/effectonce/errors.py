@@ -38,7 +38,7 @@
         └── SchemaMissing              schema-missing         run the migration
             └── SchemaMismatch         schema-mismatch        the tables are of another version
 
-Codes are stable: alert on them. A traceback ends with the page that explains its error (`help_url`). Each backend
+Codes are stable: alert on them. A traceback ends with the command that explains its error. Each backend
 translates the exceptions of its driver, once, in its connection; they stay reachable as ``__cause__``.
 """
 
@@ -84,12 +84,8 @@ class EffectOnceError(Exception):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        self.add_note(f"effectonce docs: {self.help_url}")  # the last line of a traceback; the message stays as it is
-
-    @property
-    def help_url(self) -> str:
-        """The page that explains this error, relative to the root of the documentation."""
-        return f"reference/errors/#{self.code}"
+        # The last line of a traceback; the message stays as it is.
+        self.add_note(f"for what it means and what to do: effectonce explain {self.code}")
 
 
 class Retryable(EffectOnceError, code="retryable"):
@@ -101,10 +97,12 @@ class Retryable(EffectOnceError, code="retryable"):
 
 
 class InProgress(Retryable, code="in-progress"):
-    """Another delivery of this key holds the lease. Do not ack this one: the first may still die.
+    """Another delivery of this key is running, and holds the lease.
 
-    ``retry_after`` is short, since the first may end soon. `delay_after` grows with the attempts of this delivery, up
-    to ``lease_left``: the seconds until the lease ends, unless it is renewed."""
+    What to do: deliver this one again later, and do not ack it. The first one may still die. ``retry_after`` is short,
+    because the first one mostly ends soon. `delay_after` grows with the attempts of this delivery, up to
+    ``lease_left``: the seconds until the lease ends, unless it is renewed.
+    """
 
     def __init__(self, message: str, retry_after: float = 1.0, lease_left: float | None = None) -> None:
         super().__init__(message, retry_after)
@@ -121,65 +119,112 @@ class InProgress(Retryable, code="in-progress"):
 
 
 class NotExecuted(Retryable, code="not-executed"):
-    """The provider refused the request before anything could happen. Deliver it again later."""
+    """The provider rejected the request before anything happened: it was busy, or limited your rate.
+
+    What to do: deliver it again later. Nothing was done.
+    """
 
 
 class OutcomeUnknown(Retryable, code="outcome-unknown"):
-    """The request was sent, and its outcome is unknown. Deliver it again: while the provider keeps the key, the request
-    is sent with the same key, or looked up; after that it is in doubt."""
+    """The request was sent, and its outcome is unknown: no answer came, or one that does not say.
+
+    What to do: deliver it again. While the provider keeps the key, the request is sent with the same key, or looked
+    up. After that it is in doubt.
+    """
 
 
 class StoreUnavailable(Retryable, code="store-unavailable"):
-    """The store did not answer. The handler did not run, or its outcome could not be recorded."""
+    """The store did not answer. The handler did not run, or its outcome could not be recorded.
+
+    What to do: do not ack, and deliver it again later. Look whether the store is up: `effectonce check`.
+    """
 
 
 class TransactionConflict(Retryable, code="transaction-conflict"):
-    """A deadlock or a serialization failure: the database ended this transaction in favour of another. Roll it back,
-    and run the whole of it again on a new one."""
+    """The database ended this transaction in favour of another one: a deadlock, or a serialization failure.
+
+    What to do: roll it back, and run the whole of it again in a new transaction. `Inbox.handler` does that for you.
+    """
 
 
 class BrokerUnavailable(Retryable, code="broker-unavailable"):
-    """The broker did not answer. What was sent may or may not have arrived: send it again with the same id."""
+    """The broker did not answer. What was sent may or may not have arrived.
+
+    What to do: send it again under the same id. Consumers recognise the second one.
+    """
 
 
 class InDoubt(EffectOnceError, code="in-doubt"):
-    """An earlier attempt ended without saying whether its effect happened. An operator decides."""
+    """An earlier attempt ended without saying whether its effect happened. Nothing runs until an operator decides.
+
+    What to do: look at the outside system, then tell effectonce: `effectonce records resolve`, `effectonce intents
+    resolve` or `effectonce sagas resolve`, or the dashboard. Keep the message.
+    """
 
 
 class PayloadMismatch(EffectOnceError, code="payload-mismatch"):
-    """The key was used before with another payload. The handler did not run."""
+    """The key was used before with another payload. The handler did not run.
+
+    What to do: fix the sender. It reuses keys, or its counter started again.
+    """
 
 
 class PayloadTooLarge(EffectOnceError, code="payload-too-large"):
-    """The body is over its cap: a request's, up to which it is fingerprinted, or a message's. Nothing was done."""
+    """The body is larger than its cap: a request's, up to which it is fingerprinted, or a message's. Nothing was done.
+
+    What to do: send less, or raise the cap that the message names.
+    """
 
 
 class MissingKey(EffectOnceError, code="missing-key"):
-    """The call carries no key, so a duplicate could not be distinguished from a new operation."""
+    """The call has no key, so a duplicate could not be told from a new operation. It did not run.
+
+    What to do: let the sender make an id before the first try, and use that, or a business key.
+    """
 
 
 class MissingPrincipal(MissingKey, code="missing-principal"):
-    """The HTTP request names no caller, so its key could not be distinguished from another caller's."""
+    """The HTTP request names no caller, so its key could not be told from the same key of another caller.
+
+    What to do: authenticate the request before the guard, or fix ``principal=``.
+    """
 
 
 class InvalidKey(EffectOnceError, code="invalid-key"):
-    """The key (or the fingerprinted payload) has a value that no store can keep faithfully."""
+    """The key, or the payload to fingerprint, has a value that no store can keep faithfully.
+
+    What to do: make the key of texts, integers and UUIDs. The message names the value.
+    """
 
 
 class KeyTooLong(InvalidKey, code="key-too-long"):
-    """The key is over the length cap."""
+    """The key is longer than the cap.
+
+    What to do: use an id as the key, or `keys.content_hash` of the long part.
+    """
 
 
 class LeaseLost(EffectOnceError, code="lease-lost"):
-    """The handler ran, but another delivery had taken over: its outcome was not recorded."""
+    """The handler ran, but another delivery had taken over, so its outcome was not recorded. The effect may have
+    happened twice.
+
+    What to do: find out why the process was silent for longer than its lease (paused, swapping, cut off), or set a
+    longer ``lease=``.
+    """
 
 
 class ResultNotStored(EffectOnceError, code="result-not-stored"):
-    """The operation is done; its result could not be kept, so this duplicate has nothing to replay."""
+    """The operation is done, but its result could not be kept, so this duplicate has nothing to return.
+
+    What to do: ack it. Return a smaller result, or one that JSON can hold, if duplicates need it.
+    """
 
 
 class PermanentFailure(EffectOnceError, code="permanent-failure"):
-    """The operation failed for good earlier; ``error`` names the exception it failed with."""
+    """The operation failed for good earlier. ``error`` names the exception that it failed with.
+
+    What to do: ack the duplicate. To run the operation again, fix the cause and redrive with a new generation.
+    """
 
     def __init__(self, message: str, error: str = "") -> None:
         super().__init__(message)
@@ -187,11 +232,18 @@ class PermanentFailure(EffectOnceError, code="permanent-failure"):
 
 
 class AttemptsExhausted(PermanentFailure, code="attempts-exhausted"):
-    """Every allowed attempt was used without a recorded success."""
+    """Every allowed attempt was used without a recorded success. The text names the last error that was reported.
+
+    What to do: fix the cause, then redrive the message.
+    """
 
 
 class SagaFailed(PermanentFailure, code="saga-failed"):
-    """``step`` of a saga failed, and the steps before it are compensated. Duplicates get the same error."""
+    """A step of the saga failed, and the steps before it are compensated. ``step`` names it. Duplicates get the same
+    error.
+
+    What to do: fix the cause, and start the saga again under a new id.
+    """
 
     def __init__(self, message: str, error: str = "", step: str = "") -> None:
         super().__init__(message, error)
@@ -203,73 +255,127 @@ class SagaFailed(PermanentFailure, code="saga-failed"):
 
 
 class CorruptRecord(EffectOnceError, code="corrupt-record"):
-    """A stored row cannot be read: written by a newer version, by hand, or under another secret."""
+    """A stored row cannot be read: a newer version wrote it, someone changed it by hand, or it was sealed with another
+    secret.
+
+    What to do: run the newer version, or give back the old secret. `effectonce records show` shows the row.
+    """
 
 
 class NotInDoubt(EffectOnceError, code="not-in-doubt"):
-    """`resolve` was called for a record that is not in doubt. Nothing changed."""
+    """`resolve` was called for a record that is not in doubt. Nothing changed.
+
+    What to do: look at its state. To let a record that is done run again, forget it.
+    """
 
 
 class Undecodable(EffectOnceError, code="undecodable"):
-    """The body is not a message of this envelope. Delivering it again will not help: dead-letter it."""
+    """The body is not a message of this envelope.
+
+    What to do: move it to the dead letters. Delivering it again will not help.
+    """
 
 
 class ForgedMessage(Undecodable, code="forged-message"):
-    """The signature over the raw bytes is missing, wrong or of an unknown key. Nothing was decoded."""
+    """The signature over the raw bytes is missing, wrong, or made with an unknown key. Nothing was decoded.
+
+    What to do: check the secrets on both sides. If they are right, someone is sending you forged messages.
+    """
 
 
 class NotAwaited(EffectOnceError, code="not-awaited"):
-    """A call on an async connection was not awaited. Its answer was tested, which would always be true; or a handler of
-    effectonce's own transaction returned without it, and to commit would lose what the call was to write."""
+    """A call on an async connection was not awaited.
+
+    Its answer was tested, which would always be true; or a handler returned without it, and the commit would have lost
+    what the call was to write.
+
+    What to do: write ``await`` in front of the call. The message names its line.
+    """
 
 
 class ConfigurationError(EffectOnceError, code="configuration"):
-    """The code or the settings cannot work. Retrying will not help."""
+    """The code or the settings cannot work. Retrying will not help.
+
+    What to do: what the message says, then restart.
+    """
 
 
 class UnknownScheme(ConfigurationError, code="unknown-scheme"):
-    """The URL's scheme names no store or broker."""
+    """The URL's scheme is not one of a store or a broker.
+
+    What to do: use one of the schemes in the message.
+    """
 
 
 class MissingDriver(ConfigurationError, code="missing-driver"):
-    """The driver library for this URL is not installed."""
+    """The driver library for this URL is not installed.
+
+    What to do: run the install command in the message.
+    """
 
 
 class InvalidOption(ConfigurationError, code="invalid-option"):
-    """An option of a URL or a call is unknown or has a bad value."""
+    """An option of a URL or a call is unknown, or has a value that is not allowed.
+
+    What to do: correct it. The message lists what is allowed.
+    """
 
 
 class ScopeTaken(ConfigurationError, code="scope-taken"):
-    """Two functions use one scope on one store: they would hide messages from each other."""
+    """Two functions use one scope on one store. Each would take the other's messages for duplicates.
+
+    What to do: give each its own ``scope=``.
+    """
 
 
 class SagaChanged(ConfigurationError, code="saga-changed"):
-    """A saga in flight was started under another definition: other steps, another version, or a compensation that is
-    gone now. It was left as it is."""
+    """A saga that is running was started under another definition: other steps, another version, or a compensation that
+    is gone now. It was left as it is.
+
+    What to do: map the old steps to the new ones with `Saga.migrate`, or let the old release finish it.
+    """
 
 
 class Reentered(ConfigurationError, code="reentered"):
-    """A handler called a guarded function with the key that it is itself running under."""
+    """A handler called a guarded function under the key that it is itself running under. It would wait for itself.
+
+    What to do: give the inner call its own scope or key.
+    """
 
 
 class SyncAsyncMismatch(ConfigurationError, code="sync-async-mismatch"):
-    """Sync use of an async thing, or a blocking call inside a running event loop."""
+    """A sync call of something async, an async call of something sync, or a blocking call inside a running event loop.
+
+    What to do: use the other form, as the message says.
+    """
 
 
 class NotInTransaction(ConfigurationError, code="not-in-transaction"):
-    """The connection has no transaction open: the record would be committed without the effect."""
+    """The connection has no open transaction, so the record would be committed without the effect.
+
+    What to do: begin a transaction, or switch autocommit off.
+    """
 
 
 class UnsafeStore(ConfigurationError, code="unsafe-store"):
-    """The server is set up so that it may lose records it has confirmed."""
+    """The server's settings allow it to lose records that it has confirmed.
+
+    What to do: change the setting that the message names.
+    """
 
 
 class SchemaMissing(ConfigurationError, code="schema-missing"):
-    """The tables do not exist yet."""
+    """The tables do not exist.
+
+    What to do: run ``effectonce migrate --store URL``, or your own migration.
+    """
 
 
 class SchemaMismatch(SchemaMissing, code="schema-mismatch"):
-    """The tables exist in a version that this release does not read."""
+    """The tables are of a version that this release does not read.
+
+    What to do: run ``effectonce migrate --store URL``; if the tables are newer, upgrade effectonce.
+    """
 
 
 #: The names of all errors. They are public: `effectonce` has them, too.

@@ -38,8 +38,8 @@ class Message(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     Messages of one ``ordering_key`` stay in order; a chain of messages has one ``trace_id``. W3C trace context goes
     into ``headers`` as ``traceparent`` and ``tracestate``. ``source`` is who produced the message and ``time`` when, as
-    far as the envelope keeps them. ``attempt`` is how often the broker has delivered it, where the broker counts; it is
-    not part of the key.
+    far as the envelope keeps them. ``attempt`` is how often a worker has started on it; outside of a worker, how often
+    the broker has delivered it, where that counts. It is not part of the key.
     """
 
     data: T

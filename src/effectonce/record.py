@@ -20,8 +20,24 @@ SettledState = Literal["done", "failed", "in_doubt", "free"]
 AnswerKind = Literal["claimed", "absent", "done", "failed", "in_progress", "in_doubt", "exhausted", "mismatch"]
 
 
-#: The stored error of a record that failed because no attempt was left. A claim of it is answered ``exhausted``.
+#: So begins the stored error of a record that failed because no attempt was left. Behind it stands the last error that
+#: an attempt reported, as that was stored. A claim of such a record is answered ``exhausted``.
 EXHAUSTED_ERROR = b'1{"code":"attempts-exhausted"}'
+
+
+def exhausted_error(last_error: bytes | None) -> bytes:
+    """The error to store where no attempt is left. ``last_error``: the record's error until then."""
+    return EXHAUSTED_ERROR + (last_error or b"")
+
+
+def is_exhausted(error: bytes | None) -> bool:
+    """Whether the stored ``error`` of a failed record says that no attempt was left."""
+    return error is not None and error.startswith(EXHAUSTED_ERROR)
+
+
+def last_error_of(error: bytes | None) -> bytes | None:
+    """The last error that an attempt reported, from what `exhausted_error` made. None: no attempt reported one."""
+    return None if error is None else error.removeprefix(EXHAUSTED_ERROR) or None
 
 
 class Operation(Struct, gc=False):
@@ -59,7 +75,7 @@ class Settlement(Operation, gc=False):
 
     Applied where the record is claimed by this owner with this token; ``done`` also where it is in doubt under
     them. True as well where this very settlement was applied before (its reply was lost). False, and nothing
-    changes: another claim, a forget or an operator came between.
+    changes: another claim, a forget or an operator came between. A refund keeps the record's error.
     """
 
     owner: bytes
@@ -113,7 +129,7 @@ class Answer(Struct, gc=False, frozen=True):
     attempts: int = 0
     generation: int = 0
     result: bytes | None = None  # for done; None: it was not stored
-    error: bytes | None = None  # for failed
+    error: bytes | None = None  # for failed and exhausted; for claimed: the last one of the attempts before
     retry_after: float = 0.0  # for in_progress: seconds until the lease ends, never negative
     lapsed: bool = False  # for claimed: the attempt before ended without a release (it may have been killed)
     note: bytes | None = None  # for claimed: the progress of the attempts before
@@ -141,10 +157,12 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """Which records to list: newest change first where the store can, at most ``limit`` on a page.
+    """Which records to list, at most ``limit`` on a page.
 
     ``unfinished``: only records with a note that are claimed or free, which may have to be resumed.
     ``after``: only records behind this (scope, key); only where `Capabilities.ordered`.
+    ``newest_first``: in the order of the last change, the newest first (see `contracts.Port.list`).
+    ``key_contains``: only records whose key contains this text; only with ``newest_first``.
     """
 
     state: State | None = None
@@ -153,13 +171,20 @@ class Query(Struct, frozen=True, kw_only=True):
     limit: int = 100
     cursor: str | None = None
     after: tuple[str, str] | None = None
+    newest_first: bool = False
+    key_contains: str = ""
 
 
 class Page(Struct, frozen=True):
-    """One page of records. ``cursor`` is None on the last page."""
+    """One page of records. ``cursor`` is None on the last page.
+
+    ``partial``: the store could not sort all of its records by their last change. Those that it left out are on no
+    page of this list.
+    """
 
     records: list[Record]
     cursor: str | None = None
+    partial: bool = False
 
 
 class Stats(Struct, frozen=True, kw_only=True):
@@ -248,12 +273,12 @@ def answer_for(stored: StoredClaim, *, fingerprints: bytes, now: int, claimant: 
     if stored.state == "done":
         return Answer("done", *counts, result=stored.result)
     if stored.state == "failed":
-        return Answer("exhausted" if stored.error == EXHAUSTED_ERROR else "failed", *counts, error=stored.error)
+        return Answer("exhausted" if is_exhausted(stored.error) else "failed", *counts, error=stored.error)
     if stored.state == "in_doubt":
         return Answer("in_doubt", *counts)
     if stored.state == "claimed" and isinstance(stored.lease_until, int):
         if stored.owner == claimant:
-            return Answer("claimed", *counts, lapsed=bool(stored.lapsed), note=stored.note)
+            return Answer("claimed", *counts, error=stored.error, lapsed=bool(stored.lapsed), note=stored.note)
         if now < stored.lease_until:
             return Answer("in_progress", *counts, retry_after=(stored.lease_until - now) / 1e6)
         return Answer("in_doubt", *counts) if stored.doubt_on_lapse else None

@@ -81,6 +81,7 @@ class Store:
         self._runtime: StoreRuntime | None = None
         self._opening = threading.Lock()
         self._scopes: dict[str, weakref.ref[Any]] = {}
+        _stores.add(self)
 
     @property
     def runtime(self) -> StoreRuntime:
@@ -143,14 +144,34 @@ class Store:
         limit: int = 100,
         cursor: str | None = None,
         after: tuple[str, str] | None = None,
+        newest_first: bool = False,
+        key_contains: str = "",
     ) -> Page:
         """A page of at most ``limit`` records; pass its ``cursor`` on for the next. ``unfinished``: only intents and
         sagas that may have to be resumed. ``after``: only records behind this (scope, stored key), by scope and key,
-        where the store keeps them in that order (`Capabilities.ordered`)."""
+        where the store keeps them in that order (`Capabilities.ordered`).
+
+        ``newest_first``: in the order of their last change. Most stores sort a bounded number of records for that; the
+        page is ``partial`` if there are others. ``key_contains``: only records whose stored key contains this text;
+        with ``newest_first``.
+        """
         page_size = max(1, min(limit, MAX_PAGE))
         if after is not None and not self.capabilities.ordered:
             raise InvalidOption(f"{self!r} keeps its records in no order, so after= cannot be used; pass cursor=")
-        query = Query(state=state, scope=scope, unfinished=unfinished, limit=page_size, cursor=cursor, after=after)
+        if after is not None and newest_first:
+            raise InvalidOption("after= is a place in the order of scope and key; leave out newest_first=")
+        if key_contains and not newest_first:
+            raise InvalidOption("key_contains= needs newest_first=True")
+        query = Query(
+            state=state,
+            scope=scope,
+            unfinished=unfinished,
+            limit=page_size,
+            cursor=cursor,
+            after=after,
+            newest_first=newest_first,
+            key_contains=key_contains,
+        )
         return self._ask(lambda port: port.list(query))
 
     def stats(self) -> Stats:
@@ -190,7 +211,7 @@ class Store:
         who: str = "",
         quiet: bool = False,
     ) -> None:
-        """Decide what becomes of a record that is in doubt.
+        """Decide what happens to a record that is in doubt.
 
         - ``done``: the effect happened. Pass its ``result`` if you know it; otherwise a duplicate gets
           `ResultNotStored`.
@@ -348,6 +369,14 @@ def open_backend(url: str | None = None) -> Backend:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect('sqlite:///shop.db')")
     backend: Backend = load_backend(url, "store", SCHEMES)
     return backend
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def all_stores() -> list[Store]:
+    """The stores that this process has made and still holds."""
+    return list(_stores)
 
 
 def require_store(store: object, call: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.core.claim_errors import claim_error
-from effectonce.core.codec import ABANDONED_ERROR, encode_error
+from effectonce.core.codec import ABANDONED_ERROR, encode_error, encode_last_error
 from effectonce.record import Answer
 
 
@@ -57,6 +57,15 @@ def test_what_is_in_progress_says_when_its_lease_ends() -> None:
     assert "its lease ends in 1ms" in str(refuse("in_progress", retry_after=0.0))
 
 
+@pytest.mark.parametrize(
+    ("scope", "command"),
+    [("charge", "records"), ("intents/shop/ses/receipt", "intents"), ("saga/order", "sagas")],
+)
+def test_what_is_in_doubt_names_the_command_that_may_decide_it(scope: str, command: str) -> None:
+    error = claim_error(Answer("in_doubt"), scope, "p1", None, ())
+    assert f"decide: effectonce {command} resolve" in str(error)
+
+
 def test_a_permanent_error_is_raised_again_as_it_was() -> None:
     raised = refuse("failed", encode_error(Declined("no funds", 51)), ValueError, Declined)
     assert type(raised) is Declined
@@ -83,3 +92,12 @@ def test_an_error_that_cannot_be_made_again_is_told_by_its_name_and_text(
 
 def test_what_an_operator_abandoned_says_so() -> None:
     assert "an operator abandoned it" in str(refuse("failed", ABANDONED_ERROR, Declined))
+
+
+def test_where_no_attempt_is_left_the_last_error_is_named() -> None:
+    last_error = encode_last_error(Declined("no funds"))
+    assert "used all of its attempts; the last error was Declined: ('no funds', 7); fix" in str(
+        refuse("exhausted", last_error)
+    )
+    assert "used all of its attempts; fix the cause" in str(refuse("exhausted"))
+    assert "the last error cannot be read by this release; fix" in str(refuse("exhausted", b"9?"))

@@ -31,7 +31,7 @@ from effectonce.core.group_commit.tasks import AsyncGroup
 from effectonce.core.group_commit.threads import ThreadGroup
 from effectonce.core.run_sync import run_sync
 from effectonce.record import Answer, Batchable, Claim, Note, Reply, Settlement
-from tests.harness.waiting import until
+from tests.harness.waiting import auntil, until
 
 from .grouped import GroupedBackend
 
@@ -404,6 +404,7 @@ def test_contention_is_tried_again_then_split_then_given_up() -> None:
     assert port.sizes == [2] * 6 + [1, 1]
     (reply,) = send(Script(*[Contention("deadlock")] * 20), "a")
     assert isinstance(reply, eo.StoreUnavailable)
+    assert isinstance(reply.__cause__, Contention), "which says what it met"
 
 
 def test_the_pauses_between_tries_for_a_contended_row_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,6 +433,36 @@ def test_a_dead_store_is_not_asked_for_each_key() -> None:
     port = Script(eo.StoreUnavailable("refused"))
     assert all(isinstance(reply, eo.StoreUnavailable) for reply in send(port, "a", "b", "c"))
     assert port.sizes == [3]
+
+
+def test_a_store_that_goes_away_while_a_batch_is_sent_one_by_one_is_not_asked_for_the_rest() -> None:
+    port = Script(ValueError("one of them is bad"), eo.StoreUnavailable("refused"))
+    assert all(isinstance(reply, eo.StoreUnavailable) for reply in send(port, "a", "b", "c"))
+    assert port.sizes == [3, 1]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_batch_ends_with_its_task_and_not_with_a_driver_that_cancels_itself(cancelled: bool) -> None:
+    class Port:
+        calls = 0
+
+        async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+            self.calls += 1
+            if not cancelled:
+                raise asyncio.CancelledError("the driver's own")
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    port = Port()
+    sending = asyncio.create_task(send_batch(port, [claim("a"), claim("b")], asyncio.sleep))  # type: ignore[arg-type]
+    await auntil(lambda: port.calls > 0)
+    if cancelled:
+        sending.cancel()
+    await asyncio.wait([sending], timeout=30)
+    assert sending.cancelled() is cancelled
+    if not cancelled:
+        assert all(isinstance(reply, eo.StoreUnavailable) for reply in sending.result())
+    assert port.calls == 1
 
 
 async def test_waiters_of_one_failed_batch_get_errors_of_their_own() -> None:

@@ -83,7 +83,7 @@ def test_the_statements_of_an_inbox_name_its_tables_and_its_clock(dialect: str) 
 def test_a_script_has_every_word_filled_in(dialect: str) -> None:
     scripts = (inbox_schema(dialect, "seen"), outbox_schema(dialect, "sent"), store_schema(dialect, "shop"))
     assert not any(re.search(r"\{\w+\}", script) for script in scripts)
-    for name in ("shop_records", "shop_meta", "shop_inbox", "shop_inbox_attempts", "shop_outbox"):
+    for name in ("shop_records", "shop_meta", "shop_inbox", "shop_inbox_starts", "shop_outbox"):
         assert name in scripts[2]
 
 
@@ -92,7 +92,7 @@ def test_the_script_of_a_store_may_run_twice() -> None:
     for _ in range(2):
         conn.executescript(store_schema("sqlite", "shop"))
     tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    assert {"shop_records", "shop_meta", "shop_inbox", "shop_inbox_attempts", "shop_outbox"} <= tables
+    assert {"shop_records", "shop_meta", "shop_inbox", "shop_inbox_starts", "shop_outbox"} <= tables
     conn.close()
 
 
@@ -106,17 +106,17 @@ def test_an_index_is_in_the_schema_of_its_table() -> None:
         "inbox": '"main"."seen"',
         "inbox_expiry": '"main"."seen_expiry"',
         "on_inbox": '"seen"',
-        "attempts": '"main"."seen_attempts"',
-        "attempts_expiry": '"main"."seen_attempts_expiry"',
-        "on_attempts": '"seen_attempts"',
+        "starts": '"main"."seen_starts"',
+        "starts_expiry": '"main"."seen_starts_expiry"',
+        "on_starts": '"seen_starts"',
     }
     assert inbox_words("postgresql", "shop.seen") == {
         "inbox": '"shop"."seen"',
         "inbox_expiry": '"seen_expiry"',
         "on_inbox": '"shop"."seen"',
-        "attempts": '"shop"."seen_attempts"',
-        "attempts_expiry": '"seen_attempts_expiry"',
-        "on_attempts": '"shop"."seen_attempts"',
+        "starts": '"shop"."seen_starts"',
+        "starts_expiry": '"seen_starts_expiry"',
+        "on_starts": '"shop"."seen_starts"',
     }
     assert outbox_words("sqlite", "main.sent") == {
         "outbox": '"main"."sent"',

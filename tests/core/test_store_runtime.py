@@ -17,6 +17,7 @@ from effectonce.core.store_runtime import StoreRuntime, call_weakly
 from effectonce.record import Answer, Claim
 from effectonce.testing import ManualClock
 from tests.core.grouped import GroupedBackend
+from tests.harness.waiting import until
 
 
 class ServerBackend(MemoryStoreBackend):
@@ -108,6 +109,20 @@ async def test_a_release_that_nobody_waits_for_fails_without_a_word(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize(
+    ("backend", "kinds"),
+    [(GroupedBackend(), ["claims", "settlements"]), (MixingBackend(), ["both"]), (OneConnectionBackend(), ["both"])],
+)
+async def test_a_worker_sends_claims_and_settlements_apart_where_the_store_takes_them_so(
+    backend: GroupedBackend, kinds: list[str]
+) -> None:
+    runtime = StoreRuntime(backend, sweep_every=None)
+    batchers = runtime.open_batchers(lambda error: None)
+    assert [kind for kind, _ in runtime.batch_sizes()] == kinds
+    for batcher in batchers.distinct():
+        await batcher.close()
+
+
 @pytest.mark.parametrize("backend", [GroupedBackend(), MixingBackend()], ids=["apart", "mixed"])
 async def test_round_trips_are_counted_of_the_workers_that_still_run(backend: GroupedBackend) -> None:
     runtime = StoreRuntime(backend, sweep_every=None)
@@ -134,6 +149,33 @@ def test_a_thread_that_must_not_keep_an_object_calls_it_while_it_lives() -> None
     gc.collect()
     call("gone")
     assert noted == ["alive"]
+
+
+def test_closing_a_store_closes_the_connections_of_its_threads_and_of_its_operators() -> None:
+    backend = GroupedBackend()
+    opened: list[Any] = []
+    closed: list[Any] = []
+    make_port = backend.sync_port
+
+    def sync_port() -> Any:
+        port = make_port()
+
+        async def close() -> None:
+            closed.append(port)
+
+        port.close = close  # type: ignore[method-assign]
+        opened.append(port)
+        return port
+
+    backend.sync_port = sync_port  # type: ignore[method-assign]
+    store = eo.Store(backend, sweep_every=None)
+    eo.once(store, scope="charge", key="order")(lambda order: None)("o-1")
+    before = len(opened)
+    store.list()
+    assert len(opened) > before, "operators have a connection of their own"
+    store.close()
+    until(lambda: len(closed) == len(opened))
+    assert {id(port) for port in closed} == {id(port) for port in opened}
 
 
 async def test_closing_a_store_closes_the_connections_of_its_event_loop() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +17,8 @@ from effectonce.backends.memory.store import MemoryPort, MemoryStoreBackend
 from effectonce.core import change_listener
 from effectonce.core.change_listener import ChangeListener
 from effectonce.core.guarded_call import begin
-from effectonce.core.waiting import Waiters
+from effectonce.core.run_sync import run_sync
+from effectonce.core.waiting import Signal, TaskSignal, ThreadSignal, Waiters
 from effectonce.record import Batchable, Claim, Reply, Settlement
 from tests.harness.waiting import auntil, until
 
@@ -214,3 +216,52 @@ def test_one_that_waits_without_being_woken_asks_less_and_less_often(monkeypatch
 
         charge("o-1")
     assert 1 <= backend.waiting_claims <= 8  # after 20, 60, 140 and 300 ms
+
+
+# -- signals
+
+
+async def seconds_of_wait(signal: Signal, seconds: float) -> float:
+    began = time.monotonic()
+    if isinstance(signal, TaskSignal):
+        await signal.wait(seconds)
+    else:
+        await asyncio.to_thread(run_sync, signal.wait(seconds))
+    return time.monotonic() - began
+
+
+@pytest.fixture(params=["thread", "task"])
+async def a_signal(request: pytest.FixtureRequest) -> Signal:
+    if request.param == "task":
+        return TaskSignal(asyncio.get_running_loop())
+    return await asyncio.to_thread(ThreadSignal)
+
+
+async def test_a_signal_that_came_before_the_wait_ends_it_at_once_and_until_it_is_cleared(a_signal: Signal) -> None:
+    assert await seconds_of_wait(a_signal, 0.05) > 0.04, "nothing has come yet"
+    a_signal.clear()
+    a_signal.wake()
+    await asyncio.sleep(0)  # the loop's turn
+    for _ in range(2):
+        assert await seconds_of_wait(a_signal, 60.0) < 30
+    a_signal.clear()
+    assert await seconds_of_wait(a_signal, 0.05) > 0.04
+
+
+async def test_a_signal_wakes_from_any_thread(a_signal: Signal) -> None:
+    waker = threading.Timer(0.02, a_signal.wake)
+    waker.start()
+    assert await seconds_of_wait(a_signal, 60.0) < 30
+    waker.join()
+
+
+def test_a_signal_to_a_loop_that_is_closed_is_nothing() -> None:
+    loop = asyncio.new_event_loop()
+    signal = TaskSignal(loop)
+    loop.close()
+    signal.wake()
+
+
+async def test_a_thread_never_waits_inside_an_event_loop() -> None:
+    with pytest.raises(eo.SyncAsyncMismatch, match="would block the running event loop"):
+        ThreadSignal()

@@ -18,6 +18,14 @@ def test_what_did_not_run_comes_again_when_its_error_says(error: eo.Retryable) -
     assert decide_delivery(error) == Redeliver(7.0, error)
 
 
+def test_what_cannot_run_for_long_is_tried_later_and_later() -> None:
+    """An outage of the provider or the store, in a task framework: without a `Retry` there is no end."""
+    error = eo.OutcomeUnknown("no answer", 3.0)
+    delays = [decide_delivery(error, attempt=attempt).after for attempt in range(1, 10)]  # type: ignore[union-attr]
+    assert delays == [3.0, 3.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert decide_delivery(eo.StoreUnavailable("down", 120.0), attempt=9).after == 120.0  # type: ignore[union-attr]
+
+
 def test_a_duplicate_beside_the_first_comes_back_soon_and_then_later_and_later_until_the_lease_ends() -> None:
     """The lease is for a first delivery that died. One that lives has mostly ended in a moment."""
     error = eo.InProgress("first runs", 0.2, lease_left=29.99)

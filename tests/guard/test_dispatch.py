@@ -340,6 +340,12 @@ def test_an_event_without_a_time_has_that_of_its_signature() -> None:
     assert stripe("whsec_1", now=lambda: NOW)(body, signed(body)).time == datetime.fromtimestamp(NOW, UTC)
 
 
+def test_a_signed_body_that_is_nested_too_deeply_is_undecodable() -> None:
+    body = b"[" * 100_000 + b"]" * 100_000
+    with pytest.raises(eo.Undecodable, match="is not JSON"):
+        stripe("whsec_1", now=lambda: NOW)(body, signed(body))
+
+
 @pytest.mark.parametrize("missing", ["X-GitHub-Delivery", "X-GitHub-Event"])
 def test_a_delivery_of_githubs_without_its_id_or_kind_is_undecodable(missing: str) -> None:
     code = f"sha256={hmac.new(b'secret', b'{}', hashlib.sha256).hexdigest()}"

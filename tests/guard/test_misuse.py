@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery import Celery
 
 import effectonce as eo
 from effectonce.babelqueue.seen_set import seen_set
 from effectonce.http.wsgi import IdempotencyMiddleware
+from effectonce.integrations.celery import guard_tasks
+from effectonce.integrations.taskiq import IdempotencyMiddleware as TaskiqMiddleware
 
 URL = "postgresql://ada:secret@db/shop?sslkey=secret"
 
@@ -29,6 +32,10 @@ def test_once_without_its_store_shows_the_right_form() -> None:
         pytest.param(lambda url: eo.once(url, key="k"), "once(store, …)", id="once"),
         pytest.param(lambda url: eo.block(url, scope="s", key="k"), "block(store, …)", id="block"),
         pytest.param(lambda url: eo.Intents(url, scope="s"), "Intents(store, …)", id="intents"),
+        pytest.param(lambda url: eo.Relay(url, eo.connect_broker("memory://")), "Relay(store, …)", id="relay"),
+        pytest.param(lambda url: eo.Saga("order", url, input=str), "Saga(name, store, …)", id="saga"),
+        pytest.param(lambda url: guard_tasks(Celery(), url), "guard_tasks(app, store, …)", id="celery"),
+        pytest.param(lambda url: TaskiqMiddleware(url), "IdempotencyMiddleware(store, …)", id="taskiq"),
         pytest.param(lambda url: seen_set(url, scope="s"), "seen_set(store, …)", id="seen set"),
         pytest.param(
             lambda url: IdempotencyMiddleware(lambda *_: [], url, principal=eo.GLOBAL), "HTTP guard on store", id="http"
@@ -48,9 +55,16 @@ def test_a_url_in_place_of_a_store_names_connect(call: Callable[[Any], object], 
         call(7)
 
 
-def test_a_url_in_place_of_a_broker_names_connect_broker() -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda url: eo.Worker(url, store=eo.connect("memory://")), id="worker"),
+        pytest.param(lambda url: eo.Relay(eo.connect("sqlite:///shop.db"), url), id="relay"),
+    ],
+)
+def test_a_url_in_place_of_a_broker_names_connect_broker(call: Callable[[Any], object]) -> None:
     with pytest.raises(eo.ConfigurationError, match=r"broker = eo\.connect_broker\('amqp://mq'\)"):
-        eo.Worker("amqp://ada:secret@mq", store=eo.connect("memory://"))  # type: ignore[arg-type]
+        call("amqp://ada:secret@mq")
 
 
 def test_a_url_in_place_of_an_inbox_names_the_inbox() -> None:

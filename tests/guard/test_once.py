@@ -190,13 +190,13 @@ def test_attempts_are_limited_and_counted_before_the_run(store: eo.Store, form: 
     @form.once(store, scope="charge", key="payment_id", max_attempts=2)
     def charge(payment_id: str) -> None:
         seen.append(record(store).attempts)
-        raise ValueError
+        raise ValueError("declined")
 
     for _ in range(2):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="declined"):
             charge("p1")
     for _ in range(2):
-        with pytest.raises(eo.AttemptsExhausted, match="forget"):
+        with pytest.raises(eo.AttemptsExhausted, match=r"the last error was ValueError: declined; .*forget"):
             charge("p1")
     assert seen == [1, 2]
     assert record(store).state == "failed"

@@ -55,7 +55,7 @@ class BabelQueue:
     ``{"ext": {"acme": …}}``.
 
     ``data`` is a JSON object, and ``type`` a URN. ``meta.created_at`` is the message's ``time``, else that of its id
-    (a UUIDv7, unless you mint your own), else now; ``trace_id`` is the message's, else its id.
+    (a UUIDv7, unless you make your own), else now; ``trace_id`` is the message's, else its id.
     """
 
     #: The headers that make BabelQueue's consumers, in every language, skip external effects.

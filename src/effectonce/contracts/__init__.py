@@ -26,6 +26,9 @@ from .events import Event as Event
 from .events import HandlerTracer as HandlerTracer
 from .events import Hook as Hook
 from .events import Tracer as Tracer
+from .events import WorkSpan as WorkSpan
+from .inbox_port import InboxBackend as InboxBackend
+from .inbox_port import InboxPort as InboxPort
 from .outbox_port import OutboxBackend as OutboxBackend
 from .outbox_port import OutboxPort as OutboxPort
 from .sessions import AsyncConnection as AsyncConnection

@@ -48,6 +48,8 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     """How a broker differs from the others, as data. Times are in seconds. The suite and the worker read this."""
 
     name: str
+    #: It was never run against the real broker. Doctor says so.
+    experimental: bool = False
     #: ``queue``: packets arrive in the order in which they were published, except redelivered ones. ``key``: packets of
     #: one ordering key arrive in order, redeliveries included: while one of them is unsettled or delayed, those behind
     #: it go to no other consumer, and a nacked one is redelivered before those that were never delivered.
@@ -79,8 +81,9 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
 class Publisher(Protocol):
     """Sends packets. Used by one caller at a time; connects when first used, and again after an error.
 
-    It raises `BrokerUnavailable` for a broker that cannot be reached, and `ConfigurationError` for wrong credentials or
-    a queue that may not be created. It translates every exception of its driver.
+    It raises `BrokerUnavailable` for a broker that cannot be reached, and `ConfigurationError` for wrong credentials, a
+    queue that may not be created, or one that is missing and that others create. It translates every exception of its
+    driver.
     """
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -17,6 +17,10 @@ from .outbox import OutboxRow
 class Event(Struct, frozen=True):
     """One thing that happened to one operation. A hook takes it and returns fast.
 
+    Kinds of mode T, where no store is asked: ``first``, the row of the message was committed, and its effect with it;
+    ``recorded``, the row is in a transaction of the caller's, whose end the inbox does not see; ``duplicate``, the
+    message was handled before; ``replayed``, the same, and the caller got the stored result.
+
     ``seconds``: for ``claimed``, how long the claim took (0 for a store in this process); for an event that ends a run,
     how long the run took; for ``relay_paused``, how long the relay waits.
     """
@@ -24,6 +28,9 @@ class Event(Struct, frozen=True):
     kind: Literal[
         "claimed",
         "completed",
+        "first",
+        "recorded",
+        "duplicate",
         "replayed",
         "in_progress",
         "in_doubt",
@@ -60,6 +67,16 @@ class Event(Struct, frozen=True):
 Hook = Callable[[Event], Any]
 
 
+class WorkSpan(Protocol):
+    """The span of a piece of work. Its methods never raise."""
+
+    def set(self, name: str, value: str | int) -> None:
+        """Set an attribute."""
+
+    def record_error(self, error: BaseException) -> None:
+        """Mark the work as failed with ``error``."""
+
+
 class Tracer(Protocol):
     """Connects the traces of senders, handlers and duplicates. Tracing never makes a call fail. ``system`` is the name
     of the broker."""
@@ -69,6 +86,13 @@ class Tracer(Protocol):
 
     def link_replay(self, run: Any) -> None:
         """Link the caller's span to the run whose result it gets, by ``run.trace``."""
+
+    def trace_work(
+        self, name: str, facts: Mapping[str, str | int], *, private: bool, recorded_by: bytes, outside: bool
+    ) -> AbstractContextManager[WorkSpan]:
+        """A span around a saga, a step of one, or an intent, with ``facts`` as attributes. ``private``: an error may
+        quote a key, and goes into it without its text. ``recorded_by``: the context, as `current_context` returns it,
+        of the caller that recorded the work; b"": it is not known. ``outside``: another service does the work."""
 
     def inject_context(self, queue: str, message: Message[Any]) -> Message[Any]:
         """``message`` for an outbox, with the caller's trace in its headers."""

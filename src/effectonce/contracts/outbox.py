@@ -102,6 +102,13 @@ class OutboxPage(Struct, frozen=True):
     cursor: str | None = None
 
 
+class OutboxMatches(Struct, frozen=True):
+    """What a search has found. ``is_complete``: every row was looked at, not only the newest."""
+
+    entries: list[OutboxEntry]
+    is_complete: bool
+
+
 class OutboxBacklog(Struct, frozen=True, kw_only=True):
     """How many rows are in each state, and how old the backlog is."""
 
@@ -192,6 +199,13 @@ def build_page(rows: Sequence[Sequence[Any]], limit: int) -> OutboxPage:
     follows."""
     entries = [OutboxEntry(*row) for row in rows[:limit]]
     return OutboxPage(entries, f"{entries[-1].due_at}:{entries[-1].seq}" if len(rows) > limit else None)
+
+
+def build_matches(ranges: Iterable[Iterable[Sequence[Any]]], is_complete: bool, limit: int) -> OutboxMatches:
+    """Build what a search has found from the rows of each range, of which two may have the same row."""
+    entries = {row[0]: OutboxEntry(*row) for rows in ranges for row in rows}
+    newest = sorted(entries.values(), key=lambda entry: -entry.seq)
+    return OutboxMatches(newest[:limit], is_complete)
 
 
 def parse_cursor(cursor: str | None) -> tuple[int, int]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from .outbox import CleanupResult, LeasedRows, LeaseRequest, OutboxBacklog, OutboxPage, OutboxState, RowOutcome
+from effectonce.values.key_term import KeyTerm
+
+from .outbox import (
+    CleanupResult,
+    LeasedRows,
+    LeaseRequest,
+    OutboxBacklog,
+    OutboxMatches,
+    OutboxPage,
+    OutboxState,
+    RowOutcome,
+)
 
 
 class OutboxPort(Protocol):
@@ -41,6 +52,10 @@ class OutboxPort(Protocol):
 
     async def list(self, state: OutboxState, limit: int, cursor: str | None = None) -> OutboxPage:
         """A page of the rows in ``state``, in the order in which they are due."""
+
+    async def find(self, term: KeyTerm, recent: int, limit: int) -> OutboxMatches:
+        """Up to ``limit`` rows whose key, message id or ordering key is ``term``, the newest first. No index has these,
+        so it looks at the ``recent`` newest rows only."""
 
     async def stats(self) -> OutboxBacklog: ...
 

@@ -83,19 +83,21 @@ class Port(Protocol):
            expire);
         2. an unexpired record with a stored fingerprint that is not among the claim's (where the claim has any):
            ``mismatch``, whatever the state; nothing changes;
-        3. claimed by this very owner: ``claimed`` again, same token, attempts, generation and ``lapsed``;
-        4. done or failed: ``done`` / ``failed`` with what is stored (``exhausted`` where the error is
+        3. claimed by this very owner: ``claimed`` again, same token, attempts, generation, error and ``lapsed``;
+        4. done or failed: ``done`` / ``failed`` with what is stored (``exhausted`` where the error begins with
            `record.EXHAUSTED_ERROR`);
         5. in_doubt: ``in_doubt``;
         6. claimed, ``now < lease_until``: ``in_progress`` with the time that is left; with ``waiting`` the
            record is flagged, and its next settlement is reported by `changes`;
         7. claimed, lapsed, ``doubt_on_lapse``: moved to in_doubt, owner and token kept: ``in_doubt``;
         8. absent, free, or lapsed with rerun: where ``max_attempts`` > 0 and attempts >= max_attempts, it is
-           moved to failed with `record.EXHAUSTED_ERROR`, expiring in ``retention``: ``exhausted``. Otherwise taken:
-           claimed, attempts + 1 (absent: 1), generation kept (absent: 0), token = max(old + 1, now),
+           moved to failed with `record.exhausted_error` of its error, expiring in ``retention``: ``exhausted``.
+           Otherwise taken: claimed, attempts + 1 (absent: 1), generation and error kept (absent: 0 and none), its
+           result dropped, token = max(old + 1, now),
            lease_until = now + lease, expires_at = lease_until + retention (never, with ``doubt_on_lapse``),
            the claim's first fingerprint stored where it has one, the claim's note stored where the record has
-           none, and ``lapsed`` true where it was taken from a lapsed lease: ``claimed``, with the record's note.
+           none, and ``lapsed`` true where it was taken from a lapsed lease: ``claimed``, with the record's note and
+           error.
 
         A Look is answered by the same steps without changing anything; ``absent`` where step 8 would take.
         A Settlement, a Note, a Renewal and a Remember do what their docstrings in `record` say. A release (``free``)
@@ -111,6 +113,10 @@ class Port(Protocol):
         """A bounded page of unexpired records. Following its cursor reaches every record that does not change
         meanwhile (a sweep changes none of those), and each page is bounded work: it may be short or empty and yet
         have a cursor. A claimed record whose lease has lapsed with ``doubt_on_lapse`` is listed as it is stored.
+
+        With `Query.newest_first` the order is that of ``changed_at``, the latest first. Where no index has that order,
+        the store sorts a bounded number of records, those that expire last if it can choose, and says so by
+        `Page.partial` if there are more.
         """
 
     async def stats(self) -> Stats: ...

@@ -28,6 +28,12 @@ def load_backend(url: str, kind: Literal["store", "broker"], schemes: Mapping[st
     for point in entry_points(group=f"effectonce.{kind}s"):
         if point.name == address.scheme:
             return point.load()(address)
+    database, plus, _ = address.scheme.partition("+")
+    if plus and database in schemes:
+        raise UnknownScheme(
+            f"no {kind} is known by {show(address.scheme)}://; a URL of SQLAlchemy names its driver, leave that out: "
+            f"{database}://"
+        )
     known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
     raise UnknownScheme(f"no {kind} is known by {show(address.scheme) or '(no scheme)'}://; known are {known}")
 

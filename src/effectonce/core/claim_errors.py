@@ -6,6 +6,7 @@ from typing import Final
 
 from effectonce.errors import (
     AttemptsExhausted,
+    CorruptRecord,
     InDoubt,
     InProgress,
     PayloadMismatch,
@@ -17,6 +18,8 @@ from effectonce.record import Answer
 from effectonce.values.durations import span_text
 
 from .codec import StoredError, decode_error
+from .interrupts import raise_interrupt
+from .retry import mark_final
 
 FIRST_DUPLICATE_DELAY_S: Final = 0.2
 """When a duplicate that meets the first delivery is to come back. Most handlers have ended by then, long before their
@@ -27,7 +30,8 @@ Errors = tuple[type[BaseException], ...]
 
 def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, permanent: Errors) -> BaseException:
     """Make the error for ``answer``. If the record has failed, ``stored`` is its error: an exception of a class in
-    ``permanent`` is rebuilt from it, so that a duplicate raises what the first call raised."""
+    ``permanent`` is rebuilt from it, so that a duplicate raises what the first call raised. If no attempt was left, it
+    is the last error that an attempt reported."""
     kind = answer.kind
     about = f"scope {show(scope)!r}, key {show(key)!r}"
     if kind == "done":
@@ -46,7 +50,7 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
     if kind == "in_doubt":
         return InDoubt(
             f"{about} is in doubt: an attempt ended without saying whether its effect happened; keep this delivery, "
-            "find out, then decide with store.resolve(scope, key, 'done' | 'retry' | 'abandon')"
+            f"find out, then decide: effectonce {_resolve_command(scope)}"
         )
     if kind == "mismatch":
         return PayloadMismatch(
@@ -55,10 +59,31 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
         )
     if kind == "exhausted":
         return AttemptsExhausted(
-            f"{about} used all of its attempts; fix the cause, then let it run again (store.forget resets them)",
+            f"{about} used all of its attempts; {describe_last_error(stored)}fix the cause, then let it run again "
+            "(store.forget resets them)",
             error="attempts-exhausted",
         )
     return _rebuild_failure(decode_error(stored), permanent, about)
+
+
+def _resolve_command(scope: str) -> str:
+    """The command that decides a record of ``scope``. Intents and sagas continue from a decision, so only their program
+    makes it."""
+    if scope.startswith("intents/"):
+        return "intents resolve"
+    return "sagas resolve" if scope.startswith("saga/") else "records resolve"
+
+
+def describe_last_error(stored: bytes | None) -> str:
+    """The error that an attempt reported last, as a clause with more of the sentence behind it; "" if none did.
+    ``stored``: that error, as a record keeps it."""
+    if stored is None:
+        return ""
+    try:
+        error = decode_error(stored)
+    except CorruptRecord:
+        return "the last error cannot be read by this release; "
+    return f"the last error was {': '.join(filter(None, (error.type.rpartition(':')[2], show(error.message, 300))))}; "
 
 
 def _rebuild_failure(error: StoredError, permanent: Errors, about: str) -> BaseException:
@@ -67,9 +92,10 @@ def _rebuild_failure(error: StoredError, permanent: Errors, about: str) -> BaseE
             try:
                 rebuilt = kind(*error.args)
                 if str(rebuilt) == error.message:
+                    mark_final(rebuilt)
                     return rebuilt
-            except Exception:  # its constructor takes other arguments; the general error below says the same
-                pass
+            except Exception as refusal:  # its constructor takes other arguments; the general error says the same
+                raise_interrupt(refusal)
             break
     if error.code == "abandoned":
         return PermanentFailure(f"{about} was in doubt, and an operator abandoned it", error=error.code)

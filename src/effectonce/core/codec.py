@@ -18,6 +18,7 @@ import msgspec
 from effectonce.errors import ConfigurationError, CorruptRecord
 
 from .error_text import error_class, error_text
+from .interrupts import raise_interrupt
 
 FORMAT_VERSION = b"1"  # the first byte of stored results and errors; it names the format
 STORED_NONE = FORMAT_VERSION + b"null"
@@ -73,6 +74,7 @@ class Codec:
         except Unstorable:
             raise
         except Exception as error:
+            raise_interrupt(error)
             raise Unstorable(f"{type(value).__name__} does not read back as {_name(self.type)}: {error}") from error
         if len(body) > self.limit:
             raise Unstorable(f"{len(body)} bytes are over the limit of {self.limit}")
@@ -96,6 +98,7 @@ class Codec:
         try:
             return self._decode(stored[1:])
         except Exception as error:
+            raise_interrupt(error)
             raise CorruptRecord(
                 f"a stored result does not read as {_name(self.type)}: {error}; the return type changed, or the "
                 "row was edited; pass returns= with a type that reads both (to forget the record would run it again)"
@@ -148,13 +151,13 @@ def encode_error(error: BaseException, limit: int = 4096) -> bytes:
         body = _encoder.encode(StoredError("permanent-failure", kind, text, list(error.args)))
         if len(body) <= 2 * limit:
             return FORMAT_VERSION + body
-    except Exception:  # the arguments cannot be kept; the text can
-        pass
+    except Exception as refusal:  # the arguments cannot be kept; the text can
+        raise_interrupt(refusal)
     return FORMAT_VERSION + _encoder.encode(StoredError("permanent-failure", kind, text))
 
 
 def encode_last_error(error: BaseException) -> bytes:
-    """Encode the name and the text of an ``error`` that is kept for operators only: nobody raises it again."""
+    """Encode the name and the text of an ``error`` that is kept for operators only, and never raised again."""
     return FORMAT_VERSION + _encoder.encode(StoredError("last-error", error_class(error), error_text(error)))
 
 
@@ -167,6 +170,7 @@ def decode_error(stored: bytes | None) -> StoredError:
             raise ValueError(f"format {stored[:1]!r}")
         return _error_decoder.decode(stored[1:])
     except Exception as error:
+        raise_interrupt(error)
         raise CorruptRecord(
             f"a stored error cannot be read: {error}; upgrade this process, or forget the record to run it again"
         ) from error
@@ -175,7 +179,8 @@ def decode_error(stored: bytes | None) -> StoredError:
 def _error_text(error: BaseException) -> str:
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
-    except Exception:
+    except Exception as failure:
+        raise_interrupt(failure)
         return f"<{type(error).__name__} without a text>"
 
 

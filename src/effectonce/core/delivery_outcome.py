@@ -35,6 +35,10 @@ from .retry import Retry
 
 _MIN_REDELIVERY_S: Final = 0.1
 _DEFAULT_REDELIVERY_S: Final = 1.0
+_MAX_REDELIVERY_S: Final = 60.0
+"""Without a `Retry`, the delay is doubled with each attempt up to this: an outage of hours must not cost a traceback in
+the log, or a call of the provider, for every message and second."""
+_MAX_DOUBLINGS: Final = 10
 
 
 class Ack(Struct, frozen=True):
@@ -66,10 +70,10 @@ def decide_delivery(
 ) -> DeliveryOutcome:
     """Decide about a delivery that ended with ``error``, by the table of the module.
 
-    ``retry`` decides from the ``attempt`` how long to wait, and when to give up. Without it the error's own
-    ``retry_after`` is the delay, and there is no end. A duplicate whose first delivery is running is not given up: it
-    has not failed. ``attempt`` counts the deliveries from 1; None: they are not counted. ``final``: the guard recorded
-    the handler's error as permanent.
+    ``retry`` decides from the ``attempt`` how long to wait, and when to give up. Without it the delay grows with the
+    attempt, from the error's own ``retry_after`` or a second, and there is no end. A duplicate whose first delivery is
+    running is not given up: it has not failed. ``attempt`` counts the deliveries from 1; None: they are not counted.
+    ``final``: the guard recorded the handler's error as permanent.
     """
     if isinstance(error, ResultNotStored):
         return Ack(replayed=True)
@@ -87,6 +91,8 @@ def decide_delivery(
         return Redeliver(max(error.delay_after(attempt), _MIN_REDELIVERY_S), error)
     if retry is None:
         delay = error.retry_after if isinstance(error, Retryable) else _DEFAULT_REDELIVERY_S
+        if attempt is not None:
+            delay = max(delay, min(_DEFAULT_REDELIVERY_S * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS), _MAX_REDELIVERY_S))
         return Redeliver(max(delay, _MIN_REDELIVERY_S), error)
     after = retry.delay_after(error, attempt or 1)
     return Reject(error) if after is None else Redeliver(after, error)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from effectonce.errors import scrub_urls, show
 
+from .interrupts import raise_interrupt
+
 
 def describe_error(error: BaseException, limit: int = 1000) -> str:
     """Return the class and the text of ``error`` on one line, without the secrets of URLs, cut at ``limit``."""
     try:
         return show(scrub_urls(f"{type(error).__name__}: {error}".rstrip(": ")), limit)
-    except Exception:  # its own __str__ raises
+    except Exception as failure:  # its own __str__ raises
+        raise_interrupt(failure)
         return type(error).__name__
 
 
@@ -17,7 +20,8 @@ def error_text(error: BaseException, limit: int = 1000) -> str:
     """Return the text of ``error`` alone, as `describe_error` does; "" if it has none."""
     try:
         return show(scrub_urls(str(error)), limit)
-    except Exception:
+    except Exception as failure:
+        raise_interrupt(failure)
         return ""
 
 

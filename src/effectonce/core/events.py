@@ -9,6 +9,8 @@ from typing import Any
 
 from effectonce.contracts import Event, Hook, Tracer
 
+from .interrupts import raise_interrupt
+
 log = logging.getLogger("effectonce")
 
 _hooks_lock = threading.Lock()  # one for all instances: hooks are rarely added
@@ -43,7 +45,8 @@ class Events:
         for hook in self.hooks:
             try:
                 hook(event)
-            except Exception:
+            except Exception as error:
+                raise_interrupt(error)
                 log.exception("an effectonce hook raised on %s", kind)
 
 

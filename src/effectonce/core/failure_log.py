@@ -35,19 +35,21 @@ def log_failed_attempt(
     then: str,
     *,
     last: bool,
+    refused: bool = False,
     message: str = "",
     scope: str = "",
     key: str = "",
     attempt: int = 0,
     private: bool = False,
 ) -> None:
-    """Log that an attempt failed with ``error``: as a warning, or as an error if it was the ``last`` one.
+    """Log that an attempt failed with ``error``: as a warning, or as an error if it was the ``last`` one. What was
+    ``refused``, as a card that is declined, is an answer of the provider and no defect: a warning, without traceback.
 
     ``what`` names what ran, from the outside in: ``{"queue": "orders", "handler": "shop:book"}``. ``then`` says what
     happens next, as the end of the sentence "it …": "is retried in 2s". With ``private``, the line has a hash of the
     key, and of the error only its class and its traceback.
     """
-    level = logging.ERROR if last else logging.WARNING
+    level = logging.ERROR if last and not refused else logging.WARNING
     if not log.isEnabledFor(level):
         return
     facts: dict[str, Any] = {
@@ -68,10 +70,11 @@ def log_failed_attempt(
         *log.findCaller(stacklevel=2)[:2],
         "%s failed and %s: %s%s",
         (where, then, text, f" ({rest})" if rest else ""),
-        (type(error), error, error.__traceback__),
+        None if refused else (type(error), error, error.__traceback__),
         extra={"effectonce": {**facts, "error": error_class(error), "next": then}},
     )
-    record.exc_text = _scrubbed_traceback(error, key if private else "", str(facts.get("key")))
+    if not refused:
+        record.exc_text = _scrubbed_traceback(error, key if private else "", str(facts.get("key")))
     log.handle(record)
 
 

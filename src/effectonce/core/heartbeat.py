@@ -1,4 +1,5 @@
-"""One thread per store and process that keeps leases alive and sweeps what has ended.
+"""One thread per store and process that keeps leases alive, releases what was granted to callers that are gone, and
+sweeps what has ended.
 
 It runs on a sync port of its own, for sync and async handlers alike. So a handler that blocks its event loop keeps its
 lease, too.
@@ -14,9 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from effectonce.contracts import Port
+from effectonce.record import Claim
 
 from .group_commit.send_batch import pause_thread, send_batch
 from .run_sync import run_sync
+from .unanswered_claims import UnansweredClaims
 
 if TYPE_CHECKING:
     from .guarded_call.run import StoreRun
@@ -26,6 +29,7 @@ log = logging.getLogger("effectonce")
 SWEEP_BATCH = 500  # the most records that one sweep deletes, and the most that it moves to in doubt
 IDLE_LEASE_US = 3_600_000_000  # without leases, the thread beats as often as for a lease of an hour
 RENEW_AFTER_PART = 0.25  # of the lease; the thread looks that often
+UNANSWERED_RETRY_S = 1.0  # how often a store that does not answer is asked about claims that it did not answer
 NEVER_S = 10 * 365 * 86400.0
 
 
@@ -55,6 +59,7 @@ class Heartbeat:
         self._sweep_every = sweep_every
         self._batch = batch
         self._manual = manual
+        self._unanswered = UnansweredClaims(monotonic)
         #: The shortest lease that the thread beats often enough for. Infinite while it does not run, or is being
         #: stopped: then every `cover` takes the lock.
         self._shortest_lease_us = math.inf
@@ -80,6 +85,12 @@ class Heartbeat:
             self._shortest_lease_us = min(self._shortest_lease_us, lease_us, IDLE_LEASE_US)
             self._wake_up.set()
 
+    def release_later(self, claim: Claim) -> None:
+        """Release ``claim``, which the store did not answer, if it was granted. Its caller will not repeat it."""
+        self._unanswered.add(claim)
+        self.cover(claim.lease)
+        self._wake_up.set()
+
     def stop(self, wait: bool = True) -> None:
         """End the thread, unless a run holds a lease: closing a store must not take the lease from a running call."""
         with self._lock:
@@ -99,13 +110,15 @@ class Heartbeat:
         port: Port | None = None
         due = self._next_sweep()
         while not end.is_set():
-            self._wake_up.wait(min(self._shortest_lease_us / 1e6 * RENEW_AFTER_PART, max(0.0, due - self._monotonic())))
+            pause = min(self._shortest_lease_us / 1e6 * RENEW_AFTER_PART, max(0.0, due - self._monotonic()))
+            self._wake_up.wait(min(pause, UNANSWERED_RETRY_S) if self._unanswered else pause)
             self._wake_up.clear()
             if end.is_set():
                 break
             try:
                 port = port or self._open_port()
                 self.beat(port)
+                self._unanswered.release(port)
                 if self._monotonic() >= due:
                     more = self.sweep(port)
                     due = self._monotonic() if more else self._next_sweep()

@@ -2,6 +2,9 @@
 
 `sys.exit()` in a step, or a `CancelledError` that the step raises itself, ends that step alone. But a signal handler
 raises `SystemExit` out of whatever line the main thread is executing, and then the process must end.
+
+A handler may raise an `Exception` as well: the time limit of a task, a `TimeoutError`. It is its caller's, whichever
+line of ours it strikes: an ``except Exception`` that expects a failure of its own lines must let it pass.
 """
 
 from __future__ import annotations
@@ -51,11 +54,38 @@ def is_own_exit(error: BaseException) -> bool:
     """Whether ``error``, raised by a user function, ends that function alone, and not the process or task."""
     if isinstance(error, asyncio.CancelledError):
         return not is_being_cancelled()
-    return isinstance(error, SystemExit) and not _raised_by_signal(error)
+    if not isinstance(error, SystemExit):
+        return False
+    return not (_raised_by_signal(error) or (_opaque_handler_seen and _is_main_thread()))
+
+
+def find_interrupt(error: BaseException) -> BaseException | None:
+    """Return the exception of a signal handler that ``error`` is, or was raised from; None if there is none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if _raised_by_signal(cause):
+            return cause
+        cause = cause.__cause__
+    return None
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise the exception of a signal handler that ``error`` is, or was raised from, if there is one.
+
+    The first line of an ``except Exception`` around code that cannot fail in the way that is expected there.
+    """
+    interrupt = find_interrupt(error)
+    if interrupt is not None:
+        raise interrupt
+
+
+def _is_main_thread() -> bool:
+    """Whether this is the thread in which signal handlers run."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _raised_by_signal(error: BaseException) -> bool:
-    if threading.current_thread() is not threading.main_thread():  # signal handlers run in the main thread only
+    if not _is_main_thread():
         return False
     remember_signal_handlers()
     traceback = error.__traceback__
@@ -63,4 +93,4 @@ def _raised_by_signal(error: BaseException) -> bool:
         if traceback.tb_frame.f_code in _signal_handler_codes:
             return True
         traceback = traceback.tb_next
-    return _opaque_handler_seen
+    return False

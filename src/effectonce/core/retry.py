@@ -5,14 +5,26 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
-from effectonce.errors import InvalidOption, Retryable
+from effectonce.errors import InvalidOption, PermanentFailure, Retryable
 from effectonce.values.durations import Duration, micros, span_text
 
 NoRetry = Literal["dead"]
 
 _MAX_GROWTH_STEPS = 60  # a delay grows this many times at most
+_FINAL_MARK: Final = "__effectonce_final__"
+
+
+def mark_final(error: BaseException) -> None:
+    """Mark ``error`` as recorded for good: every further attempt would raise it again."""
+    vars(error)[_FINAL_MARK] = True
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether ``error`` is a failure that is recorded for good: a `PermanentFailure`, or an error of the user's that a
+    guard or an intent has stored as permanent."""
+    return isinstance(error, PermanentFailure) or _FINAL_MARK in vars(error)
 
 
 class Retry:
@@ -24,10 +36,13 @@ class Retry:
     the longest delay; then messages that failed together are also tried again together.
 
     ``on`` maps error classes to another `Retry`, or to ``"dead"``: no second attempt. The class nearest to the error's
-    own decides.
+    own decides. Where ``on`` has no class of it, there is no second attempt after a failure that is recorded for good,
+    as a second one would only repeat it: `PermanentFailure`, or an error that a guard or an intent, called by the
+    handler, has stored as permanent, like a card that was declined.
 
     ``max_crashes``: a message whose last attempt never reported an outcome (it may have taken its process down) runs
-    alone, and becomes a dead letter after that many attempts, instead of ending another process.
+    alone, and becomes a dead letter after that many attempts, instead of ending another process. In transactions (mode
+    T) the start of a first delivery is not counted, so such a message may end one process more.
     """
 
     __slots__ = ("cap", "factor", "first", "jitter", "max_attempts", "max_crashes", "on")
@@ -84,7 +99,7 @@ class Retry:
             if kind in self.on:
                 rule = self.on[kind]
                 return None if rule == "dead" else rule
-        return self
+        return None if is_final(error) else self
 
     @property
     def horizon(self) -> float:

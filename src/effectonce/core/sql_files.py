@@ -97,6 +97,12 @@ def inbox_statements(dialect: str, table: str, now: str | None = None) -> dict[s
     )
 
 
+def inbox_admin_statements(dialect: str, table: str) -> dict[str, str]:
+    """The statements of operators on an inbox, by name."""
+    file = f"inbox/{_folder_of(dialect)}_admin.sql"
+    return read_statements(file, now=CLOCK_EXPRESSIONS[dialect], **inbox_words(dialect, table))
+
+
 def inbox_schema(dialect: str, table: str) -> str:
     """The script that creates the tables of an inbox. Every statement may run twice."""
     return read_script(f"inbox/{_folder_of(dialect)}_schema.sql", **inbox_words(dialect, table))
@@ -114,7 +120,7 @@ def store_schema(dialect: str, prefix: str) -> str:
 def inbox_words(dialect: str, table: str) -> dict[str, str]:
     """The words of the inbox's SQL files: the quoted names of its two tables and their indexes."""
     words = {}
-    for word, name in (("inbox", table), ("attempts", f"{table}_attempts")):
+    for word, name in (("inbox", table), ("starts", f"{table}_starts")):
         words[word] = quote_name(name, dialect)
         # An index is in the schema of its table. CREATE INDEX has the schema before the index's name in SQLite, and
         # before the table's in PostgreSQL.

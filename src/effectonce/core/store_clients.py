@@ -98,6 +98,7 @@ class LoopClient:
     def __init__(self, groups: ByKind[AsyncGroup], loop: asyncio.AbstractEventLoop) -> None:
         self.groups = groups
         self.loop = loop
+        self.loop_end: object = None  # what closes the groups at the end of the loop, as long as it is kept
 
     async def claim(self, op: Claim | Look) -> Any:
         future = self.groups.claims.submit(op)

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from effectonce.contracts import Backend, Clock, Hook, Port
@@ -28,6 +29,7 @@ from .group_commit.batches import BatchSizes
 from .group_commit.tasks import AsyncGroup
 from .group_commit.threads import ThreadGroup
 from .heartbeat import Heartbeat
+from .loop_end import call_at_loop_end
 from .privacy import Privacy
 from .run_sync import run_sync
 from .store_clients import ByKind, LocalClient, LoopClient, StoreClient, ThreadClient, release_with_refund
@@ -65,7 +67,7 @@ class StoreRuntime(Events):
         self.waiters = Waiters()
         self.change_listener = ChangeListener(self.backend, self.waiters)
         self.leased_runs: set[StoreRun] = set()  # the runs that hold a lease in this process
-        self._random_bits = random.Random(os.urandom(32)).getrandbits  # seeded anew in every process
+        self._random_bits = random.Random(os.urandom(32)).getrandbits  # seeded in every process
         self.heartbeat = Heartbeat(
             self.leased_runs,
             self.backend.sync_port,
@@ -169,7 +171,9 @@ class StoreRuntime(Events):
         if capabilities.connections == "by_kind":
             settlements = new_group()
             claims.neighbour, settlements.neighbour = settlements, claims
-        return LoopClient(ByKind(claims, settlements), loop)
+        client = LoopClient(ByKind(claims, settlements), loop)
+        client.loop_end = call_at_loop_end(partial(_close_groups, client.groups))
+        return client
 
     def _new_async_ports(self) -> list[Port]:
         """The ports of one group or batcher. With two, half of its operations are at the store while the loop serves
@@ -241,9 +245,13 @@ class StoreRuntime(Events):
     async def aclose(self) -> None:
         """Close the ports of the running event loop."""
         client = self._loop_clients.get(asyncio.get_running_loop())
-        if client is not None and client.groups is not None:
-            for group in client.groups.distinct():
-                await group.close()
+        if isinstance(client, LoopClient):
+            await _close_groups(client.groups)
+
+
+async def _close_groups(groups: ByKind[AsyncGroup]) -> None:
+    for group in groups.distinct():
+        await group.close()
 
 
 def call_weakly(method: Callable[..., None]) -> Callable[..., None]:

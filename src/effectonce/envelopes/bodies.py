@@ -11,6 +11,7 @@ import msgspec
 
 from effectonce.contracts import Packet
 from effectonce.core.codec import json_decoder, to_json
+from effectonce.core.interrupts import raise_interrupt
 from effectonce.errors import ConfigurationError, Undecodable, show
 from effectonce.message import Message
 
@@ -52,6 +53,7 @@ def write_json(value: Any, message: Message[Any]) -> bytes:
     try:
         return to_json(value)
     except Exception as error:
+        raise_interrupt(error)
         raise ConfigurationError(f"the data of message {show(message.id)} has no JSON form: {show(error)}") from error
 
 
@@ -68,6 +70,7 @@ def read_json(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:
     try:
         return decode(body)
     except Exception as error:  # a model's own validators may raise anything, and the nesting may be too deep
+        raise_interrupt(error)
         raise Undecodable(f"{what} cannot be read: {show(error, 300) or type(error).__name__}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from effectonce.contracts import Packet
+from effectonce.core.interrupts import raise_interrupt
 from effectonce.errors import InvalidKey, MissingKey, Undecodable, show
 from effectonce.keys import KeySpec, encode_key, extractor
 from effectonce.message import Message
@@ -83,6 +84,7 @@ class Raw:
         except (MissingKey, InvalidKey) as error:
             raise Undecodable(f"its key {show(self._key_text)} cannot be taken: {error}") from error
         except Exception as error:  # the user's function fails for a body that it did not expect
+            raise_interrupt(error)
             raise Undecodable(f"its key {show(self._key_text)} cannot be taken: {type(error).__name__}") from error
 
 

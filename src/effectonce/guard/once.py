@@ -271,6 +271,15 @@ def _outcome_of(block: Block) -> Outcome[Any]:
     return Outcome(block.result, run.replayed, run.key, run.scope, run.attempt)
 
 
+def find_guarded(function: Any) -> Guarded[..., Any] | None:
+    """Find the function under `once` that ``function`` is or wraps (``functools.wraps``); None: it is not guarded."""
+    if isinstance(function, staticmethod):
+        function = function.__func__
+    while function is not None and not isinstance(function, Guarded):
+        function = getattr(function, "__wrapped__", None)
+    return function
+
+
 class Once(Struct, frozen=True):
     """What `once(...)` returns: a decorator that keeps the function's signature, sync or async."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -110,6 +110,11 @@ class BaseDriverSession(ABC):
     async def roll_back_to(self, savepoint: Any) -> None:
         await self.rows(f"ROLLBACK TO SAVEPOINT {savepoint}")
         await self.release(savepoint)
+
+    def on_commit(self, callback: Callable[[], None]) -> bool:
+        """Call ``callback`` when the open transaction has been committed, and never if it is rolled back. False: this
+        driver does not tell, so nothing will be called."""
+        return False
 
     # -- on a connection that effectonce opened itself
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
@@ -72,6 +72,12 @@ class DjangoSession(BaseDriverSession):
 
     async def roll_back_to(self, savepoint: Any) -> None:
         savepoint.__exit__(_RolledBack, _RolledBack(), None)
+
+    def on_commit(self, callback: Callable[[], None]) -> bool:
+        if not self.connection.in_atomic_block:  # autocommit is off: Django does not see the commit either
+            return False
+        self.connection.on_commit(callback)
+        return True
 
     async def _in_transaction(self) -> bool:
         # `_begin` checks this: `durable` refuses an open transaction, but not those of Django's own test cases.

@@ -5,7 +5,8 @@ That imports no driver: where there is a connection, its driver was imported bef
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ SUPPORTED_CONNECTIONS: Final = (
 SessionFactory = Callable[[Any], BaseDriverSession]
 
 _factories: dict[type, SessionFactory] = {}  # by the class of a connection: those that are looked up or registered
+_wrapper: Callable[[BaseDriverSession], BaseDriverSession] | None = None  # see `wrap_sessions`
 
 
 def session_on(connection: Any) -> BaseDriverSession:
@@ -53,7 +55,8 @@ def session_on(connection: Any) -> BaseDriverSession:
     factory = _factories.get(kind)
     if factory is None:
         factory = _factories[kind] = _load_factory(kind)
-    return factory(connection)
+    session = factory(connection)
+    return session if _wrapper is None else _wrapper(session)
 
 
 def is_connection(connection: Any) -> bool:
@@ -65,6 +68,17 @@ def is_connection(connection: Any) -> bool:
 def register_session(kind: type, factory: SessionFactory) -> None:
     """Let `session_on` use ``factory`` for connections of exactly this class, not of its subclasses."""
     _factories[kind] = factory
+
+
+@contextmanager
+def wrap_sessions(wrapper: Callable[[BaseDriverSession], BaseDriverSession]) -> Iterator[None]:
+    """Let `session_on` pass every session through ``wrapper`` inside the ``with``: for tests that inject faults."""
+    global _wrapper
+    before, _wrapper = _wrapper, wrapper
+    try:
+        yield
+    finally:
+        _wrapper = before
 
 
 def _load_factory(kind: type) -> SessionFactory:

@@ -152,7 +152,7 @@ _LOCK_TIMEOUT: Final = (
 )
 #: By the meaning of a driver's error: our error and its text. ``{message}`` is the database's own message.
 _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] = {
-    "column_missing": (SchemaMismatch, "{message}; the tables are of another version: effectonce migrate URL"),
+    "column_missing": (SchemaMismatch, "{message}; the tables are of another version: effectonce migrate --store URL"),
     "conflict": (
         TransactionConflict,
         "the database ended this transaction in favour of another: {message}; roll back, and run the whole of it again",
@@ -171,8 +171,8 @@ _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] 
     "statement_timeout": _LOCK_TIMEOUT,  # our statements take long only by waiting for a lock
     "table_missing": (
         SchemaMissing,
-        "{message}; create the tables: effectonce migrate URL, or run what schema_sql(dialect) gives in your own "
-        "migrations",
+        "{message}; create the tables: effectonce migrate --store URL, or run what schema_sql(dialect) gives in your "
+        "own migrations",
     ),
 }
 

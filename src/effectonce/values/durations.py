@@ -33,8 +33,19 @@ def micros(value: Duration, what: str = "duration") -> int:
 
 
 def span_text(span: int) -> str:
-    """Format ``span``, in microseconds, for people: ``15d``, ``1.5h``, ``30s``."""
+    """Format ``span``, in microseconds, as users write it: ``15d``, ``1.5h``, ``30s``."""
     for unit in ("d", "h", "m", "s", "ms"):
         if span >= _MICROS_PER_UNIT[unit]:
             return f"{span / _MICROS_PER_UNIT[unit]:.3g}{unit}"
     return f"{span}us"
+
+
+def format_span(span_us: float) -> str:
+    """Format a span in microseconds roughly, in one unit: ``12 min``, ``3 s``."""
+    seconds = span_us / 1e6
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    if seconds >= 1:
+        return f"{seconds:.0f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "0 s"

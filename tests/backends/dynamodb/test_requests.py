@@ -380,6 +380,24 @@ def test_a_write_whose_reply_was_lost_is_recognised_by_its_name() -> None:
     assert len(service.made("put_item")) == 1
 
 
+@pytest.mark.parametrize(
+    ("moved", "is_kept"), [(-1_000_000, True), (1_000_000, True), (1_000_001, False), (-1_000_001, False)]
+)
+def test_f11_a_claim_is_given_back_where_the_time_turned_out_wrong_by_more_than_a_quarter_of_its_lease(
+    moved: int, is_kept: bool
+) -> None:
+    clock = FixedClock(lambda: NOW)
+
+    def update(parameters: Any) -> dict[str, Any]:
+        clock.offset = moved  # the reply has brought the service's time
+        return {"Attributes": item("k", state="claimed", owner=b"o" * 16, token=7, attempts=1)}
+
+    service = Service(clock, update_item=update)
+    (reply,) = run_sync(DynamoDBPort(service).run([make_claim("k", lease=4_000_000)]))
+    assert isinstance(reply, StoreUnavailable) is not is_kept
+    assert len(service.made("update_item")) == (1 if is_kept else 2), "a claim that is given back is settled"
+
+
 # -- probes of the service's time
 
 

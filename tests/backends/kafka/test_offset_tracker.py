@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,21 @@ def test_a_note_never_says_that_an_open_one_is_settled(first: int, gaps: set[int
         assert said_settled == set(range(first, end)) - set(still_open) or note == ""
 
 
+@pytest.mark.parametrize(
+    ("end", "unsettled", "note"),
+    [
+        (16, [10, 12, 15], "eo1 6 2 3"),
+        (12, [10], "eo1 2"),  # one is settled beyond the first
+        (11, [10], ""),
+        (12, [10, 11], ""),
+        (10, [], ""),
+    ],
+)
+def test_a_note_says_what_is_settled_beyond_the_first_that_is_not(end: int, unsettled: list[int], note: str) -> None:
+    assert write_note(10, end, unsettled) == note
+    assert read_note(10, note) == ((end, frozenset(unsettled)) if note else (10, frozenset()))
+
+
 def test_a_note_that_would_be_too_long_says_less() -> None:
     still_open = list(range(0, 10_000, 2))
     note = write_note(0, 10_000, still_open)
@@ -113,6 +129,11 @@ def test_a_note_of_another_program_is_ignored(note: str | None, first: int) -> N
     end, still_open = read_note(first, note)
     assert end == first or (note or "").startswith("eo1 ")
     assert first in still_open or end == first
+
+
+def test_a_note_that_is_longer_than_ours_can_be_is_ignored() -> None:
+    """Python reads no number of so many digits."""
+    assert read_note(7, f"eo1 {'9' * 5000}") == (7, frozenset())
 
 
 def test_a_delivery_that_was_given_back_can_be_settled_no_more() -> None:
@@ -217,3 +238,85 @@ def test_no_more_is_read_while_too_many_wait_for_their_time() -> None:
     assert len(released) == 1
     tracker.take(MAX_DELAYED, now=10)
     assert tracker.room() > 0
+
+
+# -- nacked messages
+
+
+def test_f75_a_due_message_that_waits_for_room_is_not_overtaken_by_one_that_ripens_later() -> None:
+    tracker = make_tracker(3, prefetch=2, key=b"k")
+    first, second = tracker.take(2, 0)
+    tracker.nack(first, due=1.0)
+    tracker.nack(second, due=1.5)
+    tracker.assign(1, 0, None)
+    tracker.add(Message(1, number) for number in range(7, 9))
+    (busy, other) = tracker.take(2, 0.5)
+    assert tracker.take(1, 1.2) == [], "the first is due, and the prefetch is full"
+    tracker.ack(busy)
+    tracker.ack(other)
+    assert offsets(tracker.take(2, 2.0)) == [0, 1]
+
+
+def test_f75_a_due_message_is_delivered_while_one_behind_it_is_still_delayed() -> None:
+    tracker = make_tracker(3, key=b"k")
+    first, second, third = tracker.take(3, 0)
+    tracker.nack(third, due=0.0)
+    tracker.nack(second, due=60.0)
+    tracker.nack(first, due=1.0)
+    assert offsets(tracker.take(3, 1.0)) == [0]
+    assert tracker.next_due() == 60.0
+    assert tracker.take(3, 59.0) == [], "the third waits behind the second"
+    assert offsets(tracker.take(3, 60.0)) == [1, 2]
+
+
+def test_f75_messages_that_are_read_later_wait_behind_a_nacked_one_of_their_key() -> None:
+    tracker = make_tracker(2, key=b"k")
+    first, second = tracker.take(2, 0)
+    tracker.nack(first, due=1.0)
+    tracker.ack(second)
+    tracker.add([Message(0, 2, b"k"), Message(0, 3, b"other")])
+    assert offsets(tracker.take(5, 0.5)) == [3]
+    assert offsets(tracker.take(1, 1.0)) == [0]
+    assert offsets(tracker.take(5, 1.0)) == [2]
+
+
+def test_f75_due_messages_come_before_those_that_were_never_delivered() -> None:
+    tracker = make_tracker(10, prefetch=3)
+    held = tracker.take(3, 0)
+    nack(tracker, held, due=1.0)
+    assert offsets(tracker.take(3, 1.0)) == [0, 1, 2]
+
+
+@given(st.data())
+def test_f75_whatever_is_nacked_each_key_keeps_its_order(data: st.DataObject) -> None:
+    """As a worker settles: one message of a key at a time, and a failed one goes back with all of its key that is
+    behind it, each 20 ms later."""
+    tracker = OffsetTracker("queue", prefetch := data.draw(st.integers(1, 8)))
+    tracker.assign(0, 0, None)
+    keys = data.draw(st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=30))
+    tracker.add(Message(0, offset, key) for offset, key in enumerate(keys))
+    lanes: dict[bytes, list[Delivery]] = {}
+    acked: list[int] = []
+    now = 0.0
+    while len(acked) < len(keys):
+        for delivery in tracker.take(prefetch, now):
+            lanes.setdefault(keys[int(delivery.packet.body)], []).append(delivery)
+        if not lanes:
+            now = tracker.next_due() or now
+            continue
+        lane = lanes[key := data.draw(st.sampled_from(sorted(lanes)))]
+        if data.draw(st.sampled_from(["done", "done", "failed"])) == "done":
+            delivery = lane.pop(0)
+            assert tracker.ack(delivery)
+            acked.append(int(delivery.packet.body))
+        else:
+            delay = data.draw(st.sampled_from([0.0, 0.01, 1.0]))
+            for place, delivery in enumerate(lane):
+                assert tracker.nack(delivery, now + delay + place * 0.02)
+            lane.clear()
+        if not lane:
+            del lanes[key]
+        now += data.draw(st.sampled_from([0.0, 0.01, 0.5]))
+    for key in set(keys):
+        order = [offset for offset in acked if keys[offset] == key]
+        assert order == sorted(order)

@@ -131,7 +131,7 @@ def test_a_list_leaves_out_what_was_not_asked_for() -> None:
     assert pages == [[("a", "1"), ("a", "2")], [("b", "1")]]
     assert [record.key for record in run_sync(port.list(Query(scope="b"))).records] == ["1"]
     for bad in ("x", ":a", "1x:a"):
-        with pytest.raises(InvalidOption, match="was not made by this store"):
+        with pytest.raises(InvalidOption, match="was not made by this list"):
             run_sync(port.list(Query(cursor=bad)))
 
 

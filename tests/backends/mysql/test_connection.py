@@ -148,7 +148,7 @@ def test_a_packet_leaves_room_for_the_statement(max_packet: int, room: int) -> N
     [
         (pymysql.err.OperationalError(1213, "Deadlock"), Contention, "Deadlock (1213)"),
         (pymysql.err.OperationalError(1205, "Lock wait"), Contention, "Lock wait (1205)"),
-        (pymysql.err.ProgrammingError(1146, "no table"), SchemaMissing, "effectonce migrate 'mysql://"),
+        (pymysql.err.ProgrammingError(1146, "no table"), SchemaMissing, "effectonce migrate --store 'mysql://"),
         (pymysql.err.OperationalError(1049, "no database"), SchemaMissing, "create the database"),
         (pymysql.err.OperationalError(1054, "no column"), SchemaMismatch, "another version"),
         (pymysql.err.DataError(1406, "too long"), KeyTooLong, "512 characters"),

@@ -611,7 +611,7 @@ async def test_records_outlive_a_crash_of_the_server(make: PortMaker, unique_nam
 async def test_a_missing_schema_names_the_command(make: PortMaker, mariadb_url: str, unique_name: str) -> None:
     port = make(mariadb_url, prefix=unique_name)
     for ask in (lambda: port.run([claim()]), port.check, port.stats, lambda: port.get("s", "k")):
-        with pytest.raises(SchemaMissing, match=rf"effectonce migrate '{urlsplit(mariadb_url).scheme}://root@"):
+        with pytest.raises(SchemaMissing, match=rf"effectonce migrate --store '{urlsplit(mariadb_url).scheme}://root@"):
             await ask()
     missing = make(mariadb_url.rpartition("/")[0] + "/nowhere")
     with pytest.raises(SchemaMissing, match="create the database"):

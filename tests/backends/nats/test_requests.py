@@ -21,6 +21,7 @@ class Client:
     """The driver's client. ``error`` is raised by its next calls; ``refused`` names the nodes that do not answer."""
 
     def __init__(self) -> None:
+        clients.append(self)
         self.published: list[tuple[str, str]] = []
         self.error: Exception | None = None
         self.closed = 0
@@ -34,6 +35,8 @@ class Client:
             raise refusals[url]
 
     async def subscribe(self, subject: str, cb: Any) -> None:
+        if subject in refusals:
+            raise refusals[subject]
         self._fail()
 
     async def publish(self, subject: str, payload: bytes, reply: str, headers: Any) -> None:
@@ -53,12 +56,14 @@ class Client:
 
 
 tried: list[str] = []
-refusals: dict[str, Exception] = {}
+clients: list[Client] = []
+refusals: dict[str, Exception] = {}  # by the URL of a server, or by a subject
 
 
 @pytest.fixture(autouse=True)
 def driver(monkeypatch: pytest.MonkeyPatch) -> None:
     tried.clear()
+    clients.clear()
     refusals.clear()
     aio = SimpleNamespace(client=SimpleNamespace(Client=Client))
     monkeypatch.setattr(module, "load_driver", lambda: SimpleNamespace(aio=aio, errors=nats.errors))
@@ -95,6 +100,15 @@ async def test_a_server_that_does_not_let_us_in_says_why(error: Exception, kind:
     refusals["nats://h:4222"] = error
     with pytest.raises(kind, match=said):
         await connect()
+
+
+@pytest.mark.parametrize("error", [nats.errors.ConnectionClosedError(), asyncio.CancelledError()])
+async def test_a_connection_that_could_not_be_opened_wholly_is_closed(error: BaseException) -> None:
+    """Or the server would keep it, and one more for each try."""
+    refusals["_INBOX.x.*"] = error  # type: ignore[assignment]
+    with pytest.raises((BrokerUnavailable, asyncio.CancelledError)):
+        await connect()
+    assert [client.closed for client in clients] == [1]
 
 
 async def test_replies_belong_to_their_requests_in_any_order() -> None:

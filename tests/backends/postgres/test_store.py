@@ -892,7 +892,7 @@ def test_forget_and_resolve_wake_waiters(postgres_url: str, unique_name: str) ->
 def test_missing_tables_name_the_command(postgres_url: str, unique_name: str) -> None:
     port = at(postgres_url, unique_name).sync_port()
     for ask in (lambda: one(port, claim()), lambda: run_sync(port.check()), lambda: run_sync(port.stats())):
-        with pytest.raises(SchemaMissing, match="effectonce migrate postgresql://"):
+        with pytest.raises(SchemaMissing, match="effectonce migrate --store postgresql://"):
             ask()
     assert run_sync(port.now()) > 0, "the clock needs no tables"
     run_sync(port.migrate())
@@ -1039,7 +1039,9 @@ POOLED = [
     case
     for case in store_cases()
     if "sync" in case.port_kinds
-    and case.name.startswith(("one_of_many", "a_claim", "a_settlement", "settle", "sweep", "every_key", "concurrent"))
+    and case.name.startswith(
+        ("one_of_many", "a_claim", "a_settlement", "settle", "sweep", "every_key", "concurrent", "changes")
+    )
 ]
 
 

@@ -183,6 +183,13 @@ async def test_f59_a_server_that_stays_silent_is_given_up_and_one_that_does_not_
     assert "silent for 60 s" in lost(under_test.connection)  # a beat is half of the heartbeat of 30 s
 
 
+async def test_a_lost_connection_beats_no_more(under_test: ConnectionUnderTest) -> None:
+    timer = under_test.connection._heartbeat_timer
+    assert timer is not None
+    under_test.connection.fail(BrokerUnavailable("gone"))
+    assert timer.cancelled()
+
+
 # -- channels
 
 

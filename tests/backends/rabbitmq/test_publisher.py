@@ -229,10 +229,15 @@ async def test_an_empty_batch_opens_no_channel(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "declares", "is_declared"), [("", True, True), ("", False, False), ("shop", True, False)]
+    ("exchange", "declares", "refusal"),
+    [
+        ("", True, None),
+        ("", False, "amqp://h has no queue q; declare=no leaves that to you"),
+        ("shop", True, "exchange shop of amqp://h has no queue q bound to it; start its worker"),
+    ],
 )
 async def test_a_missing_queue_is_declared_unless_others_do_that(
-    channel: Channel, exchange: str, declares: bool, is_declared: bool
+    channel: Channel, exchange: str, declares: bool, refusal: str | None
 ) -> None:
     declared = []
 
@@ -249,9 +254,13 @@ async def test_a_missing_queue_is_declared_unless_others_do_that(
         channel.on_confirm(1, False, True)
 
     channel.answers = [return_first, lambda: channel.on_confirm(2, False, True)]
-    (outcome,) = await publisher.publish("q", [Packet(body=b"a", id="id")])
-    assert (outcome is None) == is_declared
-    assert declared == (["q"] if is_declared else [])
+    if refusal is None:
+        assert await publisher.publish("q", [Packet(body=b"a", id="id")]) == [None]
+        assert declared == ["q"]
+    else:
+        with pytest.raises(MissingRabbitMQQueue, match=refusal):
+            await publisher.publish("q", [Packet(body=b"a", id="id")])
+        assert declared == []
 
 
 async def test_f44_a_packet_that_has_no_form_on_the_wire_harms_itself_only(channel: Channel) -> None:

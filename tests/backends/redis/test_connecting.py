@@ -395,9 +395,9 @@ def test_what_is_not_redis_is_unavailable(kind: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            connection, _ = listener.accept()
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            connection.recv(65_536)
+            with listener.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.recv(65_536)
 
         threading.Thread(target=serve, daemon=True).start()
         known = RedisEndpoint(host="127.0.0.1", port=listener.getsockname()[1])

@@ -10,7 +10,7 @@ import hiredis
 import pytest
 
 from effectonce.backends.redis.cluster import CLUSTER_SLOTS, Node, RedisClusterConnection, parse_nodes, slot_of
-from effectonce.backends.redis.connection import Subscription, run_script
+from effectonce.backends.redis.connection import RedisNodeConnection, Subscription, run_script
 from effectonce.backends.redis.endpoint import RedisEndpoint
 from effectonce.backends.redis.errors import RedisErrors, ReplyError
 from effectonce.backends.redis.record_format import (
@@ -299,12 +299,16 @@ def test_a_record_and_its_indexes_are_on_one_node() -> None:
 @pytest.mark.parametrize(
     ("item", "expected"),
     [
-        ([b"claimed", 7, 2, 1, 1], {"kind": "claimed", "token": 7, "attempts": 2, "generation": 1, "lapsed": True}),
-        ([b"claimed", 7, 2, 1, 0], {"kind": "claimed", "lapsed": False}),
+        (
+            [b"claimed", 7, 2, 1, 1, None],
+            {"kind": "claimed", "token": 7, "attempts": 2, "generation": 1, "lapsed": True, "error": None},
+        ),
+        ([b"claimed", 7, 2, 1, 0, b"e"], {"kind": "claimed", "lapsed": False, "error": b"e"}),
         ([b"done", 7, 2, 1, b"r"], {"kind": "done", "result": b"r"}),
         ([b"in_progress", 7, 2, 1, 1_500_000], {"kind": "in_progress", "retry_after": 1.5}),
         ([b"failed", 7, 2, 1, b"e"], {"kind": "failed", "error": b"e"}),
         ([b"failed", 7, 2, 1, EXHAUSTED_ERROR], {"kind": "exhausted", "error": EXHAUSTED_ERROR}),
+        ([b"failed", 7, 2, 1, EXHAUSTED_ERROR + b"e"], {"kind": "exhausted", "error": EXHAUSTED_ERROR + b"e"}),
         ([b"in_doubt", 7, 2, 1, None], {"kind": "in_doubt", "token": 7, "attempts": 2}),
     ],
 )
@@ -363,3 +367,63 @@ def test_a_batch_through_a_cluster_client_is_a_round_trip_for_each_operation() -
     assert repr(RedisClientStoreBackend(Client())) == "tests.Client"
     with pytest.raises(InvalidOption, match="not a Redis client"):
         RedisClientStoreBackend(object())
+
+
+# -- connections that fail
+
+
+async def test_a_node_that_does_not_answer_a_command_makes_the_map_of_slots_be_read_again(cluster: Cluster) -> None:
+    await cluster.batch(b"k")
+    cluster.a.error = StoreUnavailable("away")
+    with pytest.raises(StoreUnavailable):
+        await cluster.connection.command("a:1", "INFO")
+    cluster.a.error = None
+    await cluster.batch(b"k")
+    assert cluster.a.names().count("CLUSTER") == 2
+
+
+async def test_an_error_reply_to_a_command_is_raised_as_it_is(cluster: Cluster) -> None:
+    await cluster.batch(b"k")
+
+    async def refuse(count: int, within: float | None = None) -> list[Any]:
+        return [ReplyError("NOPERM info")]
+
+    cluster.a.receive = refuse  # type: ignore[method-assign]
+    with pytest.raises(ReplyError, match="NOPERM"):
+        await cluster.connection.command("a:1", "INFO")
+
+
+async def test_a_subscription_that_broke_is_made_again(cluster: Cluster) -> None:
+    class Breaking:
+        async def listen(self, channel: str, timeout: float) -> list[bytes]:
+            raise StoreUnavailable("broke")
+
+        def drop(self) -> None: ...
+
+    cluster.connection._subscription = Breaking()  # type: ignore[assignment]
+    with pytest.raises(StoreUnavailable):
+        await cluster.connection.listen("changes", 0.1)
+    assert cluster.connection._subscription is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_dropped"), [("READONLY You can't write", True), ("OOM command not allowed", False)]
+)
+async def test_a_connection_to_what_is_a_replica_now_is_dropped(text: str, is_dropped: bool) -> None:
+    """The next one goes to the new primary."""
+    endpoint = RedisEndpoint(shown="r")
+    connection = RedisNodeConnection(Socket, endpoint)  # type: ignore[arg-type]
+    socket: Any = connection._socket
+    socket.answers = [ReplyError(text)]
+    with pytest.raises(StoreUnavailable):
+        await connection.batch(SCRIPT, [b"k"], [b""])
+    assert bool(socket.drops) is is_dropped
+
+
+async def test_a_subscription_that_is_refused_says_why() -> None:
+    class Refusing(Socket):
+        async def receive(self, count: int | None, within: float | None = None) -> list[Any]:  # type: ignore[override]
+            return [ReplyError("NOPERM subscribe")]
+
+    with pytest.raises(ConfigurationError, match="does not let this user do that"):
+        await Subscription(Refusing(RedisEndpoint(shown="r"))).listen("changes", 0.1)  # type: ignore[arg-type]

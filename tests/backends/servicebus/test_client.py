@@ -198,9 +198,14 @@ async def test_the_sdk_gets_the_key_and_does_not_retry_by_itself() -> None:
     for url in ("servicebus://Root:key@name.servicebus.windows.net", "servicebus://Root:key@localhost?emulator=yes"):
         client = namespace_at(url).client()
         assert client._config.retry_total == 0
+        assert (client._credential.policy, client._credential.key) == ("Root", "key")
         await client.close()
-    credential = namespace_at("servicebus://Root:key@h")._credential()
-    assert (credential.named_key.name, credential.named_key.key) == ("Root", "key")
+
+
+@pytest.mark.parametrize("user", ["Root%3BEndpoint%3Dsb%3A%2F%2Fevil", "Root:key%3Bx"])
+def test_a_key_cannot_add_to_the_connection_string(user: str) -> None:
+    with pytest.raises(InvalidOption, match="semicolon"):
+        namespace_at(f"servicebus://{user}@name.servicebus.windows.net")
 
 
 # -- errors

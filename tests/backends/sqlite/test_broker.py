@@ -12,11 +12,12 @@ import textwrap
 import time
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import effectonce as eo
-from effectonce.backends.sqlite.broker import SQLiteBrokerBackend
+from effectonce.backends.sqlite.broker import FIRST_PAUSE_S, MAX_PAUSE_S, SQLiteBrokerBackend
 from effectonce.contracts import Packet
 from effectonce.testing import ManualClock
 from effectonce.testing.suites import broker_cases, broker_suite
@@ -56,7 +57,8 @@ def test_time_goes_by_on_the_machines_clock_too(tmp_path: Path, name: str) -> No
 WORK = """
 import asyncio, os, sys
 from pathlib import Path
-from effectonce.backends.sqlite.broker import SQLiteBrokerBackend
+from types import SimpleNamespace
+from effectonce.backends.sqlite.broker import FIRST_PAUSE_S, MAX_PAUSE_S, SQLiteBrokerBackend
 from effectonce.values.urls import Address
 
 async def main(path, log, role):
@@ -222,6 +224,26 @@ async def test_two_consumers_never_get_the_same_delivery(tmp_path: Path) -> None
         await asyncio.gather(*(consume() for _ in range(4)))
     assert sorted(map(int, found)) == list(range(500))
     await publisher.close()
+
+
+async def test_one_that_waits_for_a_message_looks_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look is a read of the file, of every consumer that has nothing to do."""
+    consumer = backend_at(tmp_path / "queue.db").consumer("q", group="g", prefetch=5)
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("effectonce.backends.sqlite.broker.asyncio", SimpleNamespace(sleep=note))
+    await consumer.receive(1, 0.5)
+    await consumer.close()
+    doubled = pauses[: pauses.index(MAX_PAUSE_S)]
+    assert doubled == [FIRST_PAUSE_S * 2**n for n in range(len(doubled))]
+    assert len(doubled) > 1
 
 
 async def test_waiting_for_a_message_does_not_hold_the_write_lock(tmp_path: Path) -> None:

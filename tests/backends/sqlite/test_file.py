@@ -12,7 +12,7 @@ from effectonce.backends.sqlite.connection import SQLiteConnection
 from effectonce.backends.sqlite.file import SQLiteFile, is_busy, parse_prefix
 from effectonce.backends.sqlite.record_reader import _position_of
 from effectonce.contracts import ConnectionLost, Contention
-from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable
+from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, SchemaMissing, StoreUnavailable
 from effectonce.record import Query
 from effectonce.values.urls import Address
 
@@ -40,10 +40,30 @@ def error_with(code: int) -> sqlite3.Error:
         (sqlite3.SQLITE_FULL, StoreUnavailable, "make room"),
         (sqlite3.SQLITE_CORRUPT, StoreUnavailable, "restore a backup"),
         (sqlite3.SQLITE_CORRUPT_INDEX, StoreUnavailable, "restore a backup"),
+        (sqlite3.SQLITE_IOERR, ConnectionLost, "check its disk"),
+        (sqlite3.SQLITE_IOERR_FSYNC, ConnectionLost, "check its disk"),
+        (sqlite3.SQLITE_NOMEM, StoreUnavailable, "words"),
     ],
 )
 def test_an_error_of_sqlite_says_what_to_do(file: SQLiteFile, code: int, kind: type[Exception], said: str) -> None:
     ours = file.translate(error_with(code))
+    assert type(ours) is kind
+    assert said in str(ours)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("no such table: effectonce_meta", SchemaMissing, "effectonce migrate --store sqlite:///"),
+        ("no such column: note", SchemaMissing, "effectonce migrate --store sqlite:///"),
+        ("Could not decode to UTF-8 column 'key'", CorruptRecord, "written by another program"),
+        ("something else", StoreUnavailable, "something else"),
+    ],
+)
+def test_an_error_without_a_code_is_known_by_its_text(
+    file: SQLiteFile, text: str, kind: type[Exception], said: str
+) -> None:
+    ours = file.translate(sqlite3.OperationalError(text))
     assert type(ours) is kind
     assert said in str(ours)
 
@@ -65,6 +85,11 @@ def test_a_folder_that_is_not_there_is_named() -> None:
 def test_a_lock_of_another_connection_is_told_apart(code: int, expected: bool) -> None:
     assert is_busy(error_with(code)) is expected
     assert not is_busy(sqlite3.OperationalError("no code"))
+
+
+def test_a_path_with_a_zero_byte_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="zero byte"):
+        SQLiteFile(Address("sqlite:///shop%00.db"))
 
 
 @pytest.mark.parametrize("prefix", ["sqlite", "SQLite", "sqlite_x"])

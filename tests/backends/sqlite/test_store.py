@@ -229,7 +229,7 @@ class TestSchema:
         take(port, claim())
         other.execute("DROP TABLE effectonce_records")
         other.execute("DROP TABLE effectonce_meta")
-        with pytest.raises(SchemaMissing, match="effectonce migrate sqlite:///"):
+        with pytest.raises(SchemaMissing, match="effectonce migrate --store sqlite:///"):
             take(port, claim())
         take(port, claim())
 
@@ -239,7 +239,7 @@ class TestSchema:
             ("edge_attention", ("in_doubt", 1, "", "", 1), "effectonce_attention (state=? AND (changed_at,scope,key)<"),
             (
                 "page_attention",
-                ("in_doubt", 1, "", "", 1, "", "", None, None, 1, 1),
+                ("in_doubt", 1, "", "", 1, "", "", None, None, "", 1, 1),
                 "effectonce_attention (state=? AND (changed_at,scope,key)>(?,?,?) AND (changed_at,scope,key)<(?,?,?))",
             ),
             ("count_attention", ("failed", 1, 1), "effectonce_attention"),
@@ -529,6 +529,18 @@ class TestRows:
         for scope in (None, "s"):
             sizes = [len(page.records) for page in pages(port, Query(state="claimed", scope=scope, limit=5))]
             assert sizes == [0, 0, 0, 1]
+
+    def test_a_page_of_what_failed_looks_at_a_bounded_number_of_rows(
+        self, port: SQLitePort, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("effectonce.backends.sqlite.record_reader.MAX_PAGE_VISITS", 10)
+        for scope, count in (("s", 1), ("other", 10)):  # the newest first: that of `s` is the eleventh
+            for n in range(count):
+                op = replace(claim(f"k{n:02}"), scope=scope)
+                ask(port, Settlement(scope, op.key, op.owner, take(port, op).token, "failed", HOUR, error=b"1"))
+                clock.advance("1s")
+        sizes = [len(page.records) for page in pages(port, Query(state="failed", scope="s", limit=5))]
+        assert sizes == [0, 1]
 
     @pytest.mark.parametrize("query", [Query(limit=2), Query(state="claimed", limit=2), Query(scope="s", limit=2)])
     def test_f27_a_sweep_between_two_pages_hides_nothing(

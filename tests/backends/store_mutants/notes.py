@@ -115,6 +115,12 @@ class OnlyClaimsAreUnfinished(Mutant):
         return await super().list(replace(query, state="claimed") if query.unfinished else query)
 
 
+@caught_by("unfinished_records_may_be_listed_newest_first")
+class TheNewestAreListedFinishedOrNot(Mutant):
+    async def list(self, query: Query) -> Page:
+        return await super().list(replace(query, unfinished=query.unfinished and not query.newest_first))
+
+
 @caught_by("notes_of_a_batch_go_to_their_records")
 class TheFirstNoteOfABatchIsForAll(Mutant):
     async def run(self, batch: Any) -> Any:

@@ -104,6 +104,32 @@ class ListBeginsAtTheBeginning(Mutant):
         return await super().list(replace(query, after=None))
 
 
+@caught_by("list_may_be_newest_first")
+class TheNewestComeInTheOrderOfKeys(Mutant):
+    async def list(self, query: Query) -> Page:
+        return await super().list(replace(query, newest_first=False))
+
+
+@caught_by("list_may_be_newest_first")
+class TheNewestAreOfOnePageOnly(Mutant):
+    async def list(self, query: Query) -> Page:
+        page = await super().list(query)
+        return Page(page.records) if query.newest_first else page
+
+
+@caught_by("list_finds_what_a_key_contains")
+class KeysAreSearchedFromTheirBeginning(Mutant):
+    async def list(self, query: Query) -> Page:
+        page = await super().list(query)
+        return Page([record for record in page.records if record.key.startswith(query.key_contains)], page.cursor)
+
+
+@caught_by("list_finds_what_a_key_contains")
+class KeysAreSearchedWithoutTheState(Mutant):
+    async def list(self, query: Query) -> Page:
+        return await super().list(replace(query, state=None) if query.key_contains else query)
+
+
 @caught_by("list_filters_by_scope", "list_filters_by_state")
 class ListIgnoresItsFilters(Mutant):
     async def list(self, query: Query) -> Page:
@@ -166,6 +192,12 @@ class GetInventsARecord(Mutant):
 class StatsCountNothing(Mutant):
     async def stats(self) -> Stats:
         return replace(await super().stats(), counts={})
+
+
+@caught_by("stats_count_every_state")
+class StatsHaveACountForTheOldestDoubt(Mutant):
+    async def stats(self) -> Stats:
+        return replace(await super().stats(), oldest_in_doubt=1)
 
 
 @caught_by("stats_do_not_count_what_has_expired")

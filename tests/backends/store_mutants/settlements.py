@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from effectonce.record import Claim, Remember, Renewal, Settlement
+from effectonce.record import EXHAUSTED_ERROR, Claim, Remember, Renewal, Settlement
 
 from .base import Mutant, caught_by
 
@@ -24,21 +24,40 @@ class RepetitionIsRefused(Mutant):
         return self.apply_correctly(op, now)
 
 
-@caught_by("an_open_record_keeps_its_error_until_it_is_claimed_again")
+@caught_by("an_open_record_keeps_its_error_until_an_attempt_ends_otherwise")
 class OnlyFailuresKeepTheirError(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         forgets = isinstance(op, Settlement) and op.state != "failed"
         return self.apply_correctly(replace(op, error=None) if forgets else op, now)
 
 
-@caught_by("an_open_record_keeps_its_error_until_it_is_claimed_again")
-class ClaimsKeepTheError(Mutant):
+@caught_by(
+    "an_open_record_keeps_its_error_until_an_attempt_ends_otherwise",
+    "a_lapsed_lease_leaves_the_error_of_the_attempt_before",
+)
+class ClaimsForgetTheError(Mutant):
     def apply(self, op: Any, now: int) -> Any:
-        row = self.row(op)
-        error = row.error if isinstance(op, Claim) and row is not None else None
         reply = self.apply_correctly(op, now)
-        if error is not None:
-            self.row(op).error = error
+        if isinstance(op, Claim) and reply.kind == "claimed":
+            self.row(op).error = None
+        return reply
+
+
+@caught_by("a_refund_keeps_the_error_of_the_attempt_before")
+class RefundsForgetTheError(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        reply = self.apply_correctly(op, now)
+        if isinstance(op, Settlement) and op.refund and reply:
+            self.row(op).error = None
+        return reply
+
+
+@caught_by("an_exhausted_record_keeps_the_last_error")
+class ExhaustionForgetsTheError(Mutant):
+    def apply(self, op: Any, now: int) -> Any:
+        reply = self.apply_correctly(op, now)
+        if isinstance(op, Claim) and reply.kind == "exhausted":
+            self.row(op).error = EXHAUSTED_ERROR
         return reply
 
 

@@ -44,9 +44,11 @@ def require_schema_version(address: object, stored: int | None, oldest: int | No
     statements still work (None: only its own).
     """
     if stored is None:
-        raise SchemaMissing(f"the tables at {address} have no schema version; run: effectonce migrate '{address}'")
+        raise SchemaMissing(
+            f"the tables at {address} have no schema version; run: effectonce migrate --store '{address}'"
+        )
     if stored < ours:
-        next_step = f"run: effectonce migrate '{address}'"
+        next_step = f"run: effectonce migrate --store '{address}'"
     elif (stored if oldest is None else oldest) > ours:
         next_step = "upgrade effectonce"
     else:

@@ -237,13 +237,13 @@ def translate(error: Exception, target: AWSTarget) -> Exception:
     if code == "ResourceInUseException":
         return TableInUse(f"{target} is being created or changed")
     if code in ("ResourceNotFoundException", "TableNotFoundException"):
-        return SchemaMissing(f"there is no table at {target}; create it with: effectonce migrate '{target}'")
+        return SchemaMissing(f"there is no table at {target}; create it with: effectonce migrate --store '{target}'")
     if code == "ValidationException" and "size" in text and "exceeded" in text:
         return ItemTooLarge(f"the record would be over the 400 KB of a DynamoDB item: {show(text)}")
     if code == "ValidationException" and any(word in text for word in ("schema", "index", "required keys")):
         return SchemaMismatch(
             f"{target} was not made by effectonce ({show(text)}); give it a table of its own and run: "
-            f"effectonce migrate '{target}'"
+            f"effectonce migrate --store '{target}'"
         )
     return translate_error(
         error, target, unavailable=StoreUnavailable, broken=ConnectionLost, refused=ConfigurationError

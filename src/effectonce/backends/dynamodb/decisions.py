@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from effectonce.record import EXHAUSTED_ERROR, Answer, Claim, Look, Remember, Reply, Resolution, answer_for
+from effectonce.record import Answer, Claim, Look, Remember, Reply, Resolution, answer_for, exhausted_error
 from effectonce.values.fingerprint import first_fingerprint
 
 from .clock import Time
@@ -40,10 +40,11 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
     previous = record or _new_record(op, now)
     if 0 < op.max_attempts <= previous.attempts:
         counts = (previous.token, previous.attempts, previous.generation)
-        return Answer("exhausted", *counts, error=EXHAUSTED_ERROR), replace(
+        error = exhausted_error(previous.error)
+        return Answer("exhausted", *counts, error=error), replace(
             previous,
             state="failed",
-            error=EXHAUSTED_ERROR,
+            error=error,
             result=None,
             changed_at=now,
             lease_until=None,
@@ -61,11 +62,11 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
         lease_until=lease_until,
         fingerprint=first_fingerprint(op.fingerprints) or previous.fingerprint,
         result=None,
-        error=None,
         changed_at=now,
         expires_at=None if op.doubt_on_lapse else lease_until + op.retention,
     )
-    return Answer("claimed", claimed.token, claimed.attempts, claimed.generation, lapsed=claimed.lapsed), claimed
+    counts = (claimed.token, claimed.attempts, claimed.generation)
+    return Answer("claimed", *counts, error=claimed.error, lapsed=claimed.lapsed), claimed
 
 
 def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Decision:

@@ -171,6 +171,18 @@ def read_cursor(cursor: str, kind: type) -> Any:
     return position
 
 
+def write_sorted_cursor(changed_at: int, identity: bytes) -> str:
+    """The cursor of a sorted scan: the last record before the page."""
+    return write_cursor([changed_at, encode_base64(identity)])
+
+
+def read_sorted_cursor(cursor: str) -> tuple[int, bytes]:
+    match read_cursor(cursor, list):
+        case [int(changed_at), str(identity)]:
+            return changed_at, decode_base64(identity)
+    raise _foreign_cursor()
+
+
 def encode_base64(value: bytes) -> str:
     return base64.urlsafe_b64encode(value).decode()
 

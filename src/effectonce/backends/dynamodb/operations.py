@@ -44,8 +44,8 @@ _TAKE_UPDATE = (
 )
 #: A claim that lapses into doubt is exempt from DynamoDB's time to live, and its rank is the end of its lease, by which
 #: the sweep finds it. The rank of any other claim is the time at which it was taken; renewals keep it (see `_renew`).
-_TAKE_DOUBTFUL = ", #keep = :expires REMOVE #result, #error, #since"
-_TAKE_PLAIN = ", #since = :now REMOVE #result, #error, #keep"
+_TAKE_DOUBTFUL = ", #keep = :expires REMOVE #result, #since"
+_TAKE_PLAIN = ", #since = :now REMOVE #result, #keep"
 #: The condition that this claim holds the record, and that it has not expired. A claim with doubt_on_lapse never
 #: expires, whatever its expires_at is (see `_renew`).
 _HELD_BY_CLAIM = (
@@ -57,10 +57,11 @@ _CLAIM_ATTRIBUTES: Final = ("lease_until", "keep", "since", "was")
 _SETTLEMENT_ATTRIBUTES: Final = ("expires_at", "expires", "bucket", "rank", "result", "error")
 
 
-def _settlement_update(changes: dict[str, str]) -> str:
+def _settlement_update(changes: dict[str, str], *, keep_error: bool) -> str:
     """The update expression that sets these attributes of a settled record, and removes the others."""
     assignments = ", ".join(f"#{name} = {value}" for name, value in changes.items())
-    unset = [name for name in _SETTLEMENT_ATTRIBUTES if name not in changes]
+    kept = {*changes, "error"} if keep_error else changes
+    unset = [name for name in _SETTLEMENT_ATTRIBUTES if name not in kept]
     removed = ", ".join(f"#{name}" for name in (*_CLAIM_ATTRIBUTES, *unset))
     return f"SET {assignments} REMOVE {removed}"
 
@@ -204,7 +205,7 @@ class Operations:
         old = decode(reply.get("Attributes"))
         if old is None:
             return Answer("claimed", now, 1, 0)
-        return Answer("claimed", now, old.attempts + 1, old.generation, lapsed=old.state == "claimed")
+        return Answer("claimed", now, old.attempts + 1, old.generation, error=old.error, lapsed=old.state == "claimed")
 
     async def _settle(self, op: Settlement) -> bool:
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
@@ -229,11 +230,12 @@ class Operations:
             changes |= {"bucket": ":bucket", "rank": ":now"}
         if op.result is not None:
             changes["result"] = ":result"
-        if op.error is not None:
+        if op.error is not None and not op.refund:
             changes["error"] = ":error"
         states = "(#state = :claimed OR #state = :in_doubt)" if op.state == "done" else "#state = :claimed"
         try:
-            await self._update(identity, _settlement_update(changes), _HELD_BY_CLAIM + states, values)
+            update = _settlement_update(changes, keep_error=op.refund)
+            await self._update(identity, update, _HELD_BY_CLAIM + states, values)
         except ItemTooLarge:
             if op.result is None:
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable
@@ -21,8 +21,10 @@ from .index import (
     list_identities,
     read_cursor,
     read_shard,
+    read_sorted_cursor,
     shard_names,
     write_cursor,
+    write_sorted_cursor,
 )
 from .items import INDEX_SHARDS, AttributeValue, StoredItem, bucket, decode, expressions, wrap
 from .operations import Operations
@@ -30,6 +32,7 @@ from .schema import META_ID, check_table, migrate_table
 
 SCAN_ITEMS: Final = 1_000  # items that one request of a filtered list reads ...
 MAX_PAGE_SCANS: Final = 5  # ... and the most requests of one page
+MAX_SORTED_SCANS: Final = 20  # ... and of one that is sorted
 MAX_BATCH_GET: Final = 100  # items of one BatchGetItem, DynamoDB's limit
 MAX_BATCH_GET_ROUNDS: Final = 1_000
 
@@ -55,33 +58,47 @@ class DynamoDBPort(Operations, Port):
     # -- listing
 
     async def list(self, query: Query) -> Page:
-        """Newest change first, read from the index. Done records, or all records, come from a scan of the table, in no
-        order.
+        """Newest change first, read from the index. Done records, or all records, come from a scan of the table: in no
+        order, unless the query wants the newest first. Then a bounded number of them is sorted.
 
         A renewal does not count as a change. But claims that lapse into doubt are ordered by the end of their lease,
         which a renewal moves: they come after the other claims, the next to lapse first, so that one that is renewed
         between two pages is shown again rather than missed.
         """
         await self._prepare()
-        if query.state is None or query.state == "done":
-            return await self._list_by_scan(query)
-        return await self._list_by_index(query, query.state)
+        if query.state is not None and query.state != "done":
+            return await self._list_by_index(query, query.state)
+        return await (self._list_sorted(query) if query.newest_first else self._list_by_scan(query))
+
+    async def _list_sorted(self, query: Query) -> Page:
+        before = None if query.cursor is None else read_sorted_cursor(query.cursor)
+        options = _scan_options(query)
+        found: list[tuple[int, bytes, StoredItem]] = []
+        last = None
+        for _ in range(MAX_SORTED_SCANS):
+            reply = await self._dynamodb.call("scan", ConsistentRead=True, Limit=SCAN_ITEMS, **options)
+            past = self._clock.read().past
+            for item in reply["Items"]:
+                record = drop_expired(decode(item), past)
+                if record is not None and (before is None or (record.changed_at, item["id"]["B"]) < before):
+                    found.append((record.changed_at, item["id"]["B"], record))
+            last = reply.get("LastEvaluatedKey")
+            if last is None:
+                break
+            options["ExclusiveStartKey"] = last
+        found.sort(key=lambda place: place[:2], reverse=True)
+        shown = found[: query.limit]
+        cursor = write_sorted_cursor(*shown[-1][:2]) if len(found) > query.limit else None
+        return Page([record.to_record() for _, _, record in shown], cursor, partial=last is not None)
 
     async def _list_by_scan(self, query: Query) -> Page:
-        values: dict[str, AttributeValue] = {}
-        filters = ["attribute_exists(#version)"]
-        for name in ("state", "scope"):
-            value = getattr(query, name)
-            if value is not None:
-                filters.append(f"#{name} = :{name}")
-                values[name] = value
-        options = expressions(values, FilterExpression=" AND ".join(filters))
+        options = _scan_options(query)
         start = None if query.cursor is None else {"id": wrap(decode_base64(read_cursor(query.cursor, str)))}
         records: list[StoredItem] = []
         for _ in range(MAX_PAGE_SCANS):
             if start is not None:
                 options["ExclusiveStartKey"] = start
-            limit = query.limit + 1 if len(filters) == 1 else SCAN_ITEMS
+            limit = query.limit + 1 if query.state is None and query.scope is None else SCAN_ITEMS
             reply = await self._dynamodb.call("scan", ConsistentRead=True, Limit=limit, **options)
             start = reply.get("LastEvaluatedKey")
             past = self._clock.read().past
@@ -100,7 +117,8 @@ class DynamoDBPort(Operations, Port):
         records = await self._fetch(identities)
         past = self._clock.read().past
         listed = [drop_expired(records.get(identity), past) for identity in identities]
-        return Page([record.to_record() for record in listed if record and record.state == state], cursor)
+        wanted = [record for record in listed if record and record.state == state and query.key_contains in record.key]
+        return Page([record.to_record() for record in wanted], cursor)
 
     async def _fetch(self, identities: Sequence[bytes]) -> dict[bytes, StoredItem]:
         """Read the records with these digests from the table."""
@@ -185,3 +203,18 @@ class DynamoDBPort(Operations, Port):
 
     async def migrate(self) -> None:
         await migrate_table(self._dynamodb)
+
+
+def _scan_options(query: Query) -> dict[str, Any]:
+    """Make the filter of a scan for the records that ``query`` wants."""
+    values: dict[str, AttributeValue] = {}
+    filters = ["attribute_exists(#version)"]
+    for name in ("state", "scope"):
+        value = getattr(query, name)
+        if value is not None:
+            filters.append(f"#{name} = :{name}")
+            values[name] = value
+    if query.key_contains:
+        filters.append("contains(#key, :key_contains)")
+        values["key_contains"] = query.key_contains
+    return expressions(values, FilterExpression=" AND ".join(filters))

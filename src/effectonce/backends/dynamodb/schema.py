@@ -56,7 +56,7 @@ def schema_commands(table: str) -> str:
 
 def require_version(meta: Item | None, client: DynamoDBClient) -> None:
     """Raise `SchemaMissing` or `SchemaMismatch`, unless ``meta``, the item `META_ID`, has the version that we read."""
-    migrate = f"run: effectonce migrate '{client.target}'"
+    migrate = f"run: effectonce migrate --store '{client.target}'"
     if meta is None:
         raise SchemaMissing(f"the table of {client.target} is not prepared for effectonce; {migrate}")
     version = int(meta.get("schema", {}).get("N", 0))
@@ -73,7 +73,7 @@ async def check_table(client: DynamoDBClient) -> None:
     if not await _has_time_to_live(client):
         raise SchemaMissing(
             f"time to live is off on {client.target}, so expired records would pile up; "
-            f"run: effectonce migrate '{client.target}'"
+            f"run: effectonce migrate --store '{client.target}'"
         )
 
 

@@ -17,7 +17,7 @@ import heapq
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable
-from itertools import accumulate, count, takewhile
+from itertools import accumulate, count
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -106,7 +106,9 @@ def write_note(first: int, end: int, unsettled: Iterable[int]) -> str:
 def read_note(first: int, note: str | None) -> tuple[int, frozenset[int]]:
     """Read the offset before which the note ends, and the unsettled offsets up to there. ``first`` and none where
     `write_note` did not write the note."""
-    version, *numbers = (note or "").split(" ")
+    if note is None or len(note) > MAX_NOTE_CHARS:
+        return first, frozenset()
+    version, *numbers = note.split(" ")
     if version != NOTE_VERSION or first < 0 or not numbers or not all(number.isdecimal() for number in numbers):
         return first, frozenset()
     length, *distances = map(int, numbers)
@@ -185,41 +187,38 @@ class OffsetTracker:
                 self._ready.append(_ReadMessage(assigned, message, offset, group))
 
     def take(self, limit: int, now: float) -> list[Delivery]:
-        """Up to ``limit`` deliveries, as far as the prefetch allows."""
-        self._move_due_to_front(now)
+        """Up to ``limit`` deliveries, as far as the prefetch allows. Nacked messages that are due come first."""
         deliveries: list[Delivery] = []
         limit = min(limit, self._prefetch - self._delivered)
-        while self._ready and len(deliveries) < limit:
+        while len(deliveries) < limit and self._due and self._due[0][0] <= now:
+            group = heapq.heappop(self._due)[2]
+            messages = self._delayed.get(group)
+            if not messages or messages[0].due > now:
+                continue  # revoked, or another message was nacked that comes before the one that was due
+            deliveries.append(self._deliver(messages.pop(0)))
+            if messages:
+                self._schedule(group, messages[0].due)
+            else:
+                del self._delayed[group]
+        while len(deliveries) < limit and self._ready:
             read = self._ready.popleft()
             if read.group in self._delayed:  # it waits behind a nacked one
                 insort(self._delayed[read.group], read, key=attrgetter("offset"))
-                continue
-            message = read.message
-            packet = read_packet(message.key(), message.value(), message.headers())
-            delivery = Delivery(packet=packet, queue=self._queue, handle=read)
-            read.partition.unsettled[read.offset] = delivery
-            deliveries.append(delivery)
+            else:
+                deliveries.append(self._deliver(read))
         self._delivered += len(deliveries)
         return deliveries
+
+    def _deliver(self, read: _ReadMessage) -> Delivery:
+        message = read.message
+        packet = read_packet(message.key(), message.value(), message.headers())
+        delivery = Delivery(packet=packet, queue=self._queue, handle=read)
+        read.partition.unsettled[read.offset] = delivery
+        return delivery
 
     def next_due(self) -> float | None:
         """The time from which `take` returns more, even if nothing is added or settled until then; None: never."""
         return self._due[0][0] if self._due and self._delivered < self._prefetch else None
-
-    def _move_due_to_front(self, now: float) -> None:
-        """Move delayed messages that are due to the front of the ready ones, in their order."""
-        front: list[_ReadMessage] = []
-        while self._due and self._due[0][0] <= now:
-            group = heapq.heappop(self._due)[2]
-            messages = self._delayed.get(group, [])
-            due = list(takewhile(lambda read: read.due <= now, messages))
-            front += due
-            del messages[: len(due)]
-            if messages:
-                self._schedule(group, messages[0].due)
-            else:
-                self._delayed.pop(group, None)
-        self._ready.extendleft(reversed(front))
 
     def _schedule(self, group: OrderingGroup, due: float) -> None:
         heapq.heappush(self._due, (due, next(self._tie_breaker), group))

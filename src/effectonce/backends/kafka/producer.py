@@ -58,7 +58,7 @@ class ConfirmedProducer:
             "acks": "all",
             "message.timeout.ms": max(round(self._cluster.timeout * 1000), 1),
             "topic.metadata.propagation.max.ms": round(min(TOPIC_PROPAGATION_S, self._cluster.timeout) * 1000),
-            "message.max.bytes": max(self._cluster.max_body + 65_536, 1000),
+            "message.max.bytes": self._cluster.max_body + 65_536,
             # The partitioner of Java's clients, so that all producers choose the same partition for a key.
             "partitioner": "murmur2_random",
         }

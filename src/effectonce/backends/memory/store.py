@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import structs
 
+from effectonce.backends.common.list_cursor import make_cursor, parse_cursor
 from effectonce.contracts import Capabilities, Clock, Port
 from effectonce.errors import InvalidOption
 from effectonce.record import (
-    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -34,6 +34,7 @@ from effectonce.record import (
     StoredClaim,
     SweepResult,
     answer_for,
+    exhausted_error,
 )
 from effectonce.values.clocks import SystemClock
 from effectonce.values.fingerprint import first_fingerprint
@@ -157,13 +158,14 @@ class MemoryPort(Port):
             fingerprint=first_fingerprint(op.fingerprints) or (b"" if live is None else live.fingerprint),
             created_at=now if live is None else live.created_at,
             changed_at=now,
+            error=None if live is None else live.error,
             note=op.note if live is None or live.note is None else live.note,
         )
         if rows.get(op.key) is not stored:  # a signal handler on this very thread has claimed it meanwhile
             return self._claim(op, now)
         rows[op.key] = claimed
         counts = (claimed.token, claimed.attempts, claimed.generation)
-        return Answer("claimed", *counts, lapsed=claimed.lapsed, note=claimed.note)
+        return Answer("claimed", *counts, error=claimed.error, lapsed=claimed.lapsed, note=claimed.note)
 
     def _move_to_doubt(self, row: MemoryRow, now: int) -> None:
         """Rule 7: a claim that meets a lapsed one with ``doubt_on_lapse`` moves it to in doubt."""
@@ -173,11 +175,11 @@ class MemoryPort(Port):
 
     def _exhaust(self, row: MemoryRow, op: Claim, now: int) -> Answer:
         row.state = "failed"
-        row.error = EXHAUSTED_ERROR
+        row.error = exhausted_error(row.error)
         row.result = None
         row.changed_at = now
         row.expires_at = now + op.retention
-        return Answer("exhausted", row.token, row.attempts, row.generation, error=EXHAUSTED_ERROR)
+        return Answer("exhausted", row.token, row.attempts, row.generation, error=row.error)
 
     def _look(self, op: Look, now: int) -> Answer:
         row = self._find(op.scope, op.key, now)
@@ -200,7 +202,7 @@ class MemoryPort(Port):
         if op.note is not None:
             row.note = op.note
         row.result = op.result
-        row.error = op.error
+        row.error = row.error if op.refund else op.error
         row.changed_at = now
         row.expires_at = None if op.state == "in_doubt" else now + op.retention
         row.state = op.state  # last: before that, an interruption (Ctrl-C) has changed nothing that counts
@@ -255,21 +257,26 @@ class MemoryPort(Port):
             return None if row is None else _make_record(scope, key, row)
 
     async def list(self, query: Query) -> Page:
-        after = _parse_cursor(query.cursor) or query.after
         with self._backend.lock:
             now = self._backend.clock.now()
-            matching = sorted(
-                (scope, key)
+            matching = [
+                (row.changed_at if query.newest_first else 0, scope, key)
                 for scope, key, row in self._all_rows(query.scope)
                 if not row.is_expired(now)
                 and (query.state is None or row.state == query.state)
                 and (not query.unfinished or (row.note is not None and row.state in ("claimed", "free")))
-                and (after is None or (scope, key) > after)
-            )
+                and query.key_contains in key
+            ]
+            if query.cursor is not None:
+                start = parse_cursor(query.cursor, by_change=query.newest_first)
+                matching = [place for place in matching if (place < start if query.newest_first else place > start)]
+            elif query.after is not None:
+                matching = [place for place in matching if place[1:] > query.after]
+            matching.sort(reverse=query.newest_first)
             page = matching[: query.limit]
-            records = [_make_record(scope, key, self._scopes[scope][key]) for scope, key in page]
+            records = [_make_record(scope, key, self._scopes[scope][key]) for _, scope, key in page]
         more = len(matching) > query.limit
-        return Page(records, _make_cursor(*page[-1]) if more else None)
+        return Page(records, make_cursor(*page[-1]) if more else None)
 
     def _all_rows(self, scope: str | None = None) -> Iterator[tuple[str, str, MemoryRow]]:
         for name, rows in self._scopes.items():
@@ -358,16 +365,3 @@ def _make_record(scope: str, key: str, row: MemoryRow) -> Record:
     fields["lease_until"] = row.lease_until if row.state == "claimed" else None
     fields["fingerprint"] = row.fingerprint or None
     return Record(scope=scope, key=key, **fields)
-
-
-def _make_cursor(scope: str, key: str) -> str:
-    return f"{len(scope)}:{scope}{key}"
-
-
-def _parse_cursor(cursor: str | None) -> tuple[str, str] | None:
-    if cursor is None:
-        return None
-    length, _, rest = cursor.partition(":")
-    if not length.isdigit():
-        raise InvalidOption("this cursor was not made by this store; start again without one")
-    return rest[: int(length)], rest[int(length) :]

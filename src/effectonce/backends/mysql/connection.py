@@ -338,9 +338,15 @@ def translate(error: Exception, options: MySQLOptions, connecting: bool = False)
 #: and the address. A number without a meaning is `StoreUnavailable` while connecting, else `ConfigurationError`: the
 #: server has refused a statement of ours.
 _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] = {
-    "column_missing": (SchemaMismatch, "{message}; the tables are of another version: effectonce migrate '{address}'"),
+    "column_missing": (
+        SchemaMismatch,
+        "{message}; the tables are of another version: effectonce migrate --store '{address}'",
+    ),
     "conflict": (Contention, "{message}"),
-    "database_missing": (SchemaMissing, "{message}; create the database, then run: effectonce migrate '{address}'"),
+    "database_missing": (
+        SchemaMissing,
+        "{message}; create the database, then run: effectonce migrate --store '{address}'",
+    ),
     "key_too_long": (KeyTooLong, "{message}; a scope holds 512 characters and a key 4096"),
     "lock_timeout": (Contention, "{message}"),
     "login_refused": (
@@ -357,6 +363,6 @@ _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] 
         StoreUnavailable,
         "the server is read-only, and claims need the primary: {message}; connect to the primary",
     ),
-    "table_missing": (SchemaMissing, "{message}; create the tables: effectonce migrate '{address}'"),
+    "table_missing": (SchemaMissing, "{message}; create the tables: effectonce migrate --store '{address}'"),
     "unsafe_binlog": (UnsafeStore, "{message}; set binlog_format to ROW or MIXED"),
 }

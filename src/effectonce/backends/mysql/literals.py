@@ -6,9 +6,13 @@ mode and the character set of the session are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from effectonce.core.sql_files import fill
+
+_NUMBERED: Final = re.compile(r"\$(\d+)")
 
 LiteralValue = str | bytes | int | Sequence[str] | Sequence[bytes] | Sequence[int] | None
 
@@ -25,6 +29,11 @@ def text_literal(value: str | None) -> str:
 def bind(sql: str, **values: LiteralValue) -> str:
     """Replace each ``{name}`` in ``sql`` by the literal of its value, or by a list of literals."""
     return fill(sql, **{name: _literal(value) for name, value in values.items()})
+
+
+def bind_numbers(sql: str, params: Sequence[str | int | bytes | None]) -> str:
+    """Replace ``$1``, ``$2``, … in ``sql`` by the literals of the parameters."""
+    return _NUMBERED.sub(lambda match: _literal(params[int(match[1]) - 1]), sql)
 
 
 def _literal(value: object) -> str:

@@ -18,17 +18,20 @@ from effectonce.contracts.outbox import (
     LeasedRows,
     LeaseRequest,
     OutboxBacklog,
+    OutboxMatches,
     OutboxPage,
     OutboxRow,
     OutboxState,
     RowOutcome,
     build_backlog,
+    build_matches,
     build_page,
     compute_deferrals,
     parse_cursor,
     select_in_turn,
 )
 from effectonce.core.sql_files import fill, inbox_statements, outbox_words, read_statements
+from effectonce.values.key_term import KeyTerm
 
 from .connection import ResultRows
 from .literals import bind, text_literal
@@ -126,6 +129,15 @@ class MySQLOutbox:
         page = fill(self._sql["list"], state=_STATE_LITERALS[state])
         [rows] = await self.tables.execute(bind(page, due_at=due_at, seq=seq, limit=limit + 1))
         return build_page(rows, limit)
+
+    async def find(self, term: KeyTerm, recent: int, limit: int) -> OutboxMatches:
+        searches = [
+            bind(self._sql["find"], first=first, end=end, recent=recent, limit=limit) for first, end in term.ranges
+        ]
+        *ranges, counted = await self.tables.execute(
+            "; ".join([*searches, bind(self._sql["count_up_to"], limit=recent + 1)])
+        )
+        return build_matches(ranges, counted[0][0] <= recent, limit)
 
     async def stats(self) -> OutboxBacklog:
         count = bind(self._sql["count"], limit=COUNT_LIMIT)

@@ -124,6 +124,22 @@ WHERE state = {state} AND (due_at > {due_at} OR (due_at = {due_at} AND seq > {se
 ORDER BY due_at, seq LIMIT {limit}
 
 
+-- name: find
+-- Rows of the {recent} newest whose key, message id or ordering key is from {first} up to before {end}. Compared as bytes:
+-- the columns' collation pads with spaces.
+SELECT o.seq, o.id, o.message_id, o.destination, o.ordering_key, o.type, o.state, o.attempts, o.created_at, o.due_at,
+       o.leased_until, o.published_at, o.error
+FROM (SELECT seq FROM {outbox} ORDER BY seq DESC LIMIT {recent}) r JOIN {outbox} o ON o.seq = r.seq
+WHERE (CAST(o.id AS BINARY) >= {first} AND CAST(o.id AS BINARY) < {end})
+   OR (CAST(o.message_id AS BINARY) >= {first} AND CAST(o.message_id AS BINARY) < {end})
+   OR (CAST(o.ordering_key AS BINARY) >= {first} AND CAST(o.ordering_key AS BINARY) < {end})
+ORDER BY o.seq DESC LIMIT {limit}
+
+
+-- name: count_up_to
+SELECT COUNT(*) FROM (SELECT 1 FROM {outbox} LIMIT {limit}) c
+
+
 -- name: count
 -- How many rows are in a state, counted up to a limit, and how old the oldest is.
 SELECT {state}, COUNT(*), MIN(created_at)

@@ -55,7 +55,7 @@ ON DUPLICATE KEY UPDATE
         WHEN verdict = 4 THEN {now} + VALUES(retention)
         ELSE expires_at END,
     result = IF(verdict IN (0, 5), result, NULL),
-    error = CASE WHEN verdict IN (0, 5) THEN error WHEN verdict = 4 THEN {exhausted} ELSE NULL END,
+    error = CASE verdict WHEN 3 THEN NULL WHEN 4 THEN CONCAT({exhausted}, COALESCE(error, '')) ELSE error END,
     note = CASE WHEN verdict = 3 THEN VALUES(note) WHEN verdict IN (1, 2) THEN COALESCE(note, VALUES(note)) ELSE note END,
     owner = IF(verdict IN (1, 2, 3), VALUES(owner), owner),
     state = CASE
@@ -114,13 +114,14 @@ SELECT {stored_claim} FROM {records} WHERE id IN ({ids}) AND NOT COALESCE(expire
 
 
 -- name: settle
--- Ends claims, writes notes, renews leases. A note and a renewal have the state `claimed`, a renewal also a lease. An
+-- Ends claims, writes notes, renews leases. A note and a renewal have the state `claimed`, a renewal also a lease. They
+-- keep the error of the attempt before, as a refund does. An
 -- update with a join has no order of assignments, so no expression here reads a column that another writes.
 -- STRAIGHT_JOIN takes the locks in the order of the list, which is sorted.
 UPDATE ({rows}) AS s STRAIGHT_JOIN {records} AS r ON r.id = s.id
 SET r.state = s.state,
     r.result = s.result,
-    r.error = s.error,
+    r.error = IF(s.state = 'claimed' OR s.refund, r.error, s.error),
     r.note = COALESCE(s.note, r.note),
     r.attempts = r.attempts - s.refund,
     r.lease_until = IF(s.state = 'claimed', COALESCE({now} + s.lease, r.lease_until), NULL),
@@ -267,6 +268,19 @@ ORDER BY changed_at DESC, id DESC LIMIT {width}
 SELECT id, created_at AS at FROM {records} FORCE INDEX (scoped)
 WHERE scope = {scope} AND created_at <= {at} AND (created_at < {at} OR id < {id})
 ORDER BY created_at DESC, id DESC LIMIT {width}
+
+
+-- name: sorted_page_of_scope
+-- The same by the last change: of the records of the scope that were created last.
+SELECT r.id, r.at FROM (SELECT id, changed_at AS at, scope, `key`, state FROM {records} FORCE INDEX (scoped)
+                        WHERE scope = {scope} ORDER BY created_at DESC LIMIT {most}) AS r
+WHERE r.at <= {at} AND (r.at < {at} OR r.id < {id}) AND {wanted}
+ORDER BY at DESC, id DESC LIMIT {width}
+
+
+-- name: more_of_scope
+-- Whether the scope has more records than that.
+SELECT 1 FROM {records} FORCE INDEX (scoped) WHERE scope = {scope} LIMIT 1 OFFSET {most}
 
 
 -- name: page

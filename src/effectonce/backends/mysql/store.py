@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.list_cursor import MAX_SORTED_RECORDS
 from effectonce.backends.common.sql_store import as_settlement, record_from
-from effectonce.contracts import Capabilities, Dialect, OutboxPort, Port
+from effectonce.contracts import Capabilities, Dialect, InboxPort, OutboxPort, Port
 from effectonce.core.sql_files import fill, store_schema, table_prefix
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
 from effectonce.record import (
@@ -56,6 +57,7 @@ from .connection import (
     ResultRows,
     SyncMySQLConnection,
 )
+from .inbox import MySQLInbox
 from .literals import LiteralValue, bind, bytes_literal
 from .outbox import MySQLOutbox, outbox_statements
 from .statements import load_statements, upserts_with_alias
@@ -106,6 +108,9 @@ class MySQLBackend:
 
     def async_outbox(self, table: str | None = None) -> OutboxPort:
         return self._outbox(self._async_connection(), table)
+
+    def sync_inbox(self, table: str | None = None) -> InboxPort:
+        return MySQLInbox(SyncMySQLConnection(self._options), table or f"{self._prefix}_inbox")
 
     def _outbox(self, connection: MySQLConnection, table: str | None) -> MySQLOutbox:
         table = table or f"{self._prefix}_outbox"
@@ -208,12 +213,14 @@ class MySQLPort(Port):
         return records[0] if records else None
 
     async def list(self, query: Query) -> Page:
-        """Ordered by the last change, newest first; within one scope, by creation.
+        """Ordered by the last change, newest first; within one scope by creation, unless the query wants the newest
+        first: then up to `MAX_SORTED_RECORDS` of the scope are sorted.
 
         The work for one page is bounded, so a page may hold fewer records than its limit, even none, and still have a
         cursor: finding a rare state in a large scope takes several pages.
         """
         at_us, after = parse_cursor(query.cursor)
+        is_partial = await self._cannot_sort_all(query)
         width = max(SCAN_ENTRIES, query.limit + 1)
         matching: list[bytes] = []
         cursor: str | None = None
@@ -222,13 +229,20 @@ class MySQLPort(Port):
             for row_id, position, matches in entries:
                 at_us, after = position, row_id
                 if matches and len(matching) == query.limit:
-                    return Page(await self._records(matching), cursor)
+                    return Page(await self._records(matching), cursor, is_partial)
                 if matches:
                     matching.append(row_id)
                     cursor = make_cursor(position, row_id)
             if len(entries) < width:
-                return Page(await self._records(matching))
-        return Page(await self._records(matching), make_cursor(at_us, after))
+                return Page(await self._records(matching), None, is_partial)
+        return Page(await self._records(matching), make_cursor(at_us, after), is_partial)
+
+    async def _cannot_sort_all(self, query: Query) -> bool:
+        """Whether the query wants to have more records of a scope sorted than we sort."""
+        if not query.newest_first or query.scope is None or query.unfinished:
+            return False
+        more = bind(self._sql["more_of_scope"], scope=query.scope, most=MAX_SORTED_RECORDS)
+        return bool((await self.tables.execute(more))[0])
 
     async def _scan(self, query: Query, at_us: int, after: bytes, width: int) -> ResultRows:
         """Read the next ``width`` entries of the index that serves the query: id, time, and whether the query
@@ -238,10 +252,14 @@ class MySQLPort(Port):
         wanted = "TRUE" if query.scope is None else f"CAST(r.scope AS BINARY) = {bytes_literal(query.scope.encode())}"
         if query.unfinished:
             wanted += " AND r.note IS NOT NULL"
+        if query.key_contains:
+            wanted += f" AND LOCATE({bytes_literal(query.key_contains.encode())}, CAST(r.`key` AS BINARY)) > 0"
         if query.scope is not None and not query.unfinished:
-            scan = bind(self._sql["page_of_scope"], scope=query.scope, **start)
             if query.state is not None:
                 wanted += f" AND r.state = {state_literal(query.state)}"
+            sorted_scan = fill(self._sql["sorted_page_of_scope"], wanted=wanted)
+            scan = sorted_scan if query.newest_first else self._sql["page_of_scope"]
+            scan = bind(scan, scope=query.scope, most=MAX_SORTED_RECORDS, **start)
         else:
             in_index = ("claimed", "free") if query.unfinished else STATES
             scans = [

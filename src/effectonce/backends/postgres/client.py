@@ -78,14 +78,16 @@ class PostgresClient:
         self._statements = statements  # those on records; `facts`, `version`, `durability` and others are among them
         self._address = settings.address
 
-    async def execute(self, statement: Statement, params: Params = (), *, prepare: bool = True) -> list[Row]:
+    async def execute(
+        self, statement: Statement, params: Params = (), *, prepare: bool = True, schema: bool = True
+    ) -> list[Row]:
         """Run ``statement`` as a transaction of its own, in READ COMMITTED, and return its rows. ``prepare=False``:
-        plan it for these parameters."""
+        plan it for these parameters. ``schema=False``: it needs none of the store's tables."""
 
         async def work(connection: PostgresConnection, deadline: float) -> list[Row]:
             return _rows(connection, await self._run_alone(connection, statement, params, deadline, prepare))
 
-        return await self._with_connection(work, schema=True)
+        return await self._with_connection(work, schema=schema)
 
     async def query(self, statement: Statement, params: Params = (), *, schema: bool = True) -> list[NamedRow]:
         """Do what `execute` does, planned for these parameters; the rows have the names of their columns. It is for

@@ -16,7 +16,7 @@ import msgspec
 
 from effectonce.backends.common.sql_store import as_settlement
 from effectonce.errors import InvalidKey, InvalidOption
-from effectonce.record import EXHAUSTED_ERROR, Answer, AnswerKind, Note, Renewal, Settlement
+from effectonce.record import Answer, AnswerKind, Note, Renewal, Settlement, is_exhausted
 
 from .client import Param, Row
 
@@ -32,11 +32,11 @@ def read_claim_answer(row: Row) -> tuple[int, Answer | None]:
     if decision in CHANGING_DECISIONS:
         return ordinal - 1, None
     if decision == "claimed":
-        answer = Answer("claimed", token, attempts, generation, lapsed=lapsed, note=note)
+        answer = Answer("claimed", token, attempts, generation, error=error, lapsed=lapsed, note=note)
     elif decision == "done":
         answer = Answer("done", token, attempts, generation, result=result)
     elif decision == "failed":
-        kind: AnswerKind = "exhausted" if error == EXHAUSTED_ERROR else "failed"
+        kind: AnswerKind = "exhausted" if is_exhausted(error) else "failed"
         answer = Answer(kind, token, attempts, generation, error=error)
     elif decision == "in_progress":
         answer = Answer("in_progress", token, attempts, generation, retry_after=max(0, remains) / 1e6)

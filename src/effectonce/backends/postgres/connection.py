@@ -280,8 +280,8 @@ class OwnConnection(ConnectionSource):
         for attempt in attempts:
             try:
                 return await self._open(make_conninfo("", **attempt))
-            except TimeoutError:
-                reason, cause = f"no answer within {self.connect_timeout:g} s", None
+            except TimeoutError as error:
+                reason, cause = f"no answer within {self.connect_timeout:g} s", error
             except psycopg.Error as error:
                 reason, cause = first_line(error), error
         raise StoreUnavailable(f"cannot connect to {self._options.address}: {reason}") from cause

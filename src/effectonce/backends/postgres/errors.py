@@ -72,7 +72,7 @@ def _is_about_an_index(result: PGresult) -> bool:
 _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] = {
     "column_missing": (
         SchemaMismatch,
-        "the tables in {address} are outdated ({message}); run `effectonce migrate {address}`",
+        "the tables in {address} are outdated ({message}); run `effectonce migrate --store {address}`",
     ),
     "conflict": (Contention, "{message}"),
     "lock_timeout": (Contention, "{message}"),
@@ -86,7 +86,7 @@ _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] 
     ),
     "table_missing": (
         SchemaMissing,
-        "the tables are missing in {address} ({message}); run `effectonce migrate {address}`",
+        "the tables are missing in {address} ({message}); run `effectonce migrate --store {address}`",
     ),
     "text_refused": (InvalidKey, "PostgreSQL cannot keep this scope or key: {message}"),
     "unknown_prepared_statement": (NotPrepared, "{message}"),

@@ -14,16 +14,19 @@ from effectonce.contracts.outbox import (
     LeasedRows,
     LeaseRequest,
     OutboxBacklog,
+    OutboxMatches,
     OutboxPage,
     OutboxRow,
     OutboxState,
     RowOutcome,
     build_backlog,
+    build_matches,
     build_page,
     notify_channel,
     parse_cursor,
 )
 from effectonce.core.sql_files import CLOCK_EXPRESSIONS, inbox_statements, outbox_words, read_statements
+from effectonce.values.key_term import KeyTerm
 
 from .client import Param, PostgresClient, Row, Statement
 from .codec import bigint_array, boolean, int4, int8, integer_array, text_array, utf8
@@ -98,6 +101,12 @@ class PostgresOutbox:
         due_at, seq = parse_cursor(cursor)
         rows = await self._query("list", utf8(state), int8.pack(due_at), int8.pack(seq), int4.pack(limit + 1))
         return build_page(rows, limit)
+
+    async def find(self, term: KeyTerm, recent: int, limit: int) -> OutboxMatches:
+        sizes = int4.pack(recent), int4.pack(limit)
+        ranges = [await self._query("find", utf8(first), utf8(end), *sizes) for first, end in term.ranges]
+        ((count,),) = await self._query("count_up_to", int4.pack(recent + 1))
+        return build_matches(ranges, count <= recent, limit)
 
     async def stats(self) -> OutboxBacklog:
         return build_backlog(await self._query("stats", int4.pack(COUNT_LIMIT), self._cleaned))

@@ -183,6 +183,20 @@ WHERE state = $1::text AND (due_at, seq) > ($2::bigint, $3::bigint)
 ORDER BY due_at, seq LIMIT $4::integer
 
 
+-- name: find
+-- Rows of the $3 newest whose key, message id or ordering key is from $1 up to before $2.
+SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
+       published_at, error
+FROM (SELECT * FROM {outbox} ORDER BY seq DESC LIMIT $3::integer) o
+WHERE (id >= $1::text AND id < $2::text) OR (message_id >= $1::text AND message_id < $2::text)
+   OR (ordering_key >= $1::text AND ordering_key < $2::text)
+ORDER BY seq DESC LIMIT $4::integer
+
+
+-- name: count_up_to
+SELECT count(*) FROM (SELECT 1 FROM {outbox} LIMIT $1::integer) c
+
+
 -- name: stats
 SELECT s.state, o.count, o.oldest
 FROM unnest(ARRAY['pending', 'waiting', 'parked', 'published']) AS s (state)

@@ -13,7 +13,7 @@
 -- {place}             the place of the record that the operation `i` names
 -- {is_placed}         the row `r` is at that place, and is claimed by the owner and token of the operation `l`. A row that
 --                     was changed since is at another place.
--- {exhausted}         the error that is stored when no attempt is left
+-- {exhausted}         how the error begins that is stored when no attempt is left
 --
 -- All statements run in READ COMMITTED. There a statement reads the rows as they were when it began, but locks and changes
 -- their newest versions. Hence these rules:
@@ -158,12 +158,12 @@ taken AS (
             WHEN l.fingerprints <> '' THEN substring(l.fingerprints FROM 1 FOR 33)
             WHEN l.decision <> 'take_expired' THEN r.fingerprint END,
         result = NULL,
-        error = NULL,
+        error = CASE WHEN l.decision <> 'take_expired' THEN r.error END,
         note = CASE l.decision WHEN 'take_expired' THEN l.brought ELSE coalesce(r.note, l.brought) END
     FROM decided l
     WHERE {is_locked} AND l.decision IN ('take_expired', 'take_free', 'take_lapsed')
     RETURNING l.n, 'claimed' AS decision, r.token, r.attempts, r.generation, r.lapsed, NULL::bigint AS remains,
-              NULL::bytea AS result, NULL::bytea AS error, r.note
+              NULL::bytea AS result, r.error, r.note
 ),
 ended AS (
     UPDATE {records} r SET
@@ -173,7 +173,7 @@ ended AS (
         expires_at = CASE l.decision WHEN 'exhaust' THEN l.now + l.retention END,
         expires_minute = CASE l.decision WHEN 'exhaust' THEN (l.now + l.retention) / 60000000 END,
         result = NULL,
-        error = CASE l.decision WHEN 'exhaust' THEN {exhausted}::bytea END
+        error = CASE l.decision WHEN 'exhaust' THEN {exhausted}::bytea || coalesce(r.error, '') ELSE r.error END
     FROM decided l
     WHERE {is_locked} AND l.decision IN ('exhaust', 'lapse')
     RETURNING l.n, r.state AS decision, r.token, r.attempts, r.generation, r.lapsed, NULL::bigint AS remains,
@@ -209,7 +209,7 @@ FROM (
 
 -- name: settled
 -- Not a statement: how the operation `l` changes its record `r`. A note and a renewal leave it claimed: a note has the
--- state `claimed`, a renewal also a lease. A renewal leaves expires_minute: it may be early, never late.
+-- state `claimed`, a renewal also a lease. They keep the error of the attempt before, as a refund does. A renewal leaves expires_minute: it may be early, never late.
 state = l.state,
 attention = CASE l.state
     WHEN 'done' THEN NULL
@@ -227,7 +227,7 @@ expires_minute = CASE
     WHEN l.state <> 'in_doubt' THEN (l.now + l.retention) / 60000000 END,
 awaited = r.awaited AND l.state = 'claimed',
 result = l.result,
-error = l.error,
+error = CASE WHEN l.state = 'claimed' OR l.refund THEN r.error ELSE l.error END,
 note = coalesce(l.note, r.note)
 
 
@@ -372,6 +372,26 @@ UNION ALL
 SELECT n, {announced} FROM changed l
 
 
+-- name: newest
+-- Not a statement: the end of `newest_recent` and of those after it. (It stands before the columns, which are filled into
+-- it.) A page of the `sorted` rows, the last change first, those before ($4, $5, $6); and how many were sorted, also
+-- where the page is empty.
+page AS (
+    SELECT changed_at, scope, key
+    FROM sorted
+    WHERE (expires_at IS NULL OR expires_at > (SELECT {now})) AND ($1::text IS NULL OR scope = $1)
+      AND ($2::text IS NULL OR state = $2) AND strpos(key, $3::text) > 0
+      AND (changed_at, scope, key) < ($4::bigint, $5::text, $6::text)
+    ORDER BY changed_at DESC, scope DESC, key DESC
+    LIMIT $7::integer
+)
+SELECT {record_columns}, c.sorted_count
+FROM (SELECT count(*) AS sorted_count FROM sorted) c
+LEFT JOIN page p ON true
+LEFT JOIN {records} r ON (r.scope, r.key) = (p.scope, p.key)
+ORDER BY p.changed_at DESC, p.scope DESC, p.key DESC
+
+
 -- name: record_columns
 -- Not a statement: a record as operators see it.
 r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at, r.lease_until,
@@ -436,6 +456,45 @@ FROM (
     LIMIT $5::integer
 ) r
 ORDER BY r.scope, r.key
+
+
+-- name: newest_recent
+-- Of the $8 records that expire last, and of those that never expire.
+WITH sorted AS MATERIALIZED (
+    (SELECT scope, key, state, changed_at, expires_at FROM {records}
+     WHERE expires_minute IS NOT NULL ORDER BY expires_minute DESC LIMIT $8::integer)
+    UNION ALL
+    (SELECT scope, key, state, changed_at, expires_at FROM {records}
+     WHERE attention = 'in_doubt' AND expires_minute IS NULL LIMIT $8::integer)
+    UNION ALL
+    (SELECT scope, key, state, changed_at, expires_at FROM {records}
+     WHERE attention = 'lapse' AND expires_minute IS NULL LIMIT $8::integer)
+),
+{newest}
+
+
+-- name: newest_of_scope
+WITH sorted AS MATERIALIZED (
+    SELECT scope, key, state, changed_at, expires_at FROM {records} WHERE scope = $1::text LIMIT $8::integer
+),
+{newest}
+
+
+-- name: newest_attention
+WITH sorted AS MATERIALIZED (
+    SELECT scope, key, state, changed_at, expires_at FROM {records}
+    WHERE attention = $2::text AND ($1::text IS NULL OR scope = $1) LIMIT $8::integer
+),
+{newest}
+
+
+-- name: newest_unfinished
+WITH sorted AS MATERIALIZED (
+    SELECT scope, key, state, changed_at, expires_at FROM {records}
+    WHERE attention IN ('free', 'lapse', 'noted') AND note IS NOT NULL AND ($1::text IS NULL OR scope = $1)
+    LIMIT $8::integer
+),
+{newest}
 
 
 -- name: stats

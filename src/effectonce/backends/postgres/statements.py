@@ -11,7 +11,7 @@ from effectonce.record import EXHAUSTED_ERROR
 from .client import Statement
 
 #: The file also names parts of statements, which are not sent by themselves.
-STATEMENT_PARTS: Final = ("decision", "insert_claims", "settled", "record_columns", "listed_columns")
+STATEMENT_PARTS: Final = ("decision", "insert_claims", "settled", "record_columns", "listed_columns", "newest")
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from effectonce.backends.common.sql_store import record_from
-from effectonce.contracts import Capabilities, Contention, Dialect, OutboxPort, Port
+from effectonce.contracts import Capabilities, Contention, Dialect, InboxPort, OutboxPort, Port
 from effectonce.core.sql_files import store_schema, table_prefix
 from effectonce.errors import InvalidOption
 from effectonce.record import (
@@ -64,6 +64,8 @@ from .connection import (
     options_of_pool,
     take_options,
 )
+from .inbox import PostgresInbox
+from .newest_first import list_newest_first
 from .outbox import PostgresOutbox
 from .statements import load_statements, prepared_statements
 
@@ -110,6 +112,9 @@ class PostgresBackend:
 
     def async_outbox(self, table: str | None = None) -> OutboxPort:
         return self._outbox(self._source(LoopWaiter()), table)
+
+    def sync_inbox(self, table: str | None = None) -> InboxPort:
+        return PostgresInbox(self._client(self._source(BlockingWaiter())), table or f"{self._prefix}_inbox")
 
     def _outbox(self, source: ConnectionSource, table: str | None) -> PostgresOutbox:
         return PostgresOutbox(self._client(source), table or f"{self._prefix}_outbox", self._prefix)
@@ -269,8 +274,10 @@ class PostgresPort:
         return record_from(list(rows[0].values())) if rows else None
 
     async def list(self, query: Query) -> Page:
-        """Ordered by scope and key. A page that had to pass over many records of other states may be short, or empty,
-        and still have a cursor."""
+        """Ordered by scope and key, or by the last change. A page that had to pass over many records of other states
+        may be short, or empty, and still have a cursor."""
+        if query.newest_first:
+            return await list_newest_first(self._query, query)
         after = query.after if query.cursor is None and query.after is not None else parse_cursor(query.cursor)
         scope = None if query.scope is None else utf8(query.scope)
         state = None if query.state is None else query.state.encode()

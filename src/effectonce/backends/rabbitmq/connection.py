@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from typing import Any, Final
 
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
@@ -246,10 +247,7 @@ class RabbitMQConnection(asyncio.Protocol):
         """Close by the protocol, so that the server reads every ack before it requeues unsettled messages."""
         if self.lost is None:
             self.send(0, self._pamqp.commands.Connection.Close(200, "closed", 0, 0))
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._closed.wait()
-        except TimeoutError:
-            if self._transport is not None:
-                self._transport.abort()
         self.fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))

@@ -142,8 +142,8 @@ class ConfirmedPublisher:
 class RabbitMQPublisher:
     """See `contracts.Publisher`.
 
-    A missing queue is declared, unless ``exchange`` or ``declare=no`` leaves that to others: then a message that
-    reaches no queue is refused.
+    A missing queue is declared, unless ``exchange`` or ``declare=no`` leaves that to others: then it raises
+    `MissingRabbitMQQueue`.
     """
 
     def __init__(self, queues: QueueDeclarations) -> None:
@@ -164,6 +164,8 @@ class RabbitMQPublisher:
         published = await self._publisher.publish(
             queues.exchange, require_name(queue), list(contents.values()), declare
         )
+        if published and all(isinstance(outcome, MissingRabbitMQQueue) for outcome in published):
+            raise queues.unrouted(queue)
         for index, outcome in zip(contents, published, strict=True):
             outcomes[index] = outcome
         return outcomes

@@ -32,7 +32,7 @@ class MissingRabbitMQQueue(ConfigurationError):
 
 def missing_queue(endpoint: RabbitMQEndpoint, queue: str) -> MissingRabbitMQQueue:
     return MissingRabbitMQQueue(
-        f"{endpoint.shown} has no queue {show(queue)}; start its worker, or declare it: "
+        f"{endpoint.shown} has no queue {show(queue)}; start its worker, which declares it, or declare it: "
         f"connect_broker(url).declare({show(queue)!r})"
     )
 
@@ -62,6 +62,16 @@ class QueueDeclarations:
         self.exchange = exchange
         #: Whether we declare the queue itself; its dead-letter and delay queues are declared in any case.
         self.declares = declares
+
+    def unrouted(self, queue: str) -> MissingRabbitMQQueue:
+        """Make the error for messages to ``queue`` that reached none. It says who declares or binds it."""
+        if self.exchange:
+            fact = f"exchange {show(self.exchange)} of {self.endpoint.shown} has no queue {show(queue)} bound to it"
+            remedy = f"start its worker, or run connect_broker(url).declare({show(queue)!r}): both bind it"
+        else:
+            fact = f"{self.endpoint.shown} has no queue {show(queue)}"
+            remedy = "declare=no leaves that to you: create it, or leave out declare=no"
+        return MissingRabbitMQQueue(f"{fact}; {remedy}")
 
     def _arguments(self, **arguments: Any) -> dict[str, Any]:
         if self.queue_type == "classic":

@@ -90,6 +90,15 @@ function OPERATIONS.step(open, cursor, count, scope)
   return reply
 end
 
+-- For a list by the last change: up to `limit` members in doubt of a bucket, those whose score is the highest up to
+-- `before`, and all whose score is `before`: {digest, score, digest, score, …}.
+function OPERATIONS.newest_doubts(open, before, limit)
+  local doubt = prefix_of(open) .. 'doubt'
+  local last = call('ZCOUNT', doubt, '-inf', before)
+  local first = math.max(0, last - limit - call('ZCOUNT', doubt, before, before))
+  return last > 0 and call('ZRANGE', doubt, first, last - 1, 'WITHSCORES') or {}
+end
+
 -- Sweeps one due member. Returns what it adds to expired and to lapsed.
 local function sweep_member(open, digest, key)
   local state, flags, token, _, created, lease, expires, attempts, generation, owner = read(key)
@@ -141,6 +150,30 @@ function OPERATIONS.scan(_, cursor, pattern, count, letter)
   return {page[1], keys}
 end
 
+local function has_key_with(key, scope, part)
+  local names = redis.pcall('HMGET', key, 'S', 'K')
+  return not names.err and (scope == '' or names[1] == scope) and names[2] and string.find(names[2], part, 1, true)
+end
+
+-- One step of SCAN for a list by the last change: {next cursor, key, changed, key, changed, …}, only records of one
+-- state, of one scope and with a key that contains `part`, where they are given.
+function OPERATIONS.newest(_, cursor, pattern, count, letter, scope, part)
+  local page = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
+  local reply = {page[1]}
+  for _, key in ipairs(page[2]) do
+    local h = redis.pcall('HGET', key, 'h') -- as in `count`
+    if type(h) == 'string' and #h >= struct.size(CLOSED) then
+      local state, _, _, changed, _, expires = unpack(CLOSED, h)
+      local matches = (letter == '' or state == letter) and (expires == 0 or expires > now)
+      if matches and ((scope == '' and part == '') or has_key_with(key, scope, part)) then
+        reply[#reply + 1] = key
+        reply[#reply + 1] = format('%.0f', changed)
+      end
+    end
+  end
+  return reply
+end
+
 -- One step of SCAN that counts: {next cursor, claimed, done, failed, free}.
 function OPERATIONS.count(_, cursor, pattern, count)
   local page = call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
@@ -160,7 +193,7 @@ end
 local replies = {}
 for i = 1, #ARGV do
   local words = cjson.decode(ARGV[i])
-  local ok, reply = pcall(OPERATIONS[words[1]], KEYS[i], words[2], words[3], words[4], words[5])
+  local ok, reply = pcall(OPERATIONS[words[1]], KEYS[i], words[2], words[3], words[4], words[5], words[6], words[7])
   if not ok then
     reply = failure(reply, KEYS[i])
   end

@@ -7,7 +7,6 @@ a server that would also evict records.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +19,14 @@ from effectonce.record import Answer, Batchable, Figures, Page, Query, Record, R
 from .connection import RedisConnection, Script, run_script
 from .endpoint import EVICTION_COMMANDS, refuse_eviction
 from .errors import ReplyError
+from .newest_first import list_newest_first
 from .record_format import (
     FORMAT_VERSION,
     PACKERS,
     STATE_LETTERS,
     ListKind,
     ListPosition,
+    log_skipped,
     make_cursor,
     pack_forget,
     pack_get,
@@ -33,6 +34,7 @@ from .record_format import (
     parse_answer,
     parse_change,
     parse_cursor,
+    parse_if_intact,
     parse_record,
 )
 from .server_info import read_figures
@@ -50,9 +52,8 @@ MAX_STATS_STEPS = 2_000  # ... and of `stats`
 
 #: One step of `list`: the next cursor of SCAN, and the records that it has read: the key of each, and its fields.
 _ListStep = tuple[bytes, Sequence[tuple[bytes, Any]]]
+_Rows = list[tuple[bytes, Any]]
 _Places = list[str]  # the buckets (by number) or nodes that a list reads; inside of the port, `list` is a method
-
-log = logging.getLogger("effectonce")
 
 
 class RedisPort:
@@ -61,16 +62,16 @@ class RedisPort:
 
     def __init__(self, backend: RedisStoreBackend, connection: RedisConnection) -> None:
         self._backend = backend
-        self._layout = backend.layout
-        self._connection = connection
+        self.layout = backend.layout
+        self.connection = connection
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         if not self._backend.verified:
             await self.check()
-        keys = [self._layout.key(op.scope, op.key) for op in batch]
+        keys = [self.layout.key(op.scope, op.key) for op in batch]
         args = [PACKERS[type(op)](op) for op in batch]
         try:
-            items = await self._connection.batch(RECORDS_SCRIPT, keys, args)
+            items = await self.connection.batch(RECORDS_SCRIPT, keys, args)
         except StoreUnavailable:
             self._backend.verified = False
             raise
@@ -93,11 +94,11 @@ class RedisPort:
     def _translate_item(self, item: Any) -> Exception:
         """Return our exception for an item that failed alone."""
         if isinstance(item, ReplyError):
-            return self._connection.errors.translate(item)
+            return self.connection.errors.translate(item)
         if isinstance(item, Exception):
             return item
         return CorruptRecord(
-            f"{self._connection.errors.shown} sent a reply that effectonce cannot read; check that it is a Redis"
+            f"{self.connection.errors.shown} sent a reply that effectonce cannot read; check that it is a Redis"
         )
 
     async def _repeat_lost(self, batch: Sequence[Batchable], replies: list[Reply], lost: Sequence[int]) -> None:
@@ -116,14 +117,14 @@ class RedisPort:
 
     async def _drop(self) -> None:
         self._backend.verified = False
-        await self._connection.drop()
+        await self.connection.drop()
 
     # -- off the hot path: the error of the first item that failed is raised
 
     async def _run_checked(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         if not self._backend.verified:
             await self.check()
-        return await self._raise_failed(await self._connection.batch(script, keys, args))
+        return await self._raise_failed(await self.connection.batch(script, keys, args))
 
     async def _raise_failed(self, items: Sequence[Any]) -> Sequence[Any]:
         for item in items:
@@ -135,21 +136,21 @@ class RedisPort:
         return items
 
     async def _run_on_record(self, scope: str, key: str, arg: bytes) -> Any:
-        return (await self._run_checked(RECORDS_SCRIPT, [self._layout.key(scope, key)], [arg]))[0]
+        return (await self._run_checked(RECORDS_SCRIPT, [self.layout.key(scope, key)], [arg]))[0]
 
-    async def _run_on_indexes(self, keys: Sequence[bytes], *words: str | int) -> Sequence[Any]:
+    async def run_on_indexes(self, keys: Sequence[bytes], *words: str | int) -> Sequence[Any]:
         return await self._run_checked(INDEXES_SCRIPT, keys, [msgspec.json.encode(words)] * len(keys))
 
     async def _run_on_meta(self, *words: str | int) -> Any:
-        return (await self._run_on_indexes([self._layout.meta], *words))[0]
+        return (await self.run_on_indexes([self.layout.meta], *words))[0]
 
-    async def _run_on_node(self, node: str, *words: str | int) -> Any:
-        items = await run_script(self._connection, node, INDEXES_SCRIPT, (), [msgspec.json.encode(words)])
+    async def run_on_node(self, node: str, *words: str | int) -> Any:
+        items = await run_script(self.connection, node, INDEXES_SCRIPT, (), [msgspec.json.encode(words)])
         return (await self._raise_failed(items))[0]
 
     async def get(self, scope: str, key: str) -> Record | None:
         fields = await self._run_on_record(scope, key, pack_get())
-        return parse_record(self._layout.key(scope, key), fields) if fields else None
+        return parse_record(self.layout.key(scope, key), fields) if fields else None
 
     async def forget(self, scope: str, key: str, retention: int) -> bool:
         return bool(await self._run_on_record(scope, key, pack_forget(retention)))
@@ -164,6 +165,8 @@ class RedisPort:
 
         A page is a bounded number of steps. The next page resumes behind the last record that was shown.
         """
+        if query.newest_first:
+            return await list_newest_first(self, query)
         kind: ListKind = "index" if query.state == "in_doubt" else "scan"
         read_step = self._read_index_step if kind == "index" else self._read_scan_step
         position = None if query.cursor is None else parse_cursor(query.cursor, kind)
@@ -179,7 +182,7 @@ class RedisPort:
             for name, fields in rows:
                 if len(records) == query.limit:
                     return Page(records, make_cursor(kind, ListPosition(places[0], scan, after)))
-                records += _parse_if_intact(name, fields)
+                records += parse_if_intact(name, fields)
                 after = name
             scan, after = next_scan.decode(), b""
             if scan == "0":
@@ -191,10 +194,10 @@ class RedisPort:
         start = None if position is None else position.place
         places: Sequence[str]
         if kind == "index":
-            sizes = await self._run_on_indexes(self._layout.indexes(), "sizes")
+            sizes = await self.run_on_indexes(self.layout.indexes(), "sizes")
             places = [str(bucket) for bucket, size in enumerate(sizes) if size[0] or str(bucket) == start]
         else:
-            places = await self._connection.nodes()
+            places = await self.connection.nodes()
         if start is not None and start not in places:
             raise InvalidOption("the cluster has changed since this cursor was made; start again without one")
         return list(places) if start is None else list(places[places.index(start) :])
@@ -202,11 +205,11 @@ class RedisPort:
     async def _read_index_step(self, query: Query, place: str, scan: str, after: bytes, room: int) -> _ListStep:
         """Read one step through the index of the bucket ``place``: the records in doubt whose keys are behind
         ``after``."""
-        index, prefix = self._layout.indexes()[int(place)], self._layout.buckets[int(place)]
+        index, prefix = self.layout.indexes()[int(place)], self.layout.buckets[int(place)]
         step = ("step", scan, SCAN_STEP_KEYS, query.scope or "")
-        ((next_scan, damaged, *members),) = await self._run_on_indexes([index], *step)
+        ((next_scan, damaged, *members),) = await self.run_on_indexes([index], *step)
         for error in damaged:
-            _log_skipped(self._translate_item(ReplyError(error.decode())))
+            log_skipped(self._translate_item(ReplyError(error.decode())))
         rows = {prefix + identity: fields for identity, fields in zip(members[::2], members[1::2], strict=True)}
         return next_scan, sorted(row for row in rows.items() if row[0] > after)
 
@@ -215,39 +218,46 @@ class RedisPort:
         read."""
         letter = STATE_LETTERS[query.state] if query.state is not None else ""
         arg = pack_get(letter, query.scope or "")
-        next_scan, visited = await self._run_on_node(place, "scan", scan, self._layout.pattern, SCAN_STEP_KEYS, letter)
+        next_scan, visited = await self.run_on_node(place, "scan", scan, self.layout.pattern, SCAN_STEP_KEYS, letter)
         names = sorted(name for name in set(visited) if name > after)
-        rows: list[tuple[bytes, Any]] = []
+        rows: _Rows = []
         while names and len(rows) <= room:
             chunk, names = names[:READ_BATCH], names[READ_BATCH:]
-            replies = await self._connection.batch(RECORDS_SCRIPT, chunk, [arg] * len(chunk))
-            for name, fields in zip(chunk, replies, strict=True):
-                if isinstance(fields, Exception):
-                    error = self._translate_item(fields)
-                    if not isinstance(error, CorruptRecord):
-                        await self._raise_failed([error])
-                    _log_skipped(error)
-                elif fields:
-                    rows.append((name, fields))
+            rows += await self.read_fields(chunk, arg)
         return next_scan, rows
+
+    async def read_fields(self, names: Sequence[bytes], arg: bytes) -> _Rows:
+        """Read up to `READ_BATCH` records by the names of their keys: each name with its fields. ``arg`` is what
+        `pack_get` packed. Damaged records are logged and left out."""
+        rows: _Rows = []
+        replies = await self.connection.batch(RECORDS_SCRIPT, names, [arg] * len(names))
+        for name, fields in zip(names, replies, strict=True):
+            if isinstance(fields, Exception):
+                error = self._translate_item(fields)
+                if not isinstance(error, CorruptRecord):
+                    await self._raise_failed([error])
+                log_skipped(error)
+            elif fields:
+                rows.append((name, fields))
+        return rows
 
     async def stats(self) -> Stats:
         """``in_doubt`` is counted by its index; the others by a SCAN that ends at ``cap`` of each state, or after a
         million keys of any kind: then the states below ``cap`` are approximate."""
-        sizes = await self._run_on_indexes(self._layout.indexes(), "sizes")
+        sizes = await self.run_on_indexes(self.layout.indexes(), "sizes")
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
         counts["in_doubt"] = sum(size[0] for size in sizes)
         scanned = ("claimed", "done", "failed", "free")
         steps, is_cut_short = MAX_STATS_STEPS, False
-        for node in await self._connection.nodes():
+        for node in await self.connection.nodes():
             cursor = "0"
             while min(counts[state] for state in scanned) < MAX_COUNT:
                 if steps == 0:
                     is_cut_short = True
                     break
                 steps -= 1
-                next_cursor, *step_counts = await self._run_on_node(
-                    node, "count", cursor, self._layout.pattern, SCAN_STEP_KEYS
+                next_cursor, *step_counts = await self.run_on_node(
+                    node, "count", cursor, self.layout.pattern, SCAN_STEP_KEYS
                 )
                 for state, count in zip(scanned, step_counts, strict=True):
                     counts[state] += count
@@ -272,8 +282,8 @@ class RedisPort:
         """
         if not self._backend.verified:
             await self.check()
-        indexes = self._layout.indexes()
-        sizes = await self._connection.batch(INDEXES_SCRIPT, indexes, [msgspec.json.encode(("sizes",))] * len(indexes))
+        indexes = self.layout.indexes()
+        sizes = await self.connection.batch(INDEXES_SCRIPT, indexes, [msgspec.json.encode(("sizes",))] * len(indexes))
         problems = [size for size in sizes if isinstance(size, Exception)]
         damaged: list[bytes] = []
         deleted = lapsed = 0
@@ -285,7 +295,7 @@ class RedisPort:
             if remaining <= 0:
                 more = True
                 break
-            ((expired, moved, visited, newly_damaged),) = await self._run_on_indexes([index], "sweep", remaining)
+            ((expired, moved, visited, newly_damaged),) = await self.run_on_indexes([index], "sweep", remaining)
             deleted, lapsed, remaining = deleted + expired, lapsed + moved, remaining - visited
             more = more or visited < due
             damaged += newly_damaged
@@ -297,61 +307,48 @@ class RedisPort:
 
     async def figures(self, before: int) -> Figures:
         """Redis expires records by itself, so none is overdue."""
-        return await read_figures(self._connection)
+        return await read_figures(self.connection)
 
     # -- wake-ups, time, checks
 
     async def changes(self, timeout: float) -> Sequence[tuple[str, str]]:
-        return [parse_change(message) for message in await self._connection.listen(self._layout.channel, timeout)]
+        return [parse_change(message) for message in await self.connection.listen(self.layout.channel, timeout)]
 
     async def now(self) -> int:
         return int(await self._run_on_meta("now"))
 
     async def check(self) -> None:
-        for node in await self._connection.nodes():
+        for node in await self.connection.nodes():
             await self._refuse_eviction(node)
         await self.migrate()
         try:
-            node = (await self._connection.nodes())[0]
-            await self._connection.command(node, "PUBLISH", self._layout.channel, b"")
+            node = (await self.connection.nodes())[0]
+            await self.connection.command(node, "PUBLISH", self.layout.channel, b"")
         except ReplyError as error:
-            raise self._connection.errors.translate(error) from error
+            raise self.connection.errors.translate(error) from error
         self._backend.verified = True
 
     async def _refuse_eviction(self, node: str) -> None:
         for command in EVICTION_COMMANDS:
             try:
-                reply = await self._connection.command(node, *command)
+                reply = await self.connection.command(node, *command)
             except ReplyError as error:
                 if error.code in ("NOPERM", "ERR"):
                     continue
-                raise self._connection.errors.translate(error) from error
-            if refuse_eviction(reply, self._connection.errors):
+                raise self.connection.errors.translate(error) from error
+            if refuse_eviction(reply, self.connection.errors):
                 return
-        raise self._connection.errors.eviction_error("unknown")
+        raise self.connection.errors.eviction_error("unknown")
 
     async def migrate(self) -> None:
         arg = msgspec.json.encode(("version", FORMAT_VERSION))
-        items = await self._raise_failed(await self._connection.batch(INDEXES_SCRIPT, [self._layout.meta], [arg]))
+        items = await self._raise_failed(await self.connection.batch(INDEXES_SCRIPT, [self.layout.meta], [arg]))
         version = bytes(items[0]).decode("ascii", "replace")
         if version != str(FORMAT_VERSION):
             raise SchemaMismatch(
-                f"the records in {self._connection.errors.shown} are of format {version}, this release reads "
+                f"the records in {self.connection.errors.shown} are of format {version}, this release reads "
                 f"{FORMAT_VERSION}; upgrade effectonce, or use another namespace="
             )
 
     async def close(self) -> None:
-        await self._connection.close()
-
-
-def _parse_if_intact(name: bytes, fields: list[bytes]) -> list[Record]:
-    try:
-        return [parse_record(name, fields)]
-    except CorruptRecord as error:
-        _log_skipped(error)
-        return []
-
-
-def _log_skipped(error: Exception) -> None:
-    """Log a damaged record that a list leaves out. `RedisPort.get` raises for such a record."""
-    log.warning("a list leaves out a damaged record: %s", error)
+        await self.connection.close()

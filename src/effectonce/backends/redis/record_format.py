@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import struct
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from typing import Any, Final, Literal, NamedTuple
 from effectonce.errors import CorruptRecord, InvalidOption
 from effectonce.keys import digest
 from effectonce.record import (
-    EXHAUSTED_ERROR,
     Answer,
     AnswerKind,
     Claim,
@@ -25,10 +25,13 @@ from effectonce.record import (
     Resolution,
     Settlement,
     State,
+    is_exhausted,
 )
 
 #: The format of the records, which the meta hash of the namespace names too.
 FORMAT_VERSION: Final = 1
+
+log = logging.getLogger("effectonce")
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,64}", re.ASCII)
 
@@ -142,15 +145,15 @@ _HEADER_SIZE = 40
 
 def parse_answer(item: list[Any]) -> Answer:
     """Parse the answer to a claim or a look. (A claim of a new record is answered by its token alone.)"""
-    kind, token, attempts, generation, extra = item
+    kind, token, attempts, generation, extra, *last_error = item
     if kind == b"claimed":
-        return Answer("claimed", token, attempts, generation, lapsed=extra == 1)
+        return Answer("claimed", token, attempts, generation, error=last_error[0], lapsed=extra == 1)
     if kind == b"done":
         return Answer("done", token, attempts, generation, result=extra)
     if kind == b"in_progress":
         return Answer("in_progress", token, attempts, generation, retry_after=extra / 1e6)
     if kind == b"failed":
-        failed: AnswerKind = "exhausted" if extra == EXHAUSTED_ERROR else "failed"
+        failed: AnswerKind = "exhausted" if is_exhausted(extra) else "failed"
         return Answer(failed, token, attempts, generation, error=extra)
     return Answer(_KINDS[kind], token, attempts, generation)
 
@@ -182,6 +185,20 @@ def parse_record(name: bytes, fields: list[bytes]) -> Record:
         )
     except (KeyError, ValueError, struct.error) as error:
         raise CorruptRecord(f"{name!r} cannot be read: {error!r}; look at it with HGETALL, then DEL it") from error
+
+
+def parse_if_intact(name: bytes, fields: list[bytes]) -> list[Record]:
+    """The record in a list; [] with a line in the log if it is damaged."""
+    try:
+        return [parse_record(name, fields)]
+    except CorruptRecord as error:
+        log_skipped(error)
+        return []
+
+
+def log_skipped(error: Exception) -> None:
+    """Log a damaged record that a list leaves out. `RedisPort.get` raises for such a record."""
+    log.warning("a list leaves out a damaged record: %s", error)
 
 
 def parse_change(message: bytes) -> tuple[str, str]:

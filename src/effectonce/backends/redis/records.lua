@@ -41,7 +41,8 @@ local function close(
     if flags % 2 == 1 then
       call('ZREM', sub(key, 1, -33) .. 'open', sub(key, -32))
     end
-  else -- only a claim has neither result nor error
+    if not err and attempts ~= 1 then call('HDEL', key, 'e') end -- of an attempt before
+  else -- only a claim has no result
     if not result then call('HDEL', key, 'r') end
     if not err then call('HDEL', key, 'e') end
     if was == 'I' then
@@ -89,7 +90,7 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
   rare = rare or create_rare()
   if state == 'C' and old_owner == owner and not rare.is_mismatch(key, prints) then
     -- its reply was lost
-    return {'claimed', old_token, old_attempts, generation, old_flags % 4 >= 2 and 1 or 0}
+    return {'claimed', old_token, old_attempts, generation, old_flags % 4 >= 2 and 1 or 0, call('HGET', key, 'e')}
   end
   local answer = rare.answer_for(key, prints, state, old_flags, old_token, old_lease, old_attempts, generation)
   if answer then
@@ -102,14 +103,14 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
     return answer
   end
   if limit > 0 and old_attempts >= limit then
-    local err = '1{"code":"attempts-exhausted"}'
+    local err = '1{"code":"attempts-exhausted"}' .. (call('HGET', key, 'e') or '')
     close(key, state, 'F', old_flags, old_token, created, old_expires, old_attempts, generation, old_owner,
       retention, false, err)
     return {'failed', old_token, old_attempts, generation, err}
   end
   local lapsed = state == 'C' and 1 or 0
   if lapsed == 0 then
-    call('HDEL', key, 'r', 'e')
+    call('HDEL', key, 'r')
   end
   local token, attempts = math.max(old_token + 1, now), old_attempts + 1
   flags = doubt + 2 * lapsed + (old_flags >= 4 and 4 or 0) -- callers that waited for the last owner wait for this one
@@ -124,7 +125,7 @@ local function claim(key, flags, owner, lease, retention, limit, scope, name, pr
     call('PERSIST', key)
     index_open_claim(key, ends)
   end
-  return {'claimed', token, attempts, generation, lapsed}
+  return {'claimed', token, attempts, generation, lapsed, call('HGET', key, 'e')}
 end
 
 -- Ends a claim. target 1 done, 2 failed, 3 in doubt, 4 free; options 1: refund the attempt, 2: has a result, 4: has an
@@ -139,13 +140,15 @@ local function settle(key, options, owner, token, retention, target, _, _, resul
     return state == target and 1 or 0 -- its reply was lost, or it was settled differently before
   end
   result, err = options % 4 >= 2 and result, options >= 4 and err
-  attempts = attempts - options % 2
+  if options % 2 == 1 then
+    attempts, err = attempts - 1, call('HGET', key, 'e') -- of the attempt before
+  end
   if target ~= 'I' then
     return close(
       key, state, target, flags, token, created, ttl, attempts, generation, owner, retention, result, err)
   end
   if result then call('HSET', key, 'r', result) end
-  if err then call('HSET', key, 'e', err) end
+  if err then call('HSET', key, 'e', err) elseif attempts > 1 then call('HDEL', key, 'e') end
   return to_doubt(key, flags, token, created, attempts, generation, owner)
 end
 

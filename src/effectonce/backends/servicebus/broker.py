@@ -1,9 +1,8 @@
 """Azure Service Bus, through Microsoft's SDK: peek-lock, duplicate detection by MessageId, native dead letters.
 
-**This was never run against the service itself**, nor against Microsoft's emulator, which exists only as a container.
-Tests use the real SDK over AMQP, against a server of ours that does what the service is documented to do
-(``tests/harness/servicebus.py``). Only `declare` and `check` are tested with a stand-in for the SDK's administration
-client.
+**Experimental: this was never run against the service itself**, nor against Microsoft's emulator, which exists only as
+a container. Tests use the real SDK, over AMQP and HTTP, against servers of ours that do what the service is documented
+to do (``tests/harness/servicebus.py``, ``tests/backends/servicebus/test_administration.py``).
 
 A delivery is ours while its lock lasts, which is the ack window; see `visibility_timeout`. The service cannot delay a
 message that is given back. So a copy of it is scheduled, and then it is completed: a crash in between doubles it and
@@ -35,8 +34,8 @@ MAX_LOCK_S: Final = 300
 
 
 class ServiceBusBackend(BrokerBackend):
-    """``servicebus://KeyName:Key@name.servicebus.windows.net``, with the key percent-encoded. Without a key,
-    ``azure-identity`` finds the machine's identity.
+    """Experimental: never run against the service itself. ``servicebus://KeyName:Key@name.servicebus.windows.net``,
+    with the key percent-encoded. Without a key, ``azure-identity`` finds the machine's identity.
 
     Options: ``ack_window`` (1m: the queue's lock duration, at most 5m), ``dedup_window`` (10m: the queue's duplicate
     detection; ``none``: it has none), ``sessions`` (no; yes: all queues of this broker have sessions, by which an
@@ -59,6 +58,7 @@ class ServiceBusBackend(BrokerBackend):
             raise InvalidOption("ack_window of servicebus:// is at most 5m; it is extended while a handler runs")
         self.capabilities = BrokerCapabilities(
             name="servicebus",
+            experimental=True,
             ordering="key" if self._settings.sessions else "none",
             ack_window=self._settings.lock,
             extends=True,

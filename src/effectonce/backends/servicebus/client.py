@@ -37,28 +37,29 @@ class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
         from azure.servicebus.aio import ServiceBusClient
 
         # Without retries: the SDK would retry on a new link, where deliveries of the old one cannot be settled.
-        if self.emulator:
-            return ServiceBusClient.from_connection_string(
-                f"Endpoint=sb://{self.host};SharedAccessKeyName={self.user};SharedAccessKey={self.key};"
-                "UseDevelopmentEmulator=true;",
-                retry_total=0,
-            )
-        return ServiceBusClient(self.host, self._credential(), retry_total=0)
+        if self.user is not None:
+            return ServiceBusClient.from_connection_string(self.connection_string, retry_total=0)
+        return ServiceBusClient(self.host, _machine_identity(), retry_total=0)
 
     def administration(self) -> Any:
         """Make the SDK's client for creating and reading queues, which uses HTTPS."""
         from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-        return ServiceBusAdministrationClient(self.host, self._credential())
-
-    def _credential(self) -> Any:
         if self.user is not None:
-            from azure.core.credentials import AzureNamedKeyCredential
+            return ServiceBusAdministrationClient.from_connection_string(self.connection_string)
+        return ServiceBusAdministrationClient(self.host, _machine_identity())
 
-            return AzureNamedKeyCredential(self.user, self.key)
-        from azure.identity.aio import DefaultAzureCredential  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    @property
+    def connection_string(self) -> str:
+        """The connection string of the namespace and its key: the only form of a key that both clients accept."""
+        emulator = "UseDevelopmentEmulator=true;" if self.emulator else ""
+        return f"Endpoint=sb://{self.host};SharedAccessKeyName={self.user};SharedAccessKey={self.key};{emulator}"
 
-        return DefaultAzureCredential()
+
+def _machine_identity() -> Any:
+    from azure.identity.aio import DefaultAzureCredential  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    return DefaultAzureCredential()
 
 
 def parse_namespace(address: Address) -> ServiceBusNamespace:
@@ -74,6 +75,8 @@ def parse_namespace(address: Address) -> ServiceBusNamespace:
             f"{address} names no key; write servicebus://KeyName:Key@host with the key percent-encoded, or use the "
             "machine's identity: pip install azure-identity"
         )
+    if ";" in f"{address.user}{address.password}":
+        raise InvalidOption(f"the key of {address}, or its name, has a semicolon, which no key of Service Bus has")
     return ServiceBusNamespace(
         shown=str(address),
         host=address.netloc if emulator else address.host,

@@ -63,7 +63,7 @@ async def check_queue(namespace: ServiceBusNamespace, queue: str, settings: Queu
     subject = f"queue {queue} at {namespace}"
     if queue_properties.requires_session != settings.sessions:
         has = "wants sessions; add sessions=yes to the URL" if queue_properties.requires_session else "has no sessions"
-        raise ConfigurationError(f"{subject} {has}, or create it anew: that cannot be changed")
+        raise ConfigurationError(f"{subject} {has}, or create it again: that cannot be changed")
     if queue_properties.lock_duration < timedelta(seconds=settings.lock):
         raise ConfigurationError(
             f"{subject} locks a message for {queue_properties.lock_duration.total_seconds():g}s only; raise its lock "
@@ -75,7 +75,7 @@ async def check_queue(namespace: ServiceBusNamespace, queue: str, settings: Queu
             "set retention in the URL to that, or lower its time to live"
         )
     if settings.dedup is not None and not queue_properties.requires_duplicate_detection:
-        raise ConfigurationError(f"{subject} does not detect duplicates; create it anew, or add dedup_window=none")
+        raise ConfigurationError(f"{subject} does not detect duplicates; create it again, or add dedup_window=none")
     if not queue_properties.dead_lettering_on_message_expiration:
         raise ConfigurationError(f"{subject} drops what expires; let it dead-letter on message expiration")
 

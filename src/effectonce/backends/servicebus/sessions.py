@@ -159,7 +159,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
             session.task = asyncio.create_task(self._read_session(session))
         except OperationTimeoutError:
             await close_quietly(receiver, self._namespace)
-            await asyncio.sleep(max(MAX_POLL_S - (time.monotonic() - started_at), 0.0))
+            await asyncio.sleep(started_at + MAX_POLL_S - time.monotonic())
         except asyncio.CancelledError:
             await close_quietly(receiver, self._namespace)
             raise

@@ -8,6 +8,7 @@ coroutine methods of a port.
 from __future__ import annotations
 
 import functools
+import logging
 import random
 import sqlite3
 import time
@@ -19,6 +20,8 @@ from effectonce.errors import StoreUnavailable
 
 from .file import SQLiteFile, is_busy
 
+log = logging.getLogger("effectonce")
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -29,7 +32,8 @@ MAX_LOCK_PAUSE_S: Final = 0.005
 class SQLiteConnection:
     """One connection to one file, for one caller at a time, on any thread.
 
-    It opens when first used and again after an error. While another connection holds the write lock, the work is
+    It opens when first used, again after an error, and again when another file is at the path, or none: SQLite would go
+    on with the deleted one, which no other process sees. While another connection holds the write lock, the work is
     repeated, and reads the clock again each time. SQLite's own busy timeout would wait *inside* a statement, whose
     parameters hold the time already: a lease could be over before it was written.
     """
@@ -41,6 +45,7 @@ class SQLiteConnection:
         # inside of one.
         self._cursor: sqlite3.Cursor | None = None
         self._cursor_in_transaction: sqlite3.Cursor | None = None
+        self._opened_file: tuple[int, int] | None = None
 
     def execute(self, work: Callable[[sqlite3.Cursor], T]) -> T:
         """Call ``work`` with the cursor, in autocommit: each of its statements is a transaction of its own. While
@@ -49,7 +54,10 @@ class SQLiteConnection:
         pause = FIRST_LOCK_PAUSE_S
         while True:
             try:
-                return work(self._cursor or self._open())
+                cursor = self._cursor
+                if cursor is None or self._file.identify() != self._opened_file:
+                    cursor = self._open()
+                return work(cursor)
             except (sqlite3.Error, Contention) as error:
                 if not isinstance(error, Contention) and not is_busy(error):
                     self.close()
@@ -95,8 +103,15 @@ class SQLiteConnection:
 
     def _open(self) -> sqlite3.Cursor:
         """Open a new connection in place of the old one, and prepare its tables. Returns its cursor."""
+        if self._cursor is not None:
+            log.error(
+                "%s was deleted or replaced while it was open, with all of its records; the path is opened again, and "
+                "what it does not hold may run again: restore the file, if that was a mistake",
+                self._file,
+            )
         self.close()
         opened = self._file.open()
+        self._opened_file = self._file.identify()
         try:
             cursor = opened.cursor()
             self._prepare(cursor)

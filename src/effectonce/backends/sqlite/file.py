@@ -72,6 +72,14 @@ class SQLiteFile:
             raise
         return opened
 
+    def identify(self) -> tuple[int, int] | None:
+        """Identify the file that is at the path now, whatever was there before; None: there is none."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     def lacks(self, table: str) -> bool:
         """Whether the table or the whole file is missing. Unlike `open`, this creates nothing."""
         if not os.path.exists(self.path):
@@ -108,7 +116,7 @@ class SQLiteFile:
         if code == sqlite3.SQLITE_IOERR:
             return ConnectionLost(f"{self} could not be read or written ({error}); check its disk")
         if "no such table" in str(error) or "no such column" in str(error):
-            return SchemaMissing(f"{self} lacks a table or a column ({error}); run: effectonce migrate {self}")
+            return SchemaMissing(f"{self} lacks a table or a column ({error}); run: effectonce migrate --store {self}")
         if code == 0 and "decode" in str(error):
             return CorruptRecord(f"{self} holds a text that is not UTF-8, written by another program: {show(error)}")
         return StoreUnavailable(f"{self}: {show(error)}")

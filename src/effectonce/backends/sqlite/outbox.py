@@ -14,17 +14,20 @@ from effectonce.contracts.outbox import (
     LeasedRows,
     LeaseRequest,
     OutboxBacklog,
+    OutboxMatches,
     OutboxPage,
     OutboxRow,
     OutboxState,
     RowOutcome,
     build_backlog,
+    build_matches,
     build_page,
     compute_deferrals,
     parse_cursor,
     select_in_turn,
 )
 from effectonce.core.sql_files import inbox_statements, outbox_schema, outbox_words, read_statements
+from effectonce.values.key_term import KeyTerm
 
 from .connection import PortConnection, SQLiteConnection, in_autocommit, in_transaction, run_script
 
@@ -120,6 +123,16 @@ class SQLiteOutbox:
 
     def _fetch(self, cursor: sqlite3.Cursor, name: str, values: tuple[Any, ...]) -> ResultRows:
         return cursor.execute(self._sql[name], values).fetchall()
+
+    @in_autocommit
+    def find(self, cursor: sqlite3.Cursor, term: KeyTerm, recent: int, limit: int) -> OutboxMatches:
+        sizes = {"recent": recent, "limit": limit}
+        ranges = [
+            cursor.execute(self._sql["find"], {"first": first, "end": end, **sizes}).fetchall()
+            for first, end in term.ranges
+        ]
+        ((count,),) = self._fetch(cursor, "count_up_to", (recent + 1,))
+        return build_matches(ranges, count <= recent, limit)
 
     @in_autocommit
     def stats(self, cursor: sqlite3.Cursor) -> OutboxBacklog:

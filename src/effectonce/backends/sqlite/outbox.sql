@@ -111,6 +111,20 @@ SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, cr
 FROM {outbox} WHERE state = ? AND (due_at, seq) > (?, ?) ORDER BY due_at, seq LIMIT ?;
 
 
+-- name: find
+-- Rows of the :recent newest whose key, message id or ordering key is from :first up to before :end.
+SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
+       published_at, error
+FROM (SELECT * FROM {outbox} ORDER BY seq DESC LIMIT :recent)
+WHERE (id >= :first AND id < :end) OR (message_id >= :first AND message_id < :end)
+   OR (ordering_key >= :first AND ordering_key < :end)
+ORDER BY seq DESC LIMIT :limit;
+
+
+-- name: count_up_to
+SELECT count(*) FROM (SELECT 1 FROM {outbox} LIMIT ?);
+
+
 -- name: count
 SELECT count(*), min(created_at) FROM (
     SELECT created_at FROM {outbox} WHERE state = ? ORDER BY due_at, seq LIMIT ?);

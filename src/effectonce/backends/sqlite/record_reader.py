@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from effectonce.backends.common.list_cursor import MAX_SORTED_RECORDS, ListPosition, make_cursor, parse_cursor
 from effectonce.backends.common.sql_store import record_from
 from effectonce.errors import InvalidOption
 from effectonce.record import Page, Query, Record, Stats
@@ -18,11 +18,6 @@ _MIN_INTEGER, _MAX_INTEGER = -(1 << 63), (1 << 63) - 1  # SQLite's smallest and 
 _AFTER_ALL_TEXTS: Final = b""  # to SQLite, a blob sorts after every text
 NEEDS_ATTENTION: Final = ("failed", "free", "in_doubt")  # the states with an index of their own
 OTHER_STATES: Final = ("claimed", "done")
-#: A cursor is changed_at, the length of the scope, and the scope and the key without a separator.
-_CURSOR: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL)
-
-#: The last row before a page: changed_at (0 in a list by scope and key), scope, key.
-PagePosition = tuple[int, str, str]
 
 
 class RecordReader:
@@ -42,19 +37,45 @@ class RecordReader:
 
     def page(self, cursor: sqlite3.Cursor, query: Query) -> Page:
         """One page. Failed, free and in_doubt records are listed by their last change, newest first; others by scope
-        and key, which a sweep never changes."""
+        and key, which a sweep never changes, or sorted where the query wants the newest first."""
         position = _position_of(query)
-        if _is_newest_first(query):
+        if _has_index_by_change(query):
             return self._page_by_change(cursor, query, position)
+        if query.newest_first:
+            return self._page_of_sorted(cursor, query, position)
         return self._page_by_key(cursor, query, position)
 
-    def _page_by_change(self, cursor: sqlite3.Cursor, query: Query, position: PagePosition | None) -> Page:
+    def _page_by_change(self, cursor: sqlite3.Cursor, query: Query, position: ListPosition | None) -> Page:
         start, end = position or (_MAX_INTEGER, "", ""), (_MIN_INTEGER, "", "")
         edge = cursor.execute(self._sql["edge_attention"], (query.state, *start, MAX_PAGE_VISITS - 1)).fetchone()
-        values = (query.state, *start, *(edge or end), query.scope, query.scope, self._now(), query.limit + 1)
+        filters = (query.scope, query.scope, query.key_contains, self._now())
+        values = (query.state, *start, *(edge or end), *filters, query.limit + 1)
         return _page_of(cursor.execute(self._sql["page_attention"], values).fetchall(), query.limit, edge)
 
-    def _page_by_key(self, cursor: sqlite3.Cursor, query: Query, position: PagePosition | None) -> Page:
+    def _page_of_sorted(self, cursor: sqlite3.Cursor, query: Query, position: ListPosition | None) -> Page:
+        """A page of at most `MAX_SORTED_RECORDS` rows, sorted by their last change: those of the scope, or the last
+        ones to expire if there are too many or none is named."""
+        which = "unfinished" if query.unfinished else "all" if query.scope is None else "of_scope"
+        most = {"scope": query.scope, "most": MAX_SORTED_RECORDS}
+        is_partial = cursor.execute(self._sql[f"has_more_{which}"], most).fetchone() is not None
+        if is_partial and which == "of_scope":
+            which = "all"
+        changed_at, scope, key = position or (_MAX_INTEGER, "", "")
+        values = {
+            **most,
+            "state": query.state,
+            "key_contains": query.key_contains,
+            "now": self._now(),
+            "changed_at": changed_at,
+            "scope_before": scope,
+            "key_before": key,
+            "size": query.limit + 1,
+        }
+        rows = cursor.execute(self._sql[f"newest_{which}"], values).fetchall()
+        page = _page_of(rows, query.limit, None)
+        return Page(page.records, page.cursor, is_partial)
+
+    def _page_by_key(self, cursor: sqlite3.Cursor, query: Query, position: ListPosition | None) -> Page:
         start = position[1:] if position is not None else query.after or (query.scope or "", "")
         end = (_AFTER_ALL_TEXTS if query.scope is None else query.scope, _AFTER_ALL_TEXTS)
         which = "unfinished" if query.unfinished else "others"
@@ -86,28 +107,24 @@ class RecordReader:
         )
 
 
-def _page_of(rows: Sequence[tuple[Any, ...]], limit: int, edge: PagePosition | None) -> Page:
+def _page_of(rows: Sequence[tuple[Any, ...]], limit: int, edge: ListPosition | None) -> Page:
     """Make a page of rows, each a position and then a record's columns. The next page starts after the last row of this
     one, or after the edge where this one is not full."""
     last = rows[limit - 1] if len(rows) > limit else edge
-    cursor = None if last is None else f"{last[0]}:{len(last[1])}:{last[1]}{last[2]}"
+    cursor = None if last is None else make_cursor(*last[:3])
     return Page([record_from(row[3:]) for row in rows[:limit]], cursor)
 
 
-def _is_newest_first(query: Query) -> bool:
+def _has_index_by_change(query: Query) -> bool:
     return query.state in NEEDS_ATTENTION and not query.unfinished and query.after is None
 
 
-def _position_of(query: Query) -> PagePosition | None:
+def _position_of(query: Query) -> ListPosition | None:
     """Parse the position in a query's cursor. `InvalidOption` for a cursor of another list."""
     if query.cursor is None:
         return None
-    match = _CURSOR.fullmatch(query.cursor)
-    if match is not None:
-        changed_at, length, text = int(match[1]), int(match[2]), match[3]
-        scope, key = text[:length], text[length:]
-        newest_first = _is_newest_first(query)
-        fits = newest_first if changed_at else not newest_first and query.scope in (None, scope)
-        if fits and len(scope) == length and not any("\ud800" <= char <= "\udfff" for char in text):
-            return changed_at, scope, key
-    raise InvalidOption("this cursor is not of this list; start again without one")
+    by_change = query.newest_first or _has_index_by_change(query)
+    position = parse_cursor(query.cursor, by_change=by_change)
+    if not by_change and query.scope not in (None, position[1]):
+        raise InvalidOption("this cursor is of another scope; start again without one")
+    return position

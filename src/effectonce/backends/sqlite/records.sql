@@ -24,7 +24,7 @@ ON CONFLICT (scope, key) DO UPDATE SET
     fingerprint = CASE WHEN r.expires_at <= excluded.changed_at OR excluded.fingerprint IS NOT NULL
                        THEN excluded.fingerprint ELSE r.fingerprint END,
     result = NULL,
-    error = NULL,
+    error = CASE WHEN r.expires_at <= excluded.changed_at THEN NULL ELSE r.error END,
     note = CASE WHEN r.expires_at <= excluded.changed_at THEN excluded.note ELSE coalesce(r.note, excluded.note) END
 WHERE r.expires_at <= excluded.changed_at
    OR ((r.state = 'free' OR (r.state = 'claimed' AND r.doubt_on_lapse = 0
@@ -49,12 +49,13 @@ WHERE scope = :scope AND key = :key AND token = :token
 UPDATE {records} SET state = 'failed', error = :error, result = NULL, lease_until = NULL, changed_at = :now,
                      expires_at = :expires_at
 WHERE scope = :scope AND key = :key AND token = :token AND attempts >= :max_attempts AND expires_at > :now
+  AND error IS :last_error
   AND (state = 'free' OR (state = 'claimed' AND doubt_on_lapse = 0 AND lease_until <= :now));
 
 -- name: settle
--- Ends a claim. A completion is also allowed from in_doubt.
-UPDATE {records} SET state = :state, result = :result, error = :error, attempts = attempts - :refund,
-                     lease_until = NULL, changed_at = :now, expires_at = :expires_at, note = coalesce(:note, note)
+-- Ends a claim. A completion is also allowed from in_doubt. A refund keeps the error of the attempt before.
+UPDATE {records} SET state = :state, result = :result, error = CASE WHEN :refund THEN error ELSE :error END,
+                     attempts = attempts - :refund, lease_until = NULL, changed_at = :now, expires_at = :expires_at, note = coalesce(:note, note)
 WHERE scope = :scope AND key = :key AND owner = :owner AND token = :token
   AND (state = 'claimed' OR (state = 'in_doubt' AND :state = 'done'))
   AND (expires_at IS NULL OR expires_at > :now);
@@ -138,8 +139,47 @@ ORDER BY changed_at DESC, scope DESC, key DESC LIMIT 1 OFFSET ?;
 -- name: page_attention
 SELECT changed_at, scope, key, {columns} FROM {records}
 WHERE state = ? AND state > 'done' AND (changed_at, scope, key) < (?, ?, ?) AND (changed_at, scope, key) >= (?, ?, ?)
-  AND (? IS NULL OR scope = ?) AND (expires_at IS NULL OR expires_at > ?)
+  AND (? IS NULL OR scope = ?) AND instr(key, ?) AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY changed_at DESC, scope DESC, key DESC LIMIT ?;
+
+-- name: newest
+-- Part of the statements below: the rows to sort have only the columns that the sort needs.
+SELECT changed_at, scope, key, {columns} FROM {records} WHERE due IN (
+    SELECT due FROM sorted
+    WHERE (changed_at, scope, key) < (:changed_at, :scope_before, :key_before)
+      AND (:scope IS NULL OR scope = :scope) AND (:state IS NULL OR state = :state) AND instr(key, :key_contains)
+      AND (expires_at IS NULL OR expires_at > :now)
+    ORDER BY changed_at DESC, scope DESC, key DESC LIMIT :size)
+ORDER BY changed_at DESC, scope DESC, key DESC;
+
+-- name: newest_all
+-- Of the rows that expire last, those with the last changes.
+WITH sorted AS (
+    SELECT due, scope, key, state, changed_at, expires_at FROM {records} ORDER BY due DESC LIMIT :most)
+{newest};
+
+-- name: newest_of_scope
+WITH sorted AS (
+    SELECT due, scope, key, state, changed_at, expires_at FROM {records} WHERE scope = :scope LIMIT :most)
+{newest};
+
+-- name: newest_unfinished
+WITH sorted AS (
+    SELECT due, scope, key, state, changed_at, expires_at FROM {records}
+    WHERE note IS NOT NULL AND (state = 'claimed' OR state = 'free') AND (:scope IS NULL OR scope = :scope) LIMIT :most)
+{newest};
+
+-- name: has_more_all
+-- Whether there are more rows than are sorted.
+SELECT 1 FROM {records} LIMIT 1 OFFSET :most;
+
+-- name: has_more_of_scope
+SELECT 1 FROM {records} WHERE scope = :scope LIMIT 1 OFFSET :most;
+
+-- name: has_more_unfinished
+SELECT 1 FROM {records}
+WHERE note IS NOT NULL AND (state = 'claimed' OR state = 'free') AND (:scope IS NULL OR scope = :scope)
+LIMIT 1 OFFSET :most;
 
 -- name: edge_others
 SELECT 0, scope, key FROM {records} WHERE (scope, key) > (?, ?) AND (scope, key) <= (?, ?)

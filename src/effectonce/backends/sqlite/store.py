@@ -18,11 +18,10 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from effectonce.backends.common.sql_store import RECORD_COLUMNS, require_schema_version
-from effectonce.contracts import Capabilities, Clock, Contention, Dialect, OutboxPort, Port
+from effectonce.contracts import Capabilities, Clock, Contention, Dialect, InboxPort, OutboxPort, Port
 from effectonce.core import sql_files
 from effectonce.errors import CorruptRecord, InvalidKey, show
 from effectonce.record import (
-    EXHAUSTED_ERROR,
     Answer,
     Batchable,
     Claim,
@@ -41,6 +40,7 @@ from effectonce.record import (
     StoredClaim,
     SweepResult,
     answer_for,
+    exhausted_error,
 )
 from effectonce.values.clocks import MachineClock
 from effectonce.values.fingerprint import first_fingerprint
@@ -56,6 +56,7 @@ from .connection import (
     run_statements,
 )
 from .file import SQLiteFile, parse_prefix
+from .inbox import SQLiteInbox
 from .outbox import SQLiteOutbox
 from .record_reader import MAX_COUNT, RecordReader
 from .threaded_connection import ThreadedConnection
@@ -101,6 +102,9 @@ class SQLiteStoreBackend:
 
     def async_outbox(self, table: str | None = None) -> OutboxPort:
         return SQLiteOutbox(self, ThreadedConnection, table or f"{self.prefix}_outbox")
+
+    def sync_inbox(self, table: str | None = None) -> InboxPort:
+        return SQLiteInbox(self.file, table or f"{self.prefix}_inbox")
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
         params = (op.scope, op.key, op.owner, op.token, op.retention, op.result, self.clock.now())
@@ -205,8 +209,9 @@ class SQLitePort(Port):
                 continue
             answer = answer_for(stored, fingerprints=op.fingerprints, now=now, claimant=op.owner)
             if answer is None:
-                if 0 < op.max_attempts <= stored.attempts and self._exhaust(cursor, op, stored.token, now):
-                    return Answer("exhausted", stored.token, stored.attempts, stored.generation, error=EXHAUSTED_ERROR)
+                if 0 < op.max_attempts <= stored.attempts and self._exhaust(cursor, op, stored, now):
+                    error = exhausted_error(stored.error)
+                    return Answer("exhausted", stored.token, stored.attempts, stored.generation, error=error)
                 continue
             if answer.kind == "in_doubt" and stored.state == "claimed":
                 lapse = {"scope": op.scope, "key": op.key, "token": stored.token, "now": now}
@@ -215,8 +220,14 @@ class SQLitePort(Port):
             return answer
         raise _contention(op)
 
-    def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, token: int, now: int) -> bool:
-        end = {"token": token, "error": EXHAUSTED_ERROR, "now": now, "expires_at": now + op.retention}
+    def _exhaust(self, cursor: sqlite3.Cursor, op: Claim, stored: StoredClaim, now: int) -> bool:
+        end = {
+            "token": stored.token,
+            "last_error": stored.error,
+            "error": exhausted_error(stored.error),
+            "now": now,
+            "expires_at": now + op.retention,
+        }
         return self._update_one(cursor, "exhaust", {**asdict(op), **end})
 
     def _update_one(self, cursor: sqlite3.Cursor, statement: str, values: Mapping[str, Any]) -> bool:

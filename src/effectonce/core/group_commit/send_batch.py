@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from effectonce.contracts import ConnectionLost, Contention, Port
-from effectonce.core.interrupts import is_being_cancelled
+from effectonce.core.interrupts import is_being_cancelled, raise_interrupt
 from effectonce.errors import ConfigurationError, StoreUnavailable
 from effectonce.record import Batchable, Reply
 
@@ -22,13 +22,15 @@ async def send_batch(
     """Send ``batch``; return one reply for each operation. A failure of the whole batch is the reply of each.
 
     A lost connection is tried once more, because every operation recognises its repetition. Contention is tried again,
-    and then operation by operation, as after any other error, so that one bad operation harms itself only.
+    and then operation by operation, as after any other error, so that one bad operation harms itself only. In a thread,
+    the exception of a signal handler is raised: it is that of one caller. On an event loop it is a reply like others.
     """
     lost = contended = 0
     while True:
         try:
             return await port.run(batch)
         except ConnectionLost as error:
+            _let_interrupt_pass(error, pause)
             lost += 1
             if lost > 1:
                 return [error] * len(batch)
@@ -40,6 +42,7 @@ async def send_batch(
                 break
             await pause(random.uniform(0, 0.002 * 2**contended))
         except (StoreUnavailable, ConfigurationError) as error:
+            _let_interrupt_pass(error, pause)
             return [error] * len(batch)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
@@ -47,6 +50,7 @@ async def send_batch(
             # The driver has cancelled itself. Sent again without end, the batch would keep the loop to itself.
             return [StoreUnavailable(f"the store access was ended: {error!r}")] * len(batch)
         except Exception as error:
+            _let_interrupt_pass(error, pause)
             if len(batch) == 1:
                 return [error]
             break
@@ -57,6 +61,11 @@ async def send_batch(
             replies += [replies[-1]] * (len(batch) - len(replies))
             break
     return replies
+
+
+def _let_interrupt_pass(error: Exception, pause: Callable[[float], Awaitable[None]]) -> None:
+    if pause is pause_thread:
+        raise_interrupt(error)
 
 
 def _lost_every_race(error: Contention) -> StoreUnavailable:
@@ -72,7 +81,8 @@ def copy_error(error: Exception) -> Exception:
     """A copy for one of several waiters: one object that is raised in many places would mix their tracebacks."""
     try:
         twin = copy.copy(error)
-    except Exception:  # its constructor takes what `copy` does not know of
+    except Exception as failure:  # its constructor takes what `copy` does not know of
+        raise_interrupt(failure)
         return error
     twin.__cause__ = error.__cause__ or error
     return twin

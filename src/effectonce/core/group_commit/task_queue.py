@@ -20,7 +20,7 @@ E = TypeVar("E", bound=Entry)
 
 
 class TaskQueue(ABC, Generic[E]):
-    """One queue, and for each port a task that empties it. A subclass says what becomes of the replies.
+    """One queue, and for each port a task that empties it. A subclass says what happens to the replies.
 
     - The tasks belong to the queue, never to a caller, so that cancelling a caller does not harm the others. They run
       in an empty context. A port is in ``_idle``, or belongs to one task of ``_tasks``.

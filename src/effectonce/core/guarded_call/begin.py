@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from typing import Final
+
+from msgspec.structs import replace
 
 from effectonce.core.claim_errors import claim_error
 from effectonce.core.codec import ABANDONED_ERROR, without_trace
-from effectonce.core.store_clients import StoreClient
+from effectonce.core.store_clients import StoreClient, release_with_refund
 from effectonce.core.store_runtime import StoreRuntime
 from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
-from effectonce.errors import ConfigurationError, Reentered, StoreUnavailable, show
-from effectonce.record import Answer, Claim
+from effectonce.errors import ConfigurationError, CorruptRecord, Reentered, StoreUnavailable, show
+from effectonce.record import Answer, Claim, Look, last_error_of
 
+from .process_limit import adjust_lease
 from .run import Policy, Run, StoreRun, current_run
+
+MAX_LATE_GRANTS: Final = 3
+"""How often a key is claimed whose grants arrive after their leases. Then the lease is too short for this store."""
 
 
 def prepare_run(runtime: StoreRuntime, policy: Policy, key: str, fingerprints: bytes) -> StoreRun:
@@ -60,18 +68,53 @@ def _enclosing_run(innermost: Run, runtime: StoreRuntime, scope: str, key: str) 
 async def begin(run: StoreRun, client: StoreClient) -> None:
     """Claim ``run``. Then the caller calls the handler, unless ``run.replayed``: ``run.value`` is the result then.
 
-    Raises an error for every other answer (in progress, in doubt, failed, …), and `StoreUnavailable` if the store does
-    not answer, unless the guard says ``on_store_error="run"``.
+    A grant that arrives when its lease is over is given back, and the key is claimed again: another delivery may have
+    taken it over. Raises an error for every other answer (in progress, in doubt, failed, …), and `StoreUnavailable` if
+    the store does not answer, unless the guard says ``on_store_error="run"``.
     """
+    lapsed = False
+    for _ in range(MAX_LATE_GRANTS):
+        adjust_lease(run)
+        try:
+            answer = await _claim(run, client, run.claim_request())
+        except StoreUnavailable as error:
+            run_without_store(run, error)
+            return
+        # Outside the `try`: if the store fails now, on_store_error="run" must not start a handler beside another one.
+        if answer.kind == "in_progress" and run.policy.wait_s is not None:
+            answer = await _wait_for_other_delivery(run, client, run.policy.wait_s)
+        if answer.kind != "claimed" or not run.lease_lost:
+            take_answer(run, replace(answer, lapsed=True) if lapsed else answer)
+            return
+        lapsed = lapsed or answer.lapsed  # the store forgets it with the grant
+        await _give_late_grant_back(run, client, answer)
+    raise StoreUnavailable(
+        f"scope {show(run.scope)!r}, key {show(run.key)!r}: the store granted the claim {MAX_LATE_GRANTS} times, each "
+        f"time after its lease of {run.policy.lease_us / 1e6:g} s was over; make lease= longer than the store needs"
+    )
+
+
+async def _claim(run: StoreRun, client: StoreClient, claim: Claim | Look) -> Answer:
+    """Send ``claim``. If its answer is lost, the heartbeat releases what may have been granted: ``run`` ends here."""
     try:
-        answer = await client.claim(run.claim_request())
-    except StoreUnavailable as error:
-        run_without_store(run, error)
-        return
-    if answer.kind == "in_progress" and run.policy.wait_s is not None:
-        # Outside the `try`: if the store fails now, on_store_error="run" must not start a handler beside the first one.
-        answer = await _wait_for_other_delivery(run, client, run.policy.wait_s)
-    take_answer(run, answer)
+        return await client.claim(claim)
+    except (ConfigurationError, asyncio.CancelledError, GeneratorExit):
+        raise  # nothing was granted, or the client gives it back
+    except BaseException:
+        # With on_store_error="run" the handler runs all the same, and a grant keeps others from running beside it.
+        if isinstance(claim, Claim) and not run.policy.run_on_store_error:
+            run.runtime.heartbeat.release_later(claim)
+        raise
+
+
+async def _give_late_grant_back(run: StoreRun, client: StoreClient, answer: Answer) -> None:
+    """Release a grant whose lease is over, and let ``run`` claim again under another owner. If another delivery has
+    taken over, the release changes nothing."""
+    claim = run.claim_request()
+    assert isinstance(claim, Claim)
+    await client.settle(release_with_refund(claim, answer))
+    run.owner = run.runtime.new_owner()
+    run.lease_requested_at = run.runtime.monotonic()
 
 
 async def _wait_for_other_delivery(run: StoreRun, client: StoreClient, wait: float) -> Answer:
@@ -90,8 +133,10 @@ async def _wait_for_other_delivery(run: StoreRun, client: StoreClient, wait: flo
         runtime.change_listener.start()
         while True:
             signal.clear()
+            adjust_lease(run)
+            claim.lease = run.policy.lease_us
             run.lease_requested_at = runtime.monotonic()
-            answer = await client.claim(claim)
+            answer = await _claim(run, client, claim)
             seconds_left = deadline - runtime.monotonic()
             if answer.kind != "in_progress" or seconds_left <= 0:
                 return answer
@@ -131,6 +176,15 @@ def run_unprotected(run: StoreRun, why: str, detail: str) -> None:
     run.emit(why, detail)
 
 
+def read_last_error(run: StoreRun, answer: Answer) -> bytes | None:
+    """The last error that an attempt before reported, of a granted claim or where no attempt is left. None: there is
+    none, or it cannot be read, which must not hide that the attempts are used up."""
+    try:
+        return run.unseal(last_error_of(answer.error), answer.generation)
+    except CorruptRecord:
+        return None
+
+
 def _replay(run: StoreRun, answer: Answer) -> None:
     """Put the stored result into ``run.value``. Raises if there is none, or if the answer is not ``done``."""
     run.answer, run.token = answer, answer.token
@@ -150,6 +204,8 @@ def _replay(run: StoreRun, answer: Answer) -> None:
     else:
         run.emit(answer.kind)
     error = answer.error
-    if answer.kind == "failed" and error != ABANDONED_ERROR:  # an operator who abandoned it may not have had the secret
+    if answer.kind == "exhausted":
+        error = read_last_error(run, answer)
+    elif answer.kind == "failed" and error != ABANDONED_ERROR:  # an operator who abandoned it may not have the secret
         error = run.unseal(error, answer.generation)
     raise claim_error(answer, run.scope, run.key, error, run.policy.permanent)

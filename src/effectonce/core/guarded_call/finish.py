@@ -6,6 +6,8 @@ import logging
 from typing import Any, Literal
 
 from effectonce.core.codec import Unstorable, encode_error, encode_last_error, with_trace
+from effectonce.core.interrupts import find_interrupt
+from effectonce.core.retry import mark_final
 from effectonce.core.store_clients import StoreClient
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, StoreUnavailable, show
 from effectonce.record import Remember, Reply, Settlement
@@ -19,13 +21,20 @@ async def finish(run: StoreRun, client: StoreClient, value: Any) -> None:
     """Record the success of ``run``, whose handler returned ``value``.
 
     Raises `LeaseLost` if another delivery took over, and `StoreUnavailable` if the success could not be recorded: the
-    effect has happened then, and may happen again. With ``on_store_error="run"`` the latter is only an event.
+    effect has happened then, and may happen again. With ``on_store_error="run"`` the latter is only an event. What a
+    signal handler raises meanwhile (a time limit) is raised when the success is recorded: the effect has happened.
     """
     run.end_handler()
     if not run.protected:
         return
+    interrupt: BaseException | None = None
     try:
-        applied = await _settle_done(run, client, encode_result(run, value))
+        result = encode_result(run, value)
+    except Exception as error:  # a signal handler's: of its own, the codec raises nothing else
+        interrupt = error
+        result = encode_result(run, value)
+    try:
+        applied, interrupt = await _settle_done(run, client, result, interrupt)
     except StoreUnavailable as error:
         run.emit("unrecorded", str(error))
         if not run.policy.run_on_store_error:
@@ -36,6 +45,8 @@ async def finish(run: StoreRun, client: StoreClient, value: Any) -> None:
             ) from error
     else:
         confirm_reply(run, applied)
+    if interrupt is not None:
+        raise interrupt
 
 
 def encode_result(run: StoreRun, value: Any) -> bytes | None:
@@ -48,23 +59,26 @@ def encode_result(run: StoreRun, value: Any) -> bytes | None:
         return None
 
 
-async def _settle_done(run: StoreRun, client: StoreClient, result: bytes | None) -> bool:
-    """Settle as done. After an unexpected error, try once more, and then without the result.
+async def _settle_done(
+    run: StoreRun, client: StoreClient, result: bytes | None, interrupt: BaseException | None
+) -> tuple[bool, BaseException | None]:
+    """Settle as done. After an unexpected error, try once more, and then without the result: a second error says that
+    the store cannot keep it.
 
-    The first error may come from a signal handler (a time limit); the second says that the store cannot keep this
-    result.
+    Returns the store's reply, and the first exception of a signal handler: ``interrupt``, or one that it met.
     """
     for _ in range(2):
         try:
-            return await client.settle(make_completion(run, result))
+            return await client.settle(make_completion(run, result)), interrupt
         except (StoreUnavailable, ConfigurationError):
             raise
         except Exception as error:
-            if result is None:
+            interrupt = interrupt or find_interrupt(error)
+            if result is None and interrupt is None:
                 raise
             failure = f"{type(error).__name__}: {error}"
     run.emit("result_not_stored", failure)
-    return await client.settle(make_completion(run, None))
+    return await client.settle(make_completion(run, None)), interrupt
 
 
 def confirm_reply(run: StoreRun, reply: Reply) -> None:
@@ -94,18 +108,19 @@ def make_completion(run: StoreRun, result: bytes | None) -> Settlement | Remembe
     policy, tracer = run.policy, run.runtime.tracer
     if tracer is not None and result is not None:
         result = with_trace(result, run.trace or tracer.current_context())
-    result = run.seal(result)
+    if run.runtime.privacy is not None:
+        result = run.seal(result)
     retention = policy.retention_us if run.parent is None else max(policy.retention_us, run.parent.min_retention)
     if policy.seen_set:
         return Remember(policy.scope, run.stored_key, retention, run.fingerprints, result)
     return run.settlement("done", retention, result)
 
 
-async def abort(run: StoreRun, client: StoreClient, error: BaseException) -> None:
+async def abort(run: StoreRun, client: StoreClient, error: BaseException, *, refund: bool = False) -> None:
     """Settle ``run``, whose handler raised ``error``: failed for a permanent one, otherwise free or in doubt, with
-    the error for operators to see.
+    the error for operators to see. With ``refund``, a release takes the attempt back.
 
-    Never raises an `Exception`, since the caller has to see the handler's own. If the settlement fails, the lease ends
+    Raises no `Exception` of its own, since the caller has to see the handler's. If the settlement fails, the lease ends
     by itself.
     """
     run.end_handler()
@@ -122,8 +137,10 @@ async def abort(run: StoreRun, client: StoreClient, error: BaseException) -> Non
         settlement.state = "failed"
         settlement.retention = max(policy.retention_us, run.min_retention)
         settlement.error = run.seal(encode_error(error))
+        mark_final(error)
     else:
         settlement.error = run.seal(encode_last_error(error))
+        settlement.refund = refund
     await _settle(run, client, settlement, type(error).__name__)
 
 
@@ -133,7 +150,7 @@ async def settle_unfinished(
     """Settle a run that neither raised nor is done: as free for the next delivery, or as in doubt. Returns whether that
     is recorded.
 
-    ``note``, sealed by `seal_note`, replaces the record's note. Like `abort`, it never raises an `Exception`.
+    ``note``, sealed by `seal_note`, replaces the record's note. Like `abort`, it raises no `Exception` of its own.
     """
     run.end_handler()
     if not run.protected or not run.holds_claim:
@@ -144,9 +161,17 @@ async def settle_unfinished(
 
 
 async def _settle(run: StoreRun, client: StoreClient, settlement: Settlement, why: str) -> bool:
-    """Settle, and emit the result as an event. A failure of the store is logged: the lease ends by itself."""
+    """Settle, and emit the result as an event. A failure of the store is logged: the lease ends by itself. What a
+    signal handler raises meanwhile is raised afterwards."""
+    interrupt: BaseException | None = None
     try:
-        applied = await client.settle(settlement)
+        try:
+            applied = await client.settle(settlement)
+        except Exception as error:
+            interrupt = find_interrupt(error)
+            if interrupt is None:
+                raise
+            applied = await client.settle(settlement)
     except Exception as error:
         log.warning("scope %s: could not be settled as %s: %s", show(run.scope), settlement.state, error)
         run.emit("unrecorded", str(error) if isinstance(error, EffectOnceError) else type(error).__name__)
@@ -154,4 +179,6 @@ async def _settle(run: StoreRun, client: StoreClient, settlement: Settlement, wh
     run.runtime.waiters.wake((run.scope, run.stored_key))
     kind = "released" if settlement.state == "free" else settlement.state
     run.emit(kind if applied else "fenced", why)
+    if interrupt is not None:
+        raise interrupt
     return applied

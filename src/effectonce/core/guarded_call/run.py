@@ -41,6 +41,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     doubt_on_lapse: bool = False
     run_on_store_error: bool = False
     permanent: tuple[type[BaseException], ...] = ()
+    logs_failures: bool = False  # what runs the handler logs each attempt that fails: a worker, a saga
 
     def __post_init__(self) -> None:
         if not self.unfinished_retention_us:
@@ -107,7 +108,7 @@ class Run(Struct, eq=False, gc=False):
 
     @property
     def generation(self) -> int:
-        """How often an operator or a redrive has let this operation start anew."""
+        """How often an operator or a redrive has let this operation start again."""
         return self.answer.generation
 
     @property
@@ -115,6 +116,12 @@ class Run(Struct, eq=False, gc=False):
         """The shortest retention, in microseconds, of a record that is finished inside this run. 0 unless a run around
         it says otherwise, as a saga's does."""
         return 0 if self.parent is None else self.parent.min_retention
+
+    @property
+    def logs_failures(self) -> bool:
+        """Whether an error that leaves the handler is logged by what runs it, or by a run around it. What fails inside
+        is not logged on its own then: the same error would be logged twice."""
+        return self.policy.logs_failures or (self.parent is not None and self.parent.logs_failures)
 
     @property
     def lapsed(self) -> bool:
