@@ -23,8 +23,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from effectonce.cli.terminal import Screen, progress_bar
+from effectonce.cli.tables import make_console
+from effectonce.cli.terminal import Screen
 from tests.harness import servers
 from tests.harness.process import Server
 from tests.harness.provider import Provider
@@ -321,18 +323,26 @@ class Bar:
     def __init__(self) -> None:
         self._screen = Screen(sys.stderr)
         self._last = ""
+        self._bar = Progress(
+            BarColumn(30),
+            TaskProgressColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=make_console(self._screen),
+            transient=True,
+            disable=not self._screen.live,
+            redirect_stdout=False,
+        )
+        self._proof = self._bar.add_task("", total=1.0)
+        self._bar.start()
 
     def show(self, done: float, text: str) -> None:
-        if self._screen.live:
-            bar = progress_bar(self._screen, done, 30)
-            print(f"\r\x1b[K{bar} {done:4.0%}  {text}", end="", file=sys.stderr, flush=True)
-        elif text != self._last:
+        self._bar.update(self._proof, completed=done, description=text)
+        if not self._screen.live and text != self._last:
             print(f"{done:4.0%}  {text}", file=sys.stderr, flush=True)
         self._last = text
 
     def wipe(self) -> None:
-        if self._screen.live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._bar.stop()
 
 
 @contextmanager

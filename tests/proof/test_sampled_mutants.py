@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from tests.harness.shared import ServerRegistry
+from tests.proof.sampled_mutants import reach_cache
 from tests.proof.sampled_mutants.__main__ import choose_mutants
 from tests.proof.sampled_mutants.checkout_copy import PACKAGE, ROOT, CheckoutCopy
-from tests.proof.sampled_mutants.equivalents import EQUIVALENTS
+from tests.proof.sampled_mutants.equivalents import EQUIVALENTS, SIZES, is_explained
 from tests.proof.sampled_mutants.mutations import mutants_below, mutants_of
-from tests.proof.sampled_mutants.nearest_tests import FAILED, PASSED, ROOMS, run_tests
+from tests.proof.sampled_mutants.nearest_tests import ROOMS
+from tests.proof.sampled_mutants.pytest_process import FAILED, PASSED, run_tests
+from tests.proof.sampled_mutants.reach_cache import ReachCache
 
 SOURCE = ROOT / PACKAGE
 
@@ -33,6 +41,10 @@ def changes(source: str) -> list[str]:
         ("x = a not in b", ["x = a in b"]),
         ("x = a < b < c", ["x = a <= b < c", "x = a >= b < c", "x = a < b <= c", "x = a < b >= c"]),
         ("x = time.monotonic() >= a", ["x = time.monotonic() < a"]),
+        (
+            "now = loop.time() - 1.5\nx = now >= a",
+            ["now = loop.time() + 1.5", "now = loop.time() - 3.0", "x = now < a"],
+        ),
         ("x = a and b", ["x = a or b"]),
         ("x = not a", ["x = a"]),
         ("x = a + b", ["x = a - b"]),
@@ -56,6 +68,21 @@ def changes(source: str) -> list[str]:
 )
 def test_what_a_mutant_changes(source: str, expected: list[str]) -> None:
     assert changes(source) == expected
+
+
+def test_what_a_mutant_changes_is_run_by_an_import_or_by_a_call() -> None:
+    source = b"""
+limit = 7
+class Buffer:
+    size = 7
+    @cached(7)
+    async def read(self, size=7):
+        return self.take(7)
+"""
+    assert [mutant.in_function for mutant in mutants_of("file.py", source) if mutant.kind == "number"] == [
+        *(False, False, False, False),
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +136,12 @@ def test_every_equivalent_is_still_there() -> None:
     assert not left
 
 
+def test_every_size_is_still_there() -> None:
+    for path, names in SIZES.items():
+        mutants = [mutant for mutant in mutants_of(path, (SOURCE / path).read_bytes()) if is_explained(mutant)]
+        assert {mutant.before.partition(" ")[0].rstrip(":") for mutant in mutants} >= set(names.split()), path
+
+
 @pytest.mark.long
 def test_the_tests_near_a_mutant_notice_it() -> None:
     """In a copy: the checkout stays as it is, and so does the copy when the mutant is gone."""
@@ -130,3 +163,45 @@ def test_the_tests_near_a_mutant_notice_it() -> None:
     finally:
         copy.close()
         registry.close()
+
+
+@pytest.mark.long
+def test_what_the_tests_reach_is_measured_again_when_they_or_the_code_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach_cache, "FOLDER", tmp_path)
+    file = "tests/values/test_durations.py"
+    registry = ServerRegistry()
+    copy = CheckoutCopy()
+    try:
+        cache = ReachCache(copy.root)
+        assert cache.missing([file]) == [file]
+        cache.measure([file], copy, registry.listen(), "gw0")
+        assert ReachCache(copy.root).missing([file]) == []
+        reach = cache.load([file])
+        assert set(reach.tests["values/durations.py"].popitem()[1]) <= {"", *reach.seconds}
+        assert {test.partition("::")[0] for test in reach.seconds} == {file}
+        for changed in (copy.package / "values/durations.py", copy.root / file):
+            original = changed.read_bytes()
+            changed.write_bytes(original + b"#")
+            assert ReachCache(copy.root).missing([file]) == [file]
+            changed.write_bytes(original)
+    finally:
+        copy.close()
+        registry.close()
+
+
+def test_a_test_whose_cases_a_mutant_renames_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "test_limit.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('size', [7, 8])\n"
+        "def test_size(size): pass\n"
+        "@pytest.mark.parametrize('size', [7, 8])\n"
+        "def test_other(size): pass\n"
+    )
+    names = tmp_path / "names"
+    names.write_text("test_limit.py::test_size[8]\ntest_limit.py::test_other[9]")
+    command = (sys.executable, "-m", "pytest", "-v", "--rootdir=.", "-p", "tests.proof.sampled_mutants.selection")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "EFFECTONCE_TESTS": str(names)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert re.findall(r"::(\S+) PASSED", run.stdout) == ["test_size[8]", "test_other[7]", "test_other[8]"], run.stdout

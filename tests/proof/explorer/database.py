@@ -54,7 +54,8 @@ class SimulatedDatabase:
         self.inbox: dict[str, bytes | None] = {}
         self.marks: dict[str, int] = {}  # by row: the number of the insert that has made it
         self.inserts: dict[str, int] = {}  # by key: how many inserts there were, committed or not
-        self.starts: dict[str, int] = {}
+        self.starts: dict[str, int] = {}  # by key: those without an outcome
+        self.reported: dict[str, int] = {}  # by key: those before the last outcome
         self.effects: list[str] = []
         self.on_send: Callable[[int, NewOutboxRow], None] | None = None
         self.on_settle: Callable[[Settlement], None] | None = None
@@ -101,8 +102,12 @@ class SimulatedDatabase:
                 self.starts[value] = self.starts.get(value, 0) + 1
             elif kind == "refund":
                 self.starts[value] = max(0, self.starts.get(value, 0) - 1)
+            elif kind == "report":
+                key, uncounted = value
+                self.reported[key] = self.reported.get(key, 0) + self.starts.pop(key, 0) + uncounted
             elif kind == "unstart":
                 self.starts.pop(value, None)
+                self.reported.pop(value, None)
             elif kind == "forget":
                 self.inbox.pop(value, None)
             elif kind == "effect":
@@ -117,6 +122,7 @@ class SimulatedDatabase:
             tuple(sorted(self.inbox)),
             tuple(sorted(self.marks.items())),
             tuple(sorted(self.starts.items())),
+            tuple(sorted(self.reported.items())),
             tuple(sorted(self.effects)),
             tuple(tuple(map(_describe_write, transaction.writes)) for transaction in self._open_transactions()),
         )
@@ -331,7 +337,7 @@ class SimulatedSession(BaseDriverSession):
         if key in connection.database.inbox:
             return []
         connection.write("start", key)
-        return [(connection.database.starts.get(key, 0) + 1,)]
+        return [(connection.database.starts.get(key, 0) + 1, connection.database.reported.get(key, 0), None)]
 
     def _write_outbox(self, params: Sequence[Any]) -> list[Any]:
         connection: SimulatedConnection = self.connection
@@ -376,6 +382,11 @@ def _refund(connection: SimulatedConnection, key: str, params: Sequence[Any]) ->
     return []
 
 
+def _report(connection: SimulatedConnection, key: str, params: Sequence[Any]) -> list[Any]:
+    connection.write("report", (key, params[3]))
+    return []
+
+
 _STATEMENTS: Final = {
     "find": _find,
     "find_many": _find_many,
@@ -384,6 +395,7 @@ _STATEMENTS: Final = {
     "forget_many": _forget_many,
     "uncount": _uncount,
     "refund": _refund,
+    "report": _report,
 }
 
 register_session(SimulatedConnection, SimulatedSession)

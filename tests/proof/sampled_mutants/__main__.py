@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import Any
 from tests.harness.shared import ServerRegistry
 
 from .checkout_copy import PACKAGE, ROOT, CheckoutCopy
-from .equivalents import EQUIVALENTS
+from .equivalents import is_explained
 from .mutations import Mutant, mutants_below
-from .nearest_tests import PASSED, ROOMS, NearTests, room_of
+from .nearest_tests import ROOMS, NearTests, files_near, room_of
+from .pytest_process import PASSED
+from .reach_cache import ReachCache
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,10 @@ class MutantRunner:
         self._registry = ServerRegistry()
         self._servers = self._registry.listen()
         self._copies: queue.Queue[tuple[str, CheckoutCopy]] = queue.Queue()
-        for number in range(copies):
-            self._copies.put((f"gw{number}", CheckoutCopy()))
+        copies_of_checkout = [CheckoutCopy() for _ in range(copies)]
+        for number, copy in enumerate(copies_of_checkout):
+            self._copies.put((f"gw{number}", copy))
+        self._cache = ReachCache(copies_of_checkout[0].root)
         self._near_tests_of: dict[str, NearTests] = {}
         self._lock = threading.Lock()
 
@@ -67,7 +71,7 @@ class MutantRunner:
         """Run the tests near ``mutant`` with it in place. Waits for a copy that is free."""
         name, copy = self._copies.get()
         try:
-            near_tests = self._near_tests(room_of(mutant), copy, name)
+            near_tests = self._near_tests(room_of(mutant))
             with copy.mutated(mutant):
                 run = near_tests.run(mutant, copy, name)
         finally:
@@ -75,10 +79,29 @@ class MutantRunner:
         ending = "it took too long" if run.exit_code is None else f"pytest ended with {run.exit_code}"
         return Result(mutant, run.exit_code != PASSED, run.first_failure or ending, run.seconds)
 
-    def _near_tests(self, room: str, copy: CheckoutCopy, name: str) -> NearTests:
-        with self._lock:  # one room at a time: side by side, each would make the other's tests look slow
+    def measure(self, test_files: Sequence[str]) -> None:
+        """Learn what ``test_files`` reach. Waits for a copy that is free."""
+        name, copy = self._copies.get()
+        try:
+            self._cache.measure(test_files, copy, self._servers, name)
+        finally:
+            self._copies.put((name, copy))
+
+    def missing(self, rooms: Iterable[str]) -> list[list[str]]:
+        """The files of tests to measure for ``rooms``, each once, those of a room together."""
+        claimed: set[str] = set()
+        groups = []
+        for room in rooms:
+            group = [file for file in self._cache.missing(files_near(room, self._cache.root)) if file not in claimed]
+            claimed.update(group)
+            groups.append(group)
+        return sorted(filter(None, groups), key=len, reverse=True)
+
+    def _near_tests(self, room: str) -> NearTests:
+        with self._lock:
             if room not in self._near_tests_of:
-                self._near_tests_of[room] = NearTests(room, copy, self._servers, name)
+                reach = self._cache.load(files_near(room, self._cache.root))
+                self._near_tests_of[room] = NearTests(reach, self._servers)
             return self._near_tests_of[room]
 
 
@@ -90,7 +113,7 @@ def choose_mutants(options: argparse.Namespace) -> list[Mutant]:
     else:
         all_mutants = mutants_below(ROOT / PACKAGE, options.rooms or ROOMS)
         mutants = random.Random(options.seed).sample(all_mutants, len(all_mutants))
-    return [mutant for mutant in mutants if mutant.identity not in EQUIVALENTS][: None if options.at else options.n]
+    return [mutant for mutant in mutants if not is_explained(mutant)][: None if options.at else options.n]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,6 +154,8 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> list[Result]:
         show(result, results, len(mutants), started)
 
     try:
+        for _ in pool.map(runner.measure, runner.missing({room_of(mutant) for mutant in mutants})):
+            pass
         for _ in pool.map(run_one, mutants):
             pass
     except KeyboardInterrupt:

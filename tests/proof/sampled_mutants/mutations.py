@@ -4,8 +4,8 @@ Left out, since no test of behaviour can or should notice them: annotations, `if
 calls of a logger and of `warnings`, the texts of errors, how long these are (`show`) and all other f-strings,
 assertions (they narrow types), a `zip`'s `strict`, sizes of caches, conditions on the version of Python and what only
 other versions run, options of dataclasses and structs, the module's constants of time and the seconds of a `sleep`, and
-`<` for `<=` beside a clock that is read there. Left out as well: the assignments of a constructor, since every test
-would notice that one is missing.
+`<` for `<=` beside the reading of a real clock (a variable of the file that holds one counts). Left out as well: the
+assignments of a constructor, since every test would notice that one is missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OPERATORS: Final[dict[type[ast.AST], tuple[str, tuple[str, ...]]]] = {
 LEFT_ALONE_CALL: Final = re.compile(
     r"(self\.)?_?(log|logger|logging|warnings)\.|TypeVar$|ParamSpec$|lru_cache$", re.IGNORECASE
 )
-READS_CLOCK: Final = re.compile(r"\b(time\.monotonic|loop\.time)\(\)")
+READS_CLOCK: Final = re.compile(r"\b(time\.monotonic|loop\.time|_time|_monotonic|runtime\.monotonic)\(\)")
 SMALL_NUMBER: Final = 20
 TIME_CONSTANT: Final = re.compile(r"[A-Z]_(SECONDS|MINUTES|HOURS|DAYS|MS|US|NS|S)$")
 
@@ -60,6 +60,7 @@ class Mutant:
     replacement: bytes
     before: str  # the changed lines, each without its indentation
     after: str
+    in_function: bool  # in its body; else it is run by an import
 
     def apply(self, source: bytes) -> bytes:
         return source[: self.start] + self.replacement + source[self.end :]
@@ -157,7 +158,19 @@ class _File:
         self._line_starts = [0]
         for line in source.splitlines(keepends=True):
             self._line_starts.append(self._line_starts[-1] + len(line))
-        functions = (node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef))
+        functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        self._function_lines = {
+            line
+            for function in functions
+            for line in range(function.body[0].lineno, (function.end_lineno or function.lineno) + 1)
+        }
+        self._clock_readings = {
+            target.id
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Assign) and READS_CLOCK.search(ast.unparse(node.value))
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
         constructors = (function for function in functions if function.name == "__init__")
         self._in_constructors = {node for constructor in constructors for node in ast.walk(constructor)}
 
@@ -218,8 +231,9 @@ class _File:
         line = source.count(b"\n", 0, start) + 1
         first, last = source.rfind(b"\n", 0, start) + 1, source.find(b"\n", end)
         before, after = source[first:last], source[first:start] + text.encode() + source[end:last]
-        lines = ("\n".join(map(str.strip, part.decode().splitlines())) for part in (before, after))
-        return Mutant(self._path, line, kind, start, end, text.encode(), *lines)
+        before_text, after_text = ("\n".join(map(str.strip, part.decode().splitlines())) for part in (before, after))
+        in_function = line in self._function_lines
+        return Mutant(self._path, line, kind, start, end, text.encode(), before_text, after_text, in_function)
 
     def _swap_operator(self, kind: str, left: ast.expr, operator: ast.AST, right: ast.expr) -> Iterator[Mutant]:
         """The operator stands between its operands, and perhaps between parentheses of theirs."""
@@ -227,10 +241,14 @@ class _File:
         (_, last), (after, _) = self._span(left), self._span(right)
         match = re.search(pattern.encode(), self._source[last:after])
         assert match is not None, f"{self._path}:{left.lineno} has no {pattern}"
-        if any(READS_CLOCK.search(self._text(operand)) for operand in (left, right)):  # it never stands at the boundary
+        if self._reads_clock(left) or self._reads_clock(right):  # it never stands at the boundary
             replacements = tuple(other for other in replacements if other.strip("=") != match[0].decode().strip("="))
         for replacement in replacements:
             yield self._mutant(kind, last + match.start(), last + match.end(), replacement)
+
+    def _reads_clock(self, operand: ast.expr) -> bool:
+        names = {node.id for node in ast.walk(operand) if isinstance(node, ast.Name)}
+        return READS_CLOCK.search(self._text(operand)) is not None or not names.isdisjoint(self._clock_readings)
 
     def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class Reach(msgspec.Struct):
 
     seconds: dict[str, float]  # by test
     tests: dict[str, dict[int, list[str]]]  # by file inside the package and line; "" stands for an import
+    failed: list[str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,13 +42,19 @@ class _Selection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         by_name = {item.nodeid: item for item in items}
-        items[:] = [by_name[name] for name in self._names]
+        cases = defaultdict(list)
+        for item in items:
+            cases[item.nodeid.partition("[")[0]].append(item)
+        # A mutant may change the values that a test is parametrised with, and so its name: then all of its cases run.
+        selected = (by_name.get(name) or cases[name.partition("[")[0]] for name in self._names)
+        items[:] = dict.fromkeys(item for found in selected for item in (found if isinstance(found, list) else [found]))
 
 
 class _Recording:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seconds: dict[str, float] = {}
+        self._failed: list[str] = []
         self._package = Path.cwd() / PACKAGE
         self._coverage = coverage.Coverage(data_file=None, include=[f"{self._package}/*"])
         self._coverage.start()
@@ -64,10 +72,14 @@ class _Recording:
         self._seconds[item.nodeid] = time.perf_counter() - started
         return result
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.append(report.nodeid)
+
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
         data = self._coverage.get_data()
         tests = {
             str(Path(file).relative_to(self._package)): data.contexts_by_lineno(file) for file in data.measured_files()
         }
-        self._path.write_bytes(msgspec.json.encode(Reach(self._seconds, tests)))
+        self._path.write_bytes(msgspec.json.encode(Reach(self._seconds, tests, self._failed)))
