@@ -22,7 +22,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 INPUTS := pyproject.toml lint/pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all prove mutants check format bench docs servers constraints clean
+.PHONY: help demo test test-all prove mutants check format bench docs pictures release servers constraints clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,10 +42,11 @@ prove: $(VENV)/.dev ## Kill it for ten minutes and count (LONG=1: an hour; SECON
 mutants: $(VENV)/.dev ## Do the tests near the code notice N=200 random changes of it (SEED=7: the same ones again)
 	$(BIN)/python -m tests.proof.sampled_mutants -n $(or $(N),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-check: $(VENV)/.dev ## Lint, formatting and types
+check: $(VENV)/.dev ## Lint, formatting, types and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.docs.prose
 
 format: $(VENV)/.dev ## Rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
@@ -57,20 +58,37 @@ bench: $(VENV)/.bench ## The guard beside the raw drivers and its peers
 docs: $(VENV)/.docs ## The documentation, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+release: $(VENV)/.release ## Build both distributions into dist/, check them, and try them in an empty environment
+	rm -rf dist .venv-empty
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist lint
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv .venv-empty
+	.venv-empty/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd .venv-empty && bin/effectonce demo && bin/effectonce-lint --version
+	rm -rf .venv-empty
+	cd dist && sha256sum -- *.whl *.tar.gz > SHA256SUMS && cat SHA256SUMS
+
+pictures: $(VENV)/.dev ## Draw the documentation's diagrams, recording and screenshots anew
+	[ -e .servers/node_modules/mermaid ] || npm install --no-save --no-audit --no-fund --prefix .servers mermaid@11.12.1
+	$(BIN)/python docs/hooks/diagrams.py
+	$(BIN)/python -m tests.demo.recording docs/images/demo.svg
+	$(BIN)/python -m tests.dashboard.pictures docs/images
+
 servers: ## Install the servers that the tests run against
 	@tests/harness/install.sh
 
 constraints: | $(VENV)/.python ## Pin anew: the newest versions of everything
 	rm -rf $(VENV)-pin
 	$(PYTHON) -m venv $(VENV)-pin
-	$(VENV)-pin/bin/python -m pip install --quiet --disable-pip-version-check ./lint '.[dev,bench,docs]'
+	$(VENV)-pin/bin/python -m pip install --quiet --disable-pip-version-check ./lint '.[dev,bench,docs,release]'
 	{ echo '# Exact versions that everything here is tested with, on Python 3.11, 3.12 and 3.13.'; \
 	  echo '# Written by `make constraints`; never edited by hand.'; \
 	  $(VENV)-pin/bin/python -m pip freeze --exclude effectonce --exclude effectonce-lint | grep -v ' @ ' | LC_ALL=C sort -f; } > constraints.txt
 	rm -rf $(VENV)-pin
 
 clean: ## Remove every environment and everything built
-	rm -rf .venv .venv-* .servers build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .servers build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.python:
@@ -91,6 +109,10 @@ $(VENV)/.dev: $(INPUTS) | $(VENV)/.python
 $(VENV)/.bench: $(INPUTS) | $(VENV)/.python
 	@$(INSTALL) -e ./lint -e '.[dev,bench]'
 	@touch $(VENV)/.core $(VENV)/.dev $@
+
+$(VENV)/.release: $(INPUTS) | $(VENV)/.python
+	@$(INSTALL) -e ./lint -e '.[release]'
+	@touch $(VENV)/.core $@
 
 $(VENV)/.docs: $(INPUTS) | $(VENV)/.python
 	@$(INSTALL) -e ./lint -e '.[docs]'

@@ -4,7 +4,8 @@
 - ``console``: each ``$ command`` is run, and prints what stands below it, in that order; ``…`` stands for anything.
   After a comment ``<!-- background -->`` it runs until the page ends; after ``<!-- exits 1 -->`` it must exit so.
 - ``json``, ``yaml``, ``toml``: parsed; with a title they are files as well. ``sql``: run on the database in its title.
-- ``text`` is a picture. Nothing else is allowed, so that nothing goes unseen.
+- ``text`` is a picture, and so is ``mermaid``: docs/hooks/diagrams.py draws it. Nothing else is allowed, so that
+  nothing goes unseen.
 
 Servers are named as a reader would (`SERVERS`), and stand for the real ones of the tests.
 """
@@ -31,7 +32,7 @@ SERVERS = {
 }
 RUN = ("python", "console", "sql")
 PARSED = ("json", "yaml", "toml")
-PICTURES = ("text",)
+PICTURES = ("text", "mermaid")
 
 _FENCE = re.compile(
     r"^(?P<indent>[ ]*)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL

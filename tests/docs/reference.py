@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from operator import attrgetter
 from pkgutil import iter_modules
@@ -17,6 +18,8 @@ import effectonce.http.client
 import effectonce.store
 from effectonce import errors, integrations
 from effectonce.doctor import Limits
+from effectonce.values.durations import span_text
+from effectonce.values.urls import Address
 from effectonce_lint.config import Config
 
 from .pages import DOCS
@@ -28,8 +31,9 @@ def errors_page() -> str:
     tree = re.findall(r"^    (.*)$", inspect.getdoc(errors) or "", re.MULTILINE)
     parts = [
         "# Errors, by code",
-        "Every error has a stable code: alert on it. The message says what happened and what to do. What is "
-        "`Retryable` is delivered again later, and never acked; everything else is for people.",
+        "Every error has a stable code: alert on it. The message says what happened and what to do, and "
+        "`effectonce explain CODE` prints what stands here. Deliver again what is `Retryable`, and do not ack it. "
+        "Everything else needs a person.",
         "```text\n" + "\n".join(tree).rstrip() + "\n```",
     ]
     for name in errors.ERROR_NAMES:
@@ -84,6 +88,21 @@ An option comes before the environment, and that before the nearest `pyproject.t
 are the defaults; spans may be written as `"10m"`."""
 
 
+#: Where a scheme does not take ``scheme://localhost``.
+ADDRESSES = {
+    "memory": "memory://",
+    "sqlite": "sqlite:///shop.db",
+    "redis+unix": "redis+unix:///run/redis.sock",
+    "postgresql": "postgresql://localhost/shop",
+    "postgres": "postgres://localhost/shop",
+    "mysql": "mysql://localhost/shop",
+    "mariadb": "mariadb://localhost/shop",
+    "dynamodb": "dynamodb://records?region=eu-west-1",
+    "sqs": "sqs://?region=eu-west-1",
+    "servicebus": "servicebus://name:key@shop.servicebus.windows.net",
+}
+
+
 def configuration_page() -> str:
     toml = [
         "[tool.effectonce]",
@@ -104,12 +123,49 @@ def configuration_page() -> str:
         parts.append(f"## URLs of {kind}")
         for module, name in dict.fromkeys(schemes.values()):
             spelled = ", ".join(f"`{scheme}://`" for scheme, where in schemes.items() if where == (module, name))
-            parts += [f"**{spelled}**", _plain(getattr(import_module(f"effectonce.{module}"), name))]
+            backend = getattr(import_module(f"effectonce.{module}"), name)
+            scheme = next(scheme for scheme, where in schemes.items() if where == (module, name))
+            parts += [f"**{spelled}**", _plain(backend)]
+            if shown := ", ".join(_shown_numbers(option_defaults(scheme, backend))):
+                parts.append(f"Where the URL does not say: {shown}.")
+            own = _capabilities(scheme, backend)
+            parts.append(f"Its [capabilities](../internals/extend.md), beside what all {kind} have: {own}.")
     parts.append(
         "An option that does not exist is an error which names those that do. In a user name, a password or a path, "
         "percent-encode what is special."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def option_defaults(scheme: str, backend: Callable[[Address], object]) -> dict[str, Any]:
+    """Return the options of a URL that ``backend`` reads, with their defaults."""
+    defaults: dict[str, Any] = {}
+
+    class Recorder(Address):
+        def take(self, name: str, convert: Any, default: Any) -> Any:
+            defaults[name] = default
+            return super().take(name, convert, default)
+
+    backend(Recorder(ADDRESSES.get(scheme, f"{scheme}://localhost")))
+    return defaults
+
+
+def _capabilities(scheme: str, backend: Callable[[Address], Any]) -> str:
+    capabilities = backend(Address(ADDRESSES.get(scheme, f"{scheme}://localhost"))).capabilities
+    values = structs.asdict(capabilities)
+    return ", ".join(
+        f"`{field.name}={values[field.name]!r}`".replace("'", '"')
+        for field in structs.fields(capabilities)
+        if values[field.name] != field.default
+    )
+
+
+def _shown_numbers(defaults: dict[str, Any]) -> Iterator[str]:
+    for option, value in defaults.items():
+        if type(value) is float:
+            yield f"`{option}={span_text(round(value * 1e6))}`"
+        elif type(value) is int and value >= 0:  # a negative one leaves it to the broker
+            yield f"`{option}={value}`"
 
 
 def _table(name: str, settings: Any) -> list[str]:
@@ -166,11 +222,14 @@ BESIDE: dict[str, tuple[str, ...]] = {
         "integrations.django.Idempotency",
         "integrations.django.IdempotentView",
         "integrations.django.transactional",
+        "integrations.celery.guard_tasks",
         "integrations.celery.OnceTask",
         "integrations.dramatiq.Idempotency",
         "integrations.faststream.Idempotency",
+        "integrations.faststream.unguarded",
         "integrations.taskiq.IdempotencyMiddleware",
         "integrations.aws_lambda.sqs_batch",
+        "integrations.aws_lambda.lease_until_timeout",
         "integrations.webhooks.stripe",
         "integrations.webhooks.github",
         "agents.tool_once",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.hooks import diagrams
 from effectonce.cli import main
 
 from .pages import DOCS, PARSED, PICTURES, ROOT, RUN, blocks, commands, headings, missing_line, pages, servers_of
@@ -61,6 +62,17 @@ def test_every_block_runs(page: Path, tmp_path: Path, request: pytest.FixtureReq
         timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```mermaid" in page.read_text()], ids=name)
+def test_its_diagrams_are_drawn_as_they_are_written(page: Path) -> None:
+    text = page.read_text()
+    found = list(diagrams.BLOCK.finditer(text))
+    assert len(found) == text.count("```mermaid"), "a diagram begins with `%% alt: what it shows`"
+    for match in found:
+        for scheme in diagrams.THEMES:
+            drawn = diagrams.FOLDER / diagrams.file_name(match["source"], scheme)
+            assert drawn.exists(), f"run `make pictures`: this has changed since it was drawn:\n{match['source']}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -11,24 +11,10 @@ import pytest
 
 import effectonce
 from effectonce import broker, store
-from effectonce.values.urls import Address
 
 from .pages import DOCS, ROOT
-from .reference import PAGES, REFERENCE, undocumented
+from .reference import PAGES, REFERENCE, option_defaults, undocumented
 
-#: Where a scheme does not take ``scheme://localhost``.
-ADDRESSES = {
-    "memory": "memory://",
-    "sqlite": "sqlite:///shop.db",
-    "redis+unix": "redis+unix:///run/redis.sock",
-    "postgresql": "postgresql://localhost/shop",
-    "postgres": "postgres://localhost/shop",
-    "mysql": "mysql://localhost/shop",
-    "mariadb": "mariadb://localhost/shop",
-    "dynamodb": "dynamodb://records?region=eu-west-1",
-    "sqs": "sqs://?region=eu-west-1",
-    "servicebus": "servicebus://name:key@shop.servicebus.windows.net",
-}
 BACKENDS = [(kind, scheme) for kind, module in (("stores", store), ("brokers", broker)) for scheme in module.SCHEMES]
 
 
@@ -45,9 +31,7 @@ def test_every_public_name_is_there() -> None:
 def test_every_option_of_a_url_is_explained(kind: str, scheme: str) -> None:
     module, name = {"stores": store.SCHEMES, "brokers": broker.SCHEMES}[kind][scheme]
     backend = getattr(import_module(f"effectonce.{module}"), name)
-    address = Address(ADDRESSES.get(scheme, f"{scheme}://localhost"))
-    backend(address)
-    for option in address._taken:
+    for option in option_defaults(scheme, backend):
         assert re.search(rf"(``|[?&]){option}(``|=)", backend.__doc__), f"{name}: {option}"
 
 

@@ -1,0 +1,106 @@
+"""The linter of our prose, a part of `make check`: ``python -m tests.docs.prose``.
+
+It runs proselint, with words of our own, over the pages of the documentation (their code left out), and over the
+comments, docstrings and messages of the code.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from proselint.checks import __register__ as all_checks
+from proselint.config import DEFAULT
+from proselint.registry import CheckRegistry
+from proselint.registry.checks import Check, CheckFlags, types
+from proselint.tools import LintFile
+
+ROOT: Final = Path(__file__).parents[2]
+
+#: What a colleague would not say, and what to say instead.
+WORDS: Final = {
+    "nobody": "the actor, or the passive voice",
+    "somebody": "someone, or the actor",
+    "whoever": "the actor",
+    "gone on with": "resumed",
+    "go on with": "resume, or continue with",
+    "goes on with": "resumes, or continues with",
+    "the day on which": "when",
+    "what becomes of": "what happens to",
+    "what came of": "the result of",
+    "what is so": "what is true",
+    "to be had": "available",
+    "mint": "make",
+    "minted": "made",
+    "anew": "again",
+    "mend": "fix",
+    "mends": "fixes",
+    "mended": "fixed",
+    "heir": "next owner",
+}
+#: proselint's own checks, without those that do not fit technical pages ("exactly-once" is right, and straight quotes
+#: are what keyboards and code have), and ours. The more specific names come first.
+CHECKS: Final = {
+    "misc.phrasal_adjectives": False,
+    **DEFAULT["checks"],
+    "typography": False,
+    "lexical_illusions": False,
+    "needless_variants": False,
+    "effectonce": True,
+}
+
+_CODE = re.compile(r"^[ ]*```.*?^[ ]*```[ ]*$|`[^`\n]+`|\]\([^)\n]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page, its code and link targets blanked out."""
+    folders = (ROOT / "docs", ROOT / "examples", ROOT / "deploy")
+    for page in sorted([*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]):
+        yield page, _CODE.sub(lambda match: re.sub(r"\S", " ", match[0]), page.read_text())
+
+
+def sources() -> Iterator[tuple[Path, str]]:
+    """Of each module, its comments and strings alone, each in its line."""
+    for folder in (ROOT / "src", ROOT / "lint" / "src"):
+        for module in sorted(folder.rglob("*.py")):
+            text = module.read_text()
+            lines = [""] * (text.count("\n") + 2)
+            for token in tokenize.generate_tokens(io.StringIO(text).readline):
+                if token.type in (tokenize.COMMENT, tokenize.STRING) and (" " in token.string):
+                    for offset, line in enumerate(token.string.split("\n")):
+                        lines[token.start[0] - 1 + offset] += f" {line}"
+            yield module, "\n".join(lines)
+
+
+def findings() -> Iterator[str]:
+    registry = CheckRegistry()
+    registry.register_many(all_checks)
+    ours = types.PreferredFormsSimple(items=WORDS)
+    registry.register(
+        Check(
+            check_type=ours,
+            path="effectonce.words",
+            message="Write '{}' instead of '{}'.",
+            flags=CheckFlags(allow_quotes=True),
+        )
+    )
+    for files, checks in ((pages(), CHECKS), (sources(), {"effectonce": True})):
+        for path, text in files:
+            for found in LintFile(str(path), text).lint({**DEFAULT, "checks": checks}):
+                yield f"{path.relative_to(ROOT)}:{found.pos[0]}: {found.check_result.message}"
+
+
+def main() -> int:
+    found = list(findings())
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""The linter of our prose finds what it is to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import prose
+
+
+def test_a_word_of_ours_is_found_in_prose_and_not_in_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text("Whoever reads this.\n\n```python\nwhoever = 1\n```\n\nAnd `nobody`.\n")
+    module = tmp_path / "src" / "module.py"
+    module.parent.mkdir()
+    module.write_text("nobody = 1\nother = nobody  # what becomes of it\n")
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    assert list(prose.findings()) == [
+        "docs/page.md:1: Write 'the actor' instead of 'Whoever'.",
+        "src/module.py:2: Write 'what happens to' instead of 'what becomes of'.",
+    ]
