@@ -18,6 +18,7 @@ import effectonce as eo
         ("redsi://localhost", eo.UnknownScheme, "redis://"),
         ("localhost:6379", eo.UnknownScheme, "known are"),
         ("", eo.UnknownScheme, "known are"),
+        ("postgresql+asyncpg://localhost/shop", eo.UnknownScheme, "leave that out: postgresql://"),
         ("memory://host/path", eo.InvalidOption, "no host or path"),
         ("memory://?speed=11", eo.InvalidOption, "no option speed"),
         ("sqlite:///x.db?colour=blue", eo.InvalidOption, "its options are"),

@@ -101,7 +101,7 @@ TABLE = {
     "integrations.faststream": (f"{SEAMS} core* {TOOLS}", "faststream"),
     "integrations.taskiq": (f"{SEAMS} core* {TOOLS}", "taskiq"),
     "agents*": (f"{SEAMS} core* {TOOLS}", ""),
-    "testing*": (f"{SEAMS} core* {TOOLS} backends.memory*", "pytest msgspec"),
+    "testing*": (f"{SEAMS} core* sessions* {TOOLS} backends.memory*", "pytest msgspec"),
     "testing.strategies": (f"{VALUES}", "msgspec hypothesis"),
     # what keeps a promise from being kept, found out
     "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),
@@ -109,17 +109,19 @@ TABLE = {
     # how people see records, in the command line and on the pages
     "display*": (f"{SEAMS} core* {TOOLS} telemetry*", "msgspec"),
     "integrations.django.admin": (f"{SEAMS} core* {TOOLS} telemetry* display* integrations.django*", "django"),
+    # one search for all that is known about a key
+    "search*": (f"{SEAMS} core* {TOOLS} display*", "msgspec"),
     # pages for the engineer on call
-    "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display*", "msgspec starlette jinja2"),
+    "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display* search*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
     "effectonce_lint*": ("", "msgspec yaml"),
     "cli.redaction": (f"{VALUES}", ""),
+    "cli.suggestions": ("", ""),
     "cli.terminal": (f"{VALUES}", ""),
-    "cli.tables": ("cli.terminal", "msgspec rich"),
-    "demo*": (f"{SEAMS} core* {TOOLS} cli.redaction cli.terminal cli.tables", "msgspec sqlite3"),
+    "demo*": (f"{SEAMS} core* {TOOLS} cli.redaction cli.suggestions cli.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* dashboard* demo* effectonce_lint* "
-        "cli.redaction cli.terminal cli.tables __init__",
+        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* search* dashboard* demo* effectonce_lint* "
+        "cli.redaction cli.suggestions cli.terminal __init__",
         "msgspec typer rich sqlite3 uvicorn watchfiles",
     ),
     "integrations.django.management*": (f"{VALUES} cli* integrations.django*", "django"),
@@ -127,12 +129,14 @@ TABLE = {
 }
 
 #: Upward all the same, inside a function: a handle on a store loads the backend that it was asked for, and a worker
-#: that serves metrics loads their endpoints.
+#: that serves metrics loads their endpoints. The core asks for OpenTelemetry's current trace, in programs that have
+#: imported OpenTelemetry.
 LAZY = {
     ("store", "backends.redis.store"),
     ("store", "backends.postgres.store"),
     ("worker.worker", "telemetry.endpoints"),
     ("relay.relay", "telemetry.endpoints"),
+    ("core.tracing", "telemetry.trace_context"),
 }
 
 PUBLIC = [

@@ -1,4 +1,4 @@
-"""A pool of asyncpg belongs to the event loop that opened it. Whatever sync code calls twice must find it again.
+"""F78: a pool of asyncpg belongs to the event loop that opened it. Whatever sync code calls twice must find it again.
 
 The pool is opened by the first call that needs it, as in a program that imports its engine from a module.
 """
@@ -113,8 +113,8 @@ def workers(bank: Bank) -> list[eo.Worker]:
 
 
 def test_doctor_examines_two_workers_with_one_pool(workers: list[eo.Worker]) -> None:
-    assert [finding for finding in examine(programs=workers) if finding.severity == "error"] == []
-    assert [finding for finding in examine(programs=workers) if finding.severity == "error"] == []
+    assert [finding for finding in examine(programs=workers).findings if finding.severity == "error"] == []
+    assert [finding for finding in examine(programs=workers).findings if finding.severity == "error"] == []
 
 
 def test_a_worker_runs_after_its_check(bank: Bank, workers: list[eo.Worker]) -> None:

@@ -1,4 +1,4 @@
-"""The README keeps its word: its example runs, and each window it names is a real one with a remedy that works."""
+"""The README's example runs. Each window that docs/run-twice.md names is a real one, with a remedy that works."""
 
 from __future__ import annotations
 
@@ -23,14 +23,11 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_its_example_runs_and_charges_once(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    tables = "('orders', 'effectonce_outbox')"
-    counted = f"print([conn.execute(f'SELECT count(*) FROM {{each}}').fetchone()[0] for each in {tables}])"
-    code = "\n".join([*blocks, counted])
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "charging 4200\n[1, 1]\n"
+def test_its_example_runs_and_charges_once_also_when_it_is_run_again(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    for printed in ("charging 4200\n", ""):
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", printed)
 
 
 def test_the_make_targets_it_names_exist() -> None:
@@ -356,7 +353,7 @@ def said_so_remedy(world: World) -> None:
     assert world.once()
 
 
-#: The rows of the README's table, in its order: how the effect is doubled, and the remedy.
+#: The rows of the table in docs/run-twice.md, in its order: how the effect is doubled, and the remedy.
 WINDOWS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
     "The attempt died": (died, died_remedy),
     "The lease was lost": (lost_lease, lost_lease_remedy),
@@ -371,13 +368,13 @@ WINDOWS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
     '`on_missing_key="run"`': (missing_key, missing_key_remedy),
     '`on_store_error="run"`': (store_error, store_error_remedy),
     "Mode S": (seen, seen_remedy),
-    "Somebody said so": (said_so, said_so_remedy),
+    "An operator said so": (said_so, said_so_remedy),
 }
 
 
 def test_every_window_of_the_table_is_shown_here() -> None:
-    section = README.split("## When can my code run twice?")[1].split("\n## ")[0]
-    assert re.findall(r"^\| \*\*(.+?)\*\* \|", section, re.MULTILINE) == list(WINDOWS)
+    page = (ROOT / "docs" / "run-twice.md").read_text()
+    assert re.findall(r"^\| \*\*(.+?)\*\* \|", page, re.MULTILINE) == list(WINDOWS)
 
 
 @pytest.mark.parametrize("window", WINDOWS)

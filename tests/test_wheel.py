@@ -102,7 +102,7 @@ def test_the_crash_demo_runs(installed: Installed) -> None:
 
 
 def test_the_other_commands_say_what_to_install(installed: Installed) -> None:
-    done = installed.run([installed.python, "-m", "effectonce", "migrate", "sqlite:///shop.db"])
+    done = installed.run([installed.python, "-m", "effectonce", "migrate", "--store", "sqlite:///shop.db"])
     assert done.returncode == 2
     assert "pip install 'effectonce[cli]'" in done.stderr
 
@@ -119,7 +119,7 @@ def test_the_checker_runs_without_effectonce(checker: Installed, command: str) -
     script = [checker.scripts / part if at == 0 else part for at, part in enumerate(command.split())]
     done = checker.run([*script, "--no-cache", "--isolated", "--json", corpus / "celery", corpus / "designs"])
     assert (done.returncode, done.stderr) == (1, "")
-    suffixes = {Path(finding["location"]["file"]).suffix for finding in json.loads(done.stdout)}
+    suffixes = {Path(finding["location"]["file"]).suffix for finding in json.loads(done.stdout)["findings"]}
     assert suffixes >= {".py", ".yaml", ".json", ".md", ".tf", ".sql"}
 
 

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from copy import deepcopy
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -545,6 +546,33 @@ def test_the_time_of_creation_does_not_change_when_it_is_encoded_again() -> None
     assert BQ.encode(message).body == BQ.encode(message).body
     created = json.loads(BQ.encode(message).body)["meta"]["created_at"]
     assert abs(created - int(message.id.replace("-", "")[:12], 16)) == 0
+
+
+@pytest.mark.parametrize(
+    ("time_of", "millis"),
+    [
+        (datetime(2024, 5, 1, 12, 0, 0, 7_999, tzinfo=UTC), 1_714_564_800_007),
+        (datetime(2024, 5, 1, 14, 0, tzinfo=timezone(timedelta(hours=2))), 1_714_564_800_000),
+        (datetime(1969, 12, 31, tzinfo=UTC), 0),
+    ],
+)
+def test_the_time_of_a_message_is_its_creation_in_milliseconds(time_of: datetime, millis: int) -> None:
+    message = eo.Message(type="urn:a", data={}, time=time_of)
+    assert json.loads(BQ.encode(message).body)["meta"]["created_at"] == millis
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(eo.ConfigurationError, match="has no time zone"):
+        BQ.encode(eo.Message(type="urn:a", data={}, time=datetime(2024, 5, 1)))
+
+
+@pytest.mark.parametrize(
+    "id", ["order-1", "8e03978e-40d5-43e8-bc93-6894a57f9324", "zzzzzzzz-zzzz-7zzz-zzzz-zzzzzzzzzzzz"]
+)
+def test_a_message_without_a_time_and_with_an_id_that_tells_none_is_created_now(id: str) -> None:
+    before = time.time_ns() // 1_000_000
+    created = json.loads(BQ.encode(eo.Message(type="urn:a", data={}, id=id, time=None)).body)["meta"]["created_at"]
+    assert before <= created <= time.time_ns() // 1_000_000
 
 
 def test_a_body_may_be_as_long_as_the_limit_and_not_longer() -> None:

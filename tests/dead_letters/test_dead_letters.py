@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -79,6 +80,14 @@ async def test_what_was_redriven_runs_with_its_attempts_counted_on_and_its_limit
     await shop.settle(3)
     assert sorted(shop.charged) == sorted(message.id for message in messages)
     assert max(run.attempt for run in shop.runs) == 5
+
+
+async def test_a_dead_letter_says_when_it_was_tried_first_and_last() -> None:
+    shop = Shop(retry=eo.Retry(2, first="100ms", jitter=False))
+    began = time.time()
+    await shop.bury(paid())
+    (dead,) = await shop.dlq.alist()
+    assert began - 0.01 <= dead.cause.first <= dead.cause.last - 0.09 <= time.time()
 
 
 async def test_f51_a_dry_run_says_what_would_become_of_each_and_changes_nothing() -> None:
@@ -369,3 +378,22 @@ async def test_a_broker_alone_can_redrive_but_cannot_tell_what_comes_of_it() -> 
     assert [(each.fate, each.sent) for each in await dlq.aredrive()] == [("unknown", True)]
     await shop.settle(1)
     assert len(shop.charged) == 1
+
+
+async def test_a_rate_spreads_a_redrive_over_time() -> None:
+    """So that what comes back is not more than a service that has just recovered can take."""
+    shop = Shop()
+    await shop.bury(*(paid(number) for number in range(4)))
+    began = time.monotonic()
+    await shop.dlq.aredrive(rate=20)
+    assert time.monotonic() - began >= 3 / 20
+    async with serving(shop.worker):
+        await until(lambda: len(shop.charged) == 4)
+
+
+async def test_a_rate_may_be_less_than_one_a_second_and_not_nothing() -> None:
+    shop = Shop()
+    assert await shop.dlq.aredrive(rate=0.1) == []
+    for rate in (0, -1, float("nan")):
+        with pytest.raises(eo.ConfigurationError, match="rate"):
+            await shop.dlq.aredrive(rate=rate)

@@ -58,6 +58,14 @@ def test_all_that_a_message_has_comes_back(envelope: CloudEvents) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("data_type", [Any, dict[str, int]])
+@pytest.mark.parametrize("headers", [{"traceparent": TRACE}, {"traceparent": TRACE, "tracestate": "a=b"}])
+def test_the_trace_of_a_message_comes_back(envelope: CloudEvents, data_type: Any, headers: dict[str, str]) -> None:
+    message = eo.Message(type="order.paid", data={"order": 7}, headers=headers)
+    assert envelope.decode(envelope.encode(message), data_type).headers == headers
+
+
+@MODES
 def test_the_least_message_comes_back(envelope: CloudEvents) -> None:
     message = eo.Message(data=None)
     found = envelope.decode(envelope.encode(message))
