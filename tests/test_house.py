@@ -114,7 +114,7 @@ TABLE = {
     # pages for the engineer on call
     "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display* search*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
-    "effectonce_lint*": ("", "msgspec yaml"),
+    "effectonce_lint*": ("", "msgspec tree_sitter tree_sitter_python yaml"),
     "cli.redaction": (f"{VALUES}", ""),
     "cli.suggestions": ("", ""),
     "cli.terminal": (f"{VALUES}", ""),

@@ -46,7 +46,7 @@ P11 the Celery task `charge` charges a card again whenever its message is delive
   |            ----------------------------------- charges a card
   |
   = path: charge -> pay -> stripe.Charge.create
-  = help: pass idempotency_key made from the message's own id, best through eo.Intents (mode K, keyed call)
+  = help: pass idempotency_key made from the message's id; eo.Intents repeats it on every attempt (mode K, keyed call)
 
 Found 1 problem in 1 of 2 files.
 2 files, 1 consumer (celery 1), 1 handler judged, none skipped.

@@ -9,6 +9,7 @@ RULES = [
         id="EO401",
         name="dual-write",
         severity="warning",
+        confidence=0.6,
         summary="A message is published after the database has committed, without an outbox.",
         why="""\
 The process dies between the commit and the publish, and the event never leaves; and where the consumer dedups, the
@@ -55,6 +56,7 @@ def pay(message_id, order_id):
         id="EO402",
         name="unsafe-compensation",
         severity="error",
+        confidence=0.5,
         summary="What undoes a step undoes it again when it is run again.",
         why="""\
 A compensation is retried like everything else: it crashes half-way, the message comes back, the step fails again. A
