@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from math import sqrt
 from pathlib import Path
 
@@ -167,13 +168,15 @@ def main() -> int:
     for handler in read_labels():
         if options.split in (None, handler.split):
             by_repo[handler.repo, handler.commit].append(handler)
-    findings: dict[LabelledHandler, list[Finding]] = {}
-    for (repo, commit), handlers in by_repo.items():
-        folder = check_out(options.mirrors, options.checkouts.absolute(), repo, commit)
-        if folder is None:
-            print(f"no mirror of {repo}: {len(handlers)} handlers left out", file=sys.stderr)
-            continue
-        findings |= check_handlers(folder, handlers)
+    folders = {}
+    for repo, commit in by_repo:
+        folders[repo, commit] = check_out(options.mirrors, options.checkouts.absolute(), repo, commit)
+        if folders[repo, commit] is None:
+            print(f"no mirror of {repo}: {len(by_repo[repo, commit])} handlers left out", file=sys.stderr)
+    known = [(folder, by_repo[key]) for key, folder in folders.items() if folder is not None]
+    with ProcessPoolExecutor() as pool:
+        parts = pool.map(check_handlers, [folder for folder, _ in known], [handlers for _, handlers in known])
+        findings = {handler: found for part in parts for handler, found in part.items()}
     print_scores(findings)
     for handler in findings if options.list else ():
         rules = " ".join(sorted(finding.rule for finding in findings[handler]))

@@ -20,7 +20,6 @@ _WORDS = (
     b" delete_message complete_message enqueue WorkerSettings faust ConnectionListener"
     b" include_router register_blueprint FastMCP function_tool BaseTool"
 ).split()
-_WORD = re.compile(b"|".join(map(re.escape, _WORDS)))
 _SHAPES = re.compile(
     rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route|on|subscribe|listen(?:er)?"
     rb"|consumer?)\b|@(?:post|api_view)\(|@tool\b|\bRoute\(|\bweb\.post\(|\bpath\([^\n]*(?:hook|callback|ipn|notif)|\[[\"']detail[\"']\]|\b(?:arq|rq|sqs|nats)\b"
@@ -34,8 +33,10 @@ _DECORATORS = re.compile(rb"^[ \t]*@(\w+)", re.MULTILINE)
 
 def has_signs(project: Project, content: bytes) -> bool:
     """Whether a file mentions anything that a consumer needs, or that the project declares to make one."""
-    return _WORD.search(content) is not None or (
-        _SHAPES.search(content) is not None or project.declared.may_be_used_in(content)
+    return (
+        any(word in content for word in _WORDS)
+        or _SHAPES.search(content) is not None
+        or project.declared.may_be_used_in(content)
     )
 
 

@@ -19,7 +19,7 @@ _BY_EFFECT = {
     "publish": 0.9,
     "counter": 0.88,
     "increment": 0.88,
-    "http": 0.86,
+    "http": 0.88,
     "append": 0.7,
     "insert": 0.65,
 }
@@ -32,16 +32,17 @@ _TASK_FAMILIES = frozenset(
     {"celery", "dramatiq", "rq", "arq", "taskiq", "huey", "procrastinate", "django", "declared", "agent"}
 )
 _AFTER_LOOK_UP = 0.15
-"""How much less sure a new row is after a look-up: it may look for the row in a way that the checker does not know."""
+"""How much less sure a new row is after a look-up in its table, which may look for that row in an unknown way."""
 _ACKED_EARLY = 0.05
 """How much less sure everything is in a Celery task that nothing visible delivers again. Celery acks a task before it
 runs, unless `acks_late` is set: what is left are retries, and brokers that redeliver what takes too long."""
 _PER_CALL = 0.03
 """How much each call between the consumer and the place takes away."""
+UNSURE = 0.6
+"""How sure a finding is that speaks of what the code may well mean to do."""
 _KEYED_BY_MESSAGE = 0.9
 _BUSINESS_STATE = 0.84
 """A hole in a check of a state of the business, which keeps an effect outside of the database from being repeated."""
-_UNSURE = 0.6
 _IN_MEMORY = 0.5
 
 
@@ -53,11 +54,11 @@ def confidence_of_place(op: TracedOperation) -> float:
 def confidence_of_effect(case: ConsumerCheck, op: TracedOperation) -> float:
     """How sure it is that a second delivery repeats an effect that nothing guards."""
     effect = effect_of(op)
-    confidence = _BY_EFFECT.get(effect.category, _UNSURE)
+    confidence = _BY_EFFECT.get(effect.category, UNSURE)
     if effect.category == "insert":
         if case.consumer.family not in _TASK_FAMILIES:
             confidence += _FROM_OUTSIDE
-        if any(guard.kind == "read" for guard in op.guards):
+        if any(guard.kind == "read" and guard.location == op.location for guard in op.guards):
             confidence -= _AFTER_LOOK_UP
     if not effect.sure:
         confidence = min(confidence, _BY_NAME)
@@ -76,7 +77,7 @@ def confidence_of_hole(
     elif any(map(is_dedup_record, parts)):
         confidence = _KEYED_BY_MESSAGE
     else:
-        confidence = _UNSURE if effect_of(op).category in ("insert", "append") else _BUSINESS_STATE
+        confidence = UNSURE if effect_of(op).category in ("insert", "append") else _BUSINESS_STATE
     return _after_calls(confidence, _calls_to(op))
 
 
@@ -85,7 +86,7 @@ def confidence_of_key(op: TracedOperation) -> float:
     if _is_in_memory(op):
         return _IN_MEMORY
     is_meant = op.effect is not None or op.kind in ("guard", "claim") or is_dedup_record(op) or op.atomic
-    return _after_calls(_KEYED_BY_MESSAGE if is_meant else _UNSURE, _calls_to(op))
+    return _after_calls(_KEYED_BY_MESSAGE if is_meant else UNSURE, _calls_to(op))
 
 
 def is_dedup_record(op: TracedOperation) -> bool:
