@@ -105,7 +105,7 @@ def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
                 mode=mode,
             )
         )
-    elif not has_dedup and not consumer.effects:
+    elif not has_dedup and not consumer.effects and _should_name_effects(consumer):
         findings.append(
             _make_finding(
                 "P11",
@@ -136,6 +136,11 @@ def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
         )
     findings += _check_retention(consumer)
     return findings
+
+
+def _should_name_effects(consumer: DescribedConsumer) -> bool:
+    """Whether a consumer has a place for its effects, and receives something: a service around consumers does not."""
+    return consumer.can_declare_dedup or (consumer.names_effects and bool(consumer.queue))
 
 
 def _check_guard(consumer: DescribedConsumer, guard: Phrase) -> list[Finding]:

@@ -7,14 +7,16 @@ measures them.
 
 from __future__ import annotations
 
+import re
+
 from effectonce_lint.python.values import TracedOperation
 
 from .consumer_check import ConsumerCheck, effect_of, identifies_message
 
 _BY_EFFECT = {
     "payment": 0.97,
-    "mail": 0.95,
-    "message": 0.95,
+    "mail": 0.96,
+    "message": 0.96,
     "call": 0.95,
     "publish": 0.9,
     "counter": 0.88,
@@ -38,8 +40,12 @@ _ACKED_EARLY = 0.05
 runs, unless `acks_late` is set: what is left are retries, and brokers that redeliver what takes too long."""
 _PER_CALL = 0.03
 """How much each call between the consumer and the place takes away."""
+_UNMISTAKABLE = frozenset({"payment", "mail", "message", "call"})
+"""Effects that are what they are however many calls lead to them: each takes away half as much."""
 UNSURE = 0.6
 """How sure a finding is that speaks of what the code may well mean to do."""
+_HANDS_OVER = re.compile(r"enqueue|job_?queue|task_?queue", re.IGNORECASE).search
+"""Names of a project's own functions that enqueue a task."""
 _KEYED_BY_MESSAGE = 0.9
 _BUSINESS_STATE = 0.84
 """A hole in a check of a state of the business, which keeps an effect outside of the database from being repeated."""
@@ -60,11 +66,13 @@ def confidence_of_effect(case: ConsumerCheck, op: TracedOperation) -> float:
             confidence += _FROM_OUTSIDE
         if any(guard.kind == "read" and guard.location == op.location for guard in op.guards):
             confidence -= _AFTER_LOOK_UP
+    if effect.category in ("publish", "append") and any(map(_HANDS_OVER, op.trail)):
+        confidence = UNSURE  # it enqueues another task, which has to be judged itself
     if not effect.sure:
         confidence = min(confidence, _BY_NAME)
     if case.consumer.family == "celery" and not is_redelivered(case):
         confidence -= _ACKED_EARLY
-    return _after_calls(confidence, _calls_to(op))
+    return _after_calls(confidence, _calls_to(op) / 2 if effect.category in _UNMISTAKABLE else _calls_to(op))
 
 
 def confidence_of_hole(
@@ -113,5 +121,5 @@ def _calls_to(op: TracedOperation) -> int:
     return max(len(op.trail) - 1, 0)
 
 
-def _after_calls(confidence: float, calls: int) -> float:
+def _after_calls(confidence: float, calls: float) -> float:
     return round(max(confidence - _PER_CALL * calls, 0.0), 2)
