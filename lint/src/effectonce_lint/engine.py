@@ -256,7 +256,7 @@ def _cache_digest(content: bytes, *, is_named: bool) -> str:
 def check_file(project: Project, path: str, *, is_named: bool, lists: bool = False) -> FileResult:
     """Check one file. One that cannot be checked is a finding, never an exception.
 
-    With ``lists``, lists of consumers in YAML and JSON count as designs, also where nobody named the file.
+    With ``lists``, lists of consumers in YAML and JSON count as designs, also in a file that was not named.
     """
     content = read_content(path)
     if isinstance(content, FileResult):

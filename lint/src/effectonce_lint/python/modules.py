@@ -176,7 +176,7 @@ class Module:
     values: dict[str, Value] = field(default_factory=dict)
     """The values of its names, as far as a walk evaluated them."""
     has_signs: bool | None = None
-    """Whether it mentions anything that a consumer needs. None: nobody has looked yet."""
+    """Whether it mentions anything that a consumer needs. None: not looked for yet."""
 
     @property
     def directory(self) -> str:

@@ -187,7 +187,7 @@ def notify(message_id, phone):
         )
         is_first = cur.fetchone() is not None
     if not is_first:
-        return  # sent already; or still 'sending', because a worker died there: somebody has to look
+        return  # sent already; or still 'sending', because a worker died there: an operator has to look
     twilio.messages.create(to=phone, from_="+100", body="Your parcel is here")
     with conn, conn.cursor() as cur:
         cur.execute("UPDATE sent SET state = 'sent' WHERE message_id = %s", (message_id,))
