@@ -24,7 +24,6 @@ from effectonce.babelqueue import BabelQueue
 from effectonce.babelqueue import headers as bq_headers
 from effectonce.babelqueue.bindings import BINDINGS
 from effectonce.babelqueue.dead_letters import dead_letter_record, original_body
-from effectonce.babelqueue.envelope import read_known_members
 from effectonce.backends.kafka.records import make_record
 from effectonce.backends.servicebus import messages as servicebus_messages
 from effectonce.backends.sqs import messages as sqs_messages
