@@ -251,6 +251,15 @@ def _refuse_broker_made(path: str, steps: list[str]) -> None:
         )
 
 
+KAFKA_OFFSET: Final = "topic:partition:offset"
+"""For ``worker.handler(key=…)``: a record that came without a key of its own is known by its place in Kafka's log.
+
+The last resort. Kafka's own redeliveries are recognised: after a crash, a rebalance or a retry. A record that its
+producer sends again, that is redriven from the dead letters or copied into another topic has another offset, and its
+effect happens twice. An id in the record, made by who sends it, has none of these windows.
+"""
+
+
 # -- strategies
 
 
