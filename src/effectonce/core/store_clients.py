@@ -129,4 +129,4 @@ class LoopClient:
 
 def release_with_refund(claim: Claim, answer: Answer) -> Settlement:
     """The settlement that gives a grant back whose work never started, so that it does not count as an attempt."""
-    return Settlement(claim.scope, claim.key, claim.owner, answer.token, "free", claim.retention, refund=True)
+    return Settlement(claim.scope, claim.key, claim.owner, answer.token, "free", claim.retention_us, refund=True)

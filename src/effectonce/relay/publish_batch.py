@@ -160,8 +160,8 @@ class PublishBatch:
         blocker = self._blocked_lines.get(line) if line is not None else None
         if blocker is None:
             return False
-        span = blocker.span if blocker.state == "waiting" else BLOCKED_ROW_RECHECK_US
-        self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)
+        wait_us = blocker.wait_us if blocker.state == "waiting" else BLOCKED_ROW_RECHECK_US
+        self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", wait_us=wait_us, refund=True)
         return True
 
     def _record_failure(self, row: OutboxRow, error: Exception) -> None:
@@ -170,7 +170,7 @@ class PublishBatch:
         if delay is None:
             outcome = RowOutcome(row.seq, "parked", error=_describe(error))
         else:
-            outcome = RowOutcome(row.seq, "waiting", span=round(delay * 1e6), error=_describe(error))
+            outcome = RowOutcome(row.seq, "waiting", wait_us=round(delay * 1e6), error=_describe(error))
         self.outcomes[row.seq] = outcome
         self.failures.append((row, error))
         line = self._line(row)
@@ -196,10 +196,12 @@ class PublishBatch:
 
     def _defer_rows(self, rows: Sequence[OutboxRow], delay: float, error: Exception) -> None:
         """Let ``rows`` wait, uncounted."""
-        span = round(delay * 1e6)
+        wait_us = round(delay * 1e6)
         for row in rows:
             if row.seq not in self.outcomes:
-                self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, error=_describe(error), refund=True)
+                self.outcomes[row.seq] = RowOutcome(
+                    row.seq, "waiting", wait_us=wait_us, error=_describe(error), refund=True
+                )
 
 
 def _describe(error: Exception) -> str:

@@ -99,7 +99,7 @@ class RelayPump:
             owner=owner,
             limit=settings.max_batch,
             take=take,
-            span=settings.lease_us,
+            lease_us=settings.lease_us,
             ordered=settings.ordered,
             without=sorted(without),
         )
@@ -169,7 +169,7 @@ class RelayPump:
         for row, error in batch.failures:
             outcome = batch.outcomes[row.seq]
             parked = outcome.state == "parked"
-            self._log_failed(row, error, _PARKED if parked else retried_in(outcome.span / 1e6), last=parked)
+            self._log_failed(row, error, _PARKED if parked else retried_in(outcome.wait_us / 1e6), last=parked)
             event = "parked" if parked else "publish_failed"
             runtime.emit(event, row.destination, row.id, row.attempts, detail=str(error))
         for row in published:

@@ -48,9 +48,9 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
             result=None,
             changed_at=now,
             lease_until=None,
-            expires_at=now + op.retention,
+            expires_at=now + op.retention_us,
         )
-    lease_until = now + op.lease
+    lease_until = now + op.lease_us
     claimed = replace(
         previous,
         state="claimed",
@@ -63,7 +63,7 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
         fingerprint=first_fingerprint(op.fingerprints) or previous.fingerprint,
         result=None,
         changed_at=now,
-        expires_at=None if op.doubt_on_lapse else lease_until + op.retention,
+        expires_at=None if op.doubt_on_lapse else lease_until + op.retention_us,
     )
     counts = (claimed.token, claimed.attempts, claimed.generation)
     return Answer("claimed", *counts, error=claimed.error, lapsed=claimed.lapsed), claimed
@@ -86,7 +86,7 @@ def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Deci
         result=op.result,
         error=None,
         changed_at=now,
-        expires_at=now + op.retention,
+        expires_at=now + op.retention_us,
     )
 
 
@@ -102,7 +102,7 @@ def decide_resolve(resolution: Resolution, stored: StoredItem | None, time: Time
     answer = _answer_of(record, time)
     if record is None or answer is None or answer.kind != "in_doubt":
         return False, None
-    reopened = _reopen(record, time.now, resolution.retention)
+    reopened = _reopen(record, time.now, resolution.retention_us)
     if resolution.state == "free":
         return True, reopened
     return True, replace(

@@ -114,7 +114,7 @@ class Operations:
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         await self._prepare()
         shortest = 4 * self._clock.SERVICE_SKEW_US  # probes cannot make the clock precise enough for less
-        leases = [op.lease for op in batch if isinstance(op, Claim) and op.lease > shortest]
+        leases = [op.lease_us for op in batch if isinstance(op, Claim) and op.lease_us > shortest]
         if leases and self._clock.uncertainty() > min(leases) // 4:
             await self._probe_clock(min(leases))
         replies = await self._dynamodb.gather(self._run_one, batch)
@@ -144,17 +144,19 @@ class Operations:
 
     async def _claim(self, op: Claim) -> Reply:
         clock = self._clock
-        if clock.uncertainty() > op.lease // 4:
+        if clock.uncertainty() > op.lease_us // 4:
             # The claim cannot be granted. But if the record is finished, or another holds it, it can be answered.
             stored = decode(await self._read(digest(op.scope, op.key)))
             answer, change = decide_claim(op, stored, clock.read())
-            return answer if change is None else self._lease_too_short(op.lease)
+            return answer if change is None else self._lease_too_short(op.lease_us)
         offset = clock.offset
         reply = await self._take(op)
         moved = abs(clock.offset - offset)
-        if isinstance(reply, Answer) and reply.kind == "claimed" and moved > op.lease // 4:
+        if isinstance(reply, Answer) and reply.kind == "claimed" and moved > op.lease_us // 4:
             # Its lease was computed from a wrong time: release it, and refund the attempt.
-            await self._settle(Settlement(op.scope, op.key, op.owner, reply.token, "free", op.retention, refund=True))
+            await self._settle(
+                Settlement(op.scope, op.key, op.owner, reply.token, "free", op.retention_us, refund=True)
+            )
             return StoreUnavailable(
                 f"the time of {self._target} and this machine's moved apart by {span_text(moved)}; "
                 "the estimate is corrected, deliver the message again",
@@ -171,7 +173,7 @@ class Operations:
 
     async def _take(self, op: Claim) -> Reply:
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
-        until, doubt = now + op.lease, op.doubt_on_lapse
+        until, doubt = now + op.lease_us, op.doubt_on_lapse
         values: dict[str, AttributeValue] = {
             "now": now,
             "past": past,
@@ -183,8 +185,8 @@ class Operations:
             "doubt": doubt,
             "max": op.max_attempts,
             "bucket": bucket("claimed", doubt, identity),
-            "expires_at": until + op.retention,
-            "expires": NEVER_EXPIRES_S if doubt else whole_seconds(until + op.retention),
+            "expires_at": until + op.retention_us,
+            "expires": NEVER_EXPIRES_S if doubt else whole_seconds(until + op.retention_us),
         }
         take, takeable = _TAKE_UPDATE, _TAKEABLE_CONDITION
         if op.fingerprints:
@@ -216,8 +218,8 @@ class Operations:
             "token": op.token,
             "state": op.state,
             "bucket": bucket(op.state, False, identity),
-            "expires_at": now + op.retention,
-            "expires": whole_seconds(now + op.retention),
+            "expires_at": now + op.retention_us,
+            "expires": whole_seconds(now + op.retention_us),
             "result": op.result or b"",
             "error": op.error or b"",
         }
@@ -249,14 +251,14 @@ class Operations:
     async def _renew(self, op: Renewal) -> bool:
         for _ in range(2):
             offset, (now, past) = self._clock.offset, self._clock.read()
-            until = now + op.lease
+            until = now + op.lease_us
             values: dict[str, AttributeValue] = {
                 "past": past,
                 "owner": op.owner,
                 "token": op.token,
                 "until": until,
-                "expires_at": until + op.retention,
-                "expires": whole_seconds(until + op.retention),
+                "expires_at": until + op.retention_us,
+                "expires": whole_seconds(until + op.retention_us),
             }
             # A renewal does not know whether its claim lapses into doubt, and so must not expire. If it does, the item
             # has the attribute `keep`, and `expires` stays at that. If not, it has `since`, which stays its rank.
@@ -268,7 +270,7 @@ class Operations:
                 await self._update(digest(op.scope, op.key), renew, _HELD_BY_CLAIM + "#state = :claimed", values)
             except ConditionFailed:
                 return False
-            if abs(self._clock.offset - offset) <= op.lease // 4:
+            if abs(self._clock.offset - offset) <= op.lease_us // 4:
                 break  # else the clock was wrong, and is corrected now: renew once more
         return True
 

@@ -47,7 +47,7 @@ class KafkaBackend(BrokerBackend):
             name="kafka",
             ordering="key",
             groups=True,
-            redelivery_horizon=self._cluster.retention,
+            redelivery_horizon_s=self._cluster.retention,
             max_body=self._cluster.max_body,
             batch=MAX_BATCH,
         )

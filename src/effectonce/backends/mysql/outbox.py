@@ -72,7 +72,7 @@ class MySQLOutbox:
         if blocked:
             packet += await self._defer_statements(blocked)
         if in_turn:
-            packet.append(bind(self._sql["take"], owner=lease.owner, span=lease.span, seqs=in_turn))
+            packet.append(bind(self._sql["take"], owner=lease.owner, span=lease.lease_us, seqs=in_turn))
             packet.append(bind(self._sql["leased"], seqs=in_turn))
         results = await self.tables.execute("; ".join([*packet, "COMMIT"]))
         rows = [OutboxRow(*row) for row in results[-2]] if in_turn else []
@@ -89,14 +89,14 @@ class MySQLOutbox:
         cases = " ".join(f"WHEN {seq:d} THEN {at:d}" for seq, at in until.items())
         return [bind(fill(self._sql["defer"], cases=cases), seqs=sorted(until))]
 
-    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep_us: int) -> int:
         packet = ["BEGIN"]
         published = sorted(outcome.seq for outcome in outcomes if outcome.state == "published")
         if published:
-            publish = self._sql["publish" if keep else "publish_and_delete"]
-            packet += [bind(publish, seqs=published, owner=owner, keep=keep), _COUNT_ROWS]
+            publish = self._sql["publish" if keep_us else "publish_and_delete"]
+            packet += [bind(publish, seqs=published, owner=owner, keep=keep_us), _COUNT_ROWS]
         rows = [
-            f"SELECT {outcome.seq:d} AS seq,{_STATE_LITERALS[outcome.state]} AS state,{outcome.span:d} AS span,"
+            f"SELECT {outcome.seq:d} AS seq,{_STATE_LITERALS[outcome.state]} AS state,{outcome.wait_us:d} AS span,"
             f"{outcome.refund:d} AS refund,{text_literal(outcome.error)} AS error"
             for outcome in outcomes
             if outcome.state != "published"

@@ -134,7 +134,7 @@ async def _wait_for_other_delivery(run: StoreRun, client: StoreClient, wait: flo
         while True:
             signal.clear()
             adjust_lease(run)
-            claim.lease = run.policy.lease_us
+            claim.lease_us = run.policy.lease_us
             run.lease_requested_at = runtime.monotonic()
             answer = await _claim(run, client, claim)
             seconds_left = deadline - runtime.monotonic()

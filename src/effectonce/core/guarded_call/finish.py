@@ -135,7 +135,7 @@ async def abort(run: StoreRun, client: StoreClient, error: BaseException, *, ref
     settlement = run.settlement("in_doubt" if policy.doubt_on_error else "free", policy.unfinished_retention_us)
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
         settlement.state = "failed"
-        settlement.retention = max(policy.retention_us, run.min_retention)
+        settlement.retention_us = max(policy.retention_us, run.min_retention)
         settlement.error = run.seal(encode_error(error))
         mark_final(error)
     else:
