@@ -1,4 +1,7 @@
-"""`Retry`: how often a message is tried, and how long it waits in between. Exponential backoff with full jitter."""
+"""`Retry`: how often a message is tried, and how long it waits in between. Exponential backoff with full jitter.
+
+It holds no state: the attempts are counted by the store, the inbox or the broker, and given to it.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ MAX_POLL_S: Final = 1.0
 
 
 class Waiters:
-    """The calls of this process that wait for another delivery, sync and async ones, by the identity they wait for."""
+    """The calls of this process that wait for another delivery, sync and async ones, by the identity they wait for.
+
+    Any thread may call this. Wake-ups are called outside of the lock: one of them could register or remove itself.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

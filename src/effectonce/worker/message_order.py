@@ -3,6 +3,9 @@
 A lane is the messages of one ordering key, or of one key. Those behind the first of a lane wait until it is settled.
 Where the first is delayed, those behind it are delayed with it, and `DelayedLanes` remembers their order until they are
 redelivered.
+
+Both classes belong to one `QueueConsumer`, on its event loop. They keep nothing that a broker or a store does not know:
+after a crash the broker redelivers all of it, and another process orders it anew.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ delays more lanes than that, and looking at all of them for each message would s
 
 
 class Lanes:
-    """Which of the received messages may start, and which wait behind another one of their lane."""
+    """Which of the received messages may start, and which wait behind another one of their lane.
+
+    The first message of a lane stays its first, running or not, until `remove_first` is called for it: once, when it
+    has left the worker, whatever became of it.
+    """
 
     def __init__(self) -> None:
         # A lane is here while its first message is in flight; the value is what waits behind that.

@@ -8,6 +8,10 @@ message runs at a time, and its start is counted and committed before it runs. T
 counted before it runs, and is counted if it fails: one that succeeds costs no other transaction than its own. So
 attempts are started ones (F74: what a dying process had only prefetched has used none), on every broker, also after a
 restart.
+
+Everything runs on one event loop, except what `TransactionRunner` runs on the threads of sync handlers. A unit belongs
+to its pool from `add_ready` until `_settle` or `_give_back` is called with it. There each of its jobs is settled, put
+back behind the first one of its lane, or goes back with the one that failed before it.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch
 from effectonce.inbox.events import kind_of_failure
 from effectonce.record import Answer
 
+from .attempt_reports import DATABASE_ERRORS, stops_worker
 from .background_tasks import ReportFailure, wait_for_either
 from .causes import Poison
 from .handler_pool import HandlerPool
@@ -31,7 +36,7 @@ from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
 from .routes import GiveUp, HandlerRoute, RedeliverUncounted
-from .transaction_runner import DATABASE_ERRORS, TransactionRunner, WorkUnit, stops_worker
+from .transaction_runner import TransactionRunner, WorkUnit
 
 MAX_BATCH: Final = 50
 
@@ -95,7 +100,7 @@ class TransactionExecutor:
             if job.stale:
                 self._consumer.drop(job)
             elif not job.suspect:
-                jobs += self._consumer.take_batchable(job, limit - len(jobs))
+                jobs += self._consumer.lanes.take_batchable(job, limit - len(jobs))
             elif self._turns.is_taken:
                 self._turns.wait(job, self.resume)
             elif jobs:  # the suspect starts when the jobs of this unit have ended
@@ -126,7 +131,7 @@ class TransactionExecutor:
                     self._consumer.ack([job])
                 continue
             if others:
-                self._consumer.put_back(others)
+                self._consumer.lanes.put_back(others)
             self._settle_failed(job, error)
         if not any(unit.errors):
             self._pause.server_answered()
@@ -158,7 +163,7 @@ class TransactionExecutor:
             if job in self._consumer.in_flight:  # else it went back with an earlier one, or at the end of the drain
                 others = _others_in_lane(unit, position)
                 if others:
-                    self._consumer.put_back(others)
+                    self._consumer.lanes.put_back(others)
                 self._consumer.redeliver(job, 0.0)
 
     def _settle_failed(self, job: Job, error: BaseException) -> None:

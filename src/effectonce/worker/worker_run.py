@@ -1,4 +1,9 @@
-"""`WorkerRun`: one `serve` of a worker, from its checks to its end."""
+"""`WorkerRun`: one `serve` of a worker, from its checks to its end.
+
+The end has an order. Companions are told to stop, and end while the consumers drain. The batchers are closed after the
+consumers, whose last settlements go through them. Companions that still run are awaited, and cancelled when the drain
+is over.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,8 @@ class Companion(Protocol):
 class WorkerRun:
     """What lives only while a worker serves: its consumers, its batchers, its companions, and how it is to end.
 
-    It belongs to the running event loop. Only `stop` may be called from other threads.
+    It belongs to the running event loop. Only `stop` may be called from other threads. Whatever fails, `serve` closes
+    what was opened: messages that stay with an open consumer would reach no other.
     """
 
     def __init__(self, name: str, companions: Sequence[Companion], drain_s: float) -> None:
@@ -42,7 +48,7 @@ class WorkerRun:
         self._companions = companions
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
-        self._drain_ended = asyncio.Event()  # set: handlers that still run are cancelled
+        self._drain_ended = asyncio.Event()  # set: handlers that still run are cancelled; set once, and never cleared
 
     @property
     def stopping(self) -> bool:
@@ -86,8 +92,6 @@ class WorkerRun:
             self._drain_ended.set()  # a cancelled `serve` does not wait for handlers
             raise
         finally:
-            # A cancelled `serve` does not wait for handlers. What was left open would keep its messages from other
-            # consumers.
             await finish_despite_cancellation(self._close(companion_tasks), self._drain_ended.set)
         if self.failure is not None:
             raise self.failure
@@ -115,6 +119,7 @@ class WorkerRun:
             self.fail(error)
 
     async def _close(self, companion_tasks: list[asyncio.Task[None]]) -> None:
+        """End everything, in the order of the module."""
         for companion in self._companions:
             try:
                 stopping = companion.stop()

@@ -1,4 +1,9 @@
-"""How a guarded call begins: it claims its key, waits for another delivery, replays, or is refused."""
+"""How a guarded call begins: it claims its key, waits for another delivery, replays, or is refused.
+
+`prepare_run` asks nobody; `begin` claims. A caller that sends claims itself (a worker, in batches) calls `prepare_run`,
+`StoreRun.claim_request` and, with the store's answer, `take_answer`. A process that dies after the claim leaves a lease
+that ends by itself.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
 from effectonce.errors import ConfigurationError, CorruptRecord, Reentered, StoreUnavailable, show
 from effectonce.record import Answer, Claim, Look, last_error_of
 
-from .process_limit import adjust_lease
+from .process_deadline import adjust_lease
 from .run import Policy, Run, StoreRun, current_run
 
 MAX_LATE_GRANTS: Final = 3

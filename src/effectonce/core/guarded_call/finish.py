@@ -1,4 +1,9 @@
-"""How a guarded call ends: its success is recorded, or its failure is stored, released or left in doubt."""
+"""How a guarded call ends: its success is recorded, or its failure is stored, released or left in doubt.
+
+In a guarded call one of `finish`, `abort` and `settle_unfinished` follows a claim that was granted, and `StoreRun.end`
+follows that. Each ends the handler first, so that `current()` no longer returns the run. The store refuses a settlement
+that another claim has overtaken, and changes nothing.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 A `StoreRun` is claimed, renewed and settled in a store. The other runs belong to something that does that for them: a
 transaction of the inbox, or a saga, whose step they are.
+
+A run belongs to the task or thread that makes the call. Two fields are written from elsewhere, by the heartbeat's
+thread: ``lease_requested_at`` after a renewal, and ``renewal_refused``. Each is one assignment, and the run only reads
+it.
 """
 
 from __future__ import annotations
