@@ -29,7 +29,8 @@ BLOCKED_ROW_RECHECK_US: Final = 600_000_000
 
 
 class OutboxRow(Struct, gc=False):
-    """One leased row: the parts of its message, its number in the table, and how often it was leased."""
+    """One leased row: the parts of its message, its number in the table, and how often it was leased. The statements of
+    the backends select the columns in the order of these fields."""
 
     seq: int
     id: str  # the message's key
@@ -79,7 +80,7 @@ class RowOutcome(Struct, gc=False):
 
 
 class OutboxEntry(Struct, frozen=True):
-    """One row as operators see it."""
+    """One row as operators see it. The statements of the backends select the columns in the order of these fields."""
 
     seq: int
     id: str

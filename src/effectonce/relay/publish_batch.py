@@ -24,7 +24,9 @@ OrderingLine = tuple[str, str]  # destination and ordering key
 class PublishBatch:
     """One lease of rows while it is published.
 
-    ``until``: when to stop, in seconds of the loop's clock. A stop of the relay takes effect before the next step.
+    ``until``: when to stop, in seconds of the loop's clock. A stop of the relay takes effect before the next step. It
+    belongs to one pump; the signals are shared with the other pump, on the same event loop. An outcome is set only when
+    it is known: a row without one was perhaps sent, and goes back to be sent again with the same id.
     """
 
     def __init__(

@@ -1,4 +1,9 @@
-"""`RelayPump`: lease, publish, settle, over one connection to the database and one to the broker."""
+"""`RelayPump`: lease, publish, settle, over one connection to the database and one to the broker.
+
+Nothing is open in the database while rows are published. If the relay dies after the broker has a row and before it is
+settled, the row's lease ends, and it is sent again with the same id (F42). So every row that was leased is settled or
+given back before the next lease, also when the pump is cancelled; if the database does not answer, when its lease ends.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +64,7 @@ class RelayPump:
         return not signals.stopping and await self._pump_once(pages)
 
     async def _pump_once(self, pages: int, without: Set[str] = frozenset()) -> bool:
-        """Lease, publish and settle, without rows to the queues ``without``."""
+        """Lease, publish and settle, without rows to the queues ``without``. Returns whether there were rows."""
         signals = self._signals
         # The database may have granted a lease whose reply was lost: asked again with its owner, it gives those rows
         # and prolongs their lease. Under a new owner they would wait until the old lease is over.
@@ -93,6 +98,7 @@ class RelayPump:
         return True
 
     async def _lease(self, owner: bytes, pages: int, without: Set[str]) -> list[OutboxRow]:
+        """Lease rows for ``owner``, reading up to ``pages`` pages of rows that other rows block. [] if none can go."""
         settings, signals = self._settings, self._signals
         take = self._batch_size.rows
         request = LeaseRequest(

@@ -1,4 +1,9 @@
-"""`RelayRun`: one run of a relay. Its pumps, what wakes them, and the clean-up beside them."""
+"""`RelayRun`: one run of a relay. Its pumps, what wakes them, and the clean-up beside them.
+
+All tasks are on one event loop and share the `RelaySignals`. Each pump, the clean-up and the listener have connections
+of their own. At the end the pumps settle what they have sent; then every task is cancelled, and then the connections
+are closed, so that none is closed under a task.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +56,7 @@ class RelayRun:
         return port
 
     async def drain(self) -> None:
+        """Run one pump until no row is due. Raises `BrokerUnavailable` in an outage."""
         stack = AsyncExitStack()
         try:
             await self._supervise([self._spawn(self._pump_until_empty(self._open_pump(stack)))])
@@ -63,6 +69,7 @@ class RelayRun:
                 raise self.signals.outage
 
     async def serve(self) -> None:
+        """Run everything until `stop` is called, or a pump fails."""
         capabilities = self._settings.runtime.backend.capabilities
         stack = AsyncExitStack()
         try:

@@ -57,7 +57,7 @@ class RefusedQueue(Struct, frozen=True):
 
 
 class RelaySignals:
-    """The state that the pumps of one relay share."""
+    """The state that the pumps of one relay share. It is touched on their event loop only."""
 
     def __init__(self) -> None:
         self.stopping = False

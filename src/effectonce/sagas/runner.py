@@ -1,6 +1,8 @@
 """Runs a saga, from its claim to its settlement: forward step by step, or backward by compensations.
 
-Written once for sync and async sagas: everything that waits goes through the `StoreClient`.
+Written once for sync and async sagas: everything that waits goes through the `StoreClient`. The end of each step is
+committed to the log before the next one begins, and the end of the last one with the settlement. A step that was begun
+and whose end is not in the log is called again under the same key.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Deciding an operation on a record that was read: its answer, and the record to write. Pure: no clock, no I/O.
 
-`operations` then writes the new record on the condition that the stored one has not changed since it was read.
+`operations` then writes the new record on the condition that the stored one has not changed since it was read; if it
+has, it decides again. Decisions are the second way: most claims and settlements are one conditional write without one.
 """
 
 from __future__ import annotations
@@ -90,11 +91,11 @@ def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Deci
     )
 
 
-def decide_forget(retention: int, stored: StoredItem | None, time: Time) -> Decision:
+def decide_forget(retention_us: int, stored: StoredItem | None, time: Time) -> Decision:
     record = drop_expired(stored, time.past)
     if record is None:
         return False, None
-    return True, replace(_reopen(record, time.now, retention), fingerprint=None)
+    return True, replace(_reopen(record, time.now, retention_us), fingerprint=None)
 
 
 def decide_resolve(resolution: Resolution, stored: StoredItem | None, time: Time) -> Decision:
@@ -127,7 +128,7 @@ def _new_record(op: Claim | Remember, now: int) -> StoredItem:
     return StoredItem(scope=op.scope, key=op.key, created_at=now, changed_at=now, expires_at=None)
 
 
-def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
+def _reopen(record: StoredItem, now: int, retention_us: int) -> StoredItem:
     """Free the record: a new generation, its owner fenced out."""
     return replace(
         record,
@@ -138,7 +139,7 @@ def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
         generation=record.generation + 1,
         changed_at=now,
         lease_until=None,
-        expires_at=now + retention,
+        expires_at=now + retention_us,
         result=None,
         error=None,
     )

@@ -93,13 +93,13 @@ class Operations:
         reply = await self._dynamodb.call("get_item", Key={"id": wrap(identity)}, ConsistentRead=consistent)
         return reply.get("Item") or None
 
-    async def _probe_clock(self, lease: int) -> None:
+    async def _probe_clock(self, lease_us: int) -> None:
         """Make the clock precise enough for ``lease``, if a second of probes can do that.
 
         Only leases of a few seconds need it, since a date has whole seconds. Probes are repeated until the date
         changes. They are so close together that the moment of the change is known to a quarter of the lease.
         """
-        clock, needed = self._clock, lease // 4
+        clock, needed = self._clock, lease_us // 4
         started = clock.local()
         if self._probed_in_vain_at is not None and 0 <= started - self._probed_in_vain_at < PROBE_AGAIN_AFTER_US:
             return
@@ -164,11 +164,11 @@ class Operations:
             )
         return reply
 
-    def _lease_too_short(self, lease: int) -> StoreUnavailable:
+    def _lease_too_short(self, lease_us: int) -> StoreUnavailable:
         uncertainty = self._clock.uncertainty()
         return StoreUnavailable(
             f"the time of {self._target} is only known to ±{span_text(uncertainty)}, too little for a lease of "
-            f"{span_text(lease)}; use a lease of at least {span_text(5 * uncertainty)}"
+            f"{span_text(lease_us)}; use a lease of at least {span_text(5 * uncertainty)}"
         )
 
     async def _take(self, op: Claim) -> Reply:

@@ -1,4 +1,8 @@
-"""The port of DynamoDB: what operators and the sweep need, added to `operations`."""
+"""The port of DynamoDB: what operators and the sweep need, added to `operations`.
+
+Each method first calls `_prepare`: no other request is right before the table's version and the service's time are
+known. A list is read from the index and then, record by record, from the table, since the index may be late.
+"""
 
 from __future__ import annotations
 

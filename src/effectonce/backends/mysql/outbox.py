@@ -1,7 +1,7 @@
 """The outbox in MySQL and MariaDB, as a relay uses it. The statements are in ``backends/mysql/outbox.sql``.
 
 A lease is one short transaction of two packets: the first looks for rows and locks them, the second takes those whose
-turn it is.
+turn it is. Whatever breaks off in between, an error or the process, closes the connection, and the server rolls back.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class MySQLOutbox:
         results = await self.tables.execute("; ".join([*packet, "COMMIT"]))
         return sum(int(rows[0][0]) for rows in results if rows)
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> bool:  # MySQL announces nothing
         return False
 
     # -- for operators and the clean-up

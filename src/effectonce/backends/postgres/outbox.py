@@ -1,4 +1,8 @@
-"""The outbox in PostgreSQL, as a relay uses it. The statements are in ``backends/postgres/outbox.sql``."""
+"""The outbox in PostgreSQL, as a relay uses it. The statements are in ``backends/postgres/outbox.sql``.
+
+Every statement commits by itself: none leaves a transaction open while the relay publishes (F47). A lease or a
+settlement whose reply is lost may be repeated: by its owner it gets the same rows, or changes nothing.
+"""
 
 from __future__ import annotations
 

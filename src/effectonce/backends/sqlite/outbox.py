@@ -1,4 +1,9 @@
-"""The outbox in a SQLite file, as a relay uses it. The statements are in ``backends/sqlite/outbox.sql``."""
+"""The outbox in a SQLite file, as a relay uses it. The statements are in ``backends/sqlite/outbox.sql``.
+
+A method under `in_transaction` is one write transaction: it takes effect as a whole, or not at all. While another
+connection has the write lock it is called again, so it must do nothing but its statements. One under `in_autocommit`
+only reads.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +69,7 @@ class SQLiteOutbox:
             run_script(cursor, outbox_schema("sqlite", self.table))
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
+        # An idle relay asks without the write lock, which senders need.
         return LeasedRows([]) if await self._is_idle(lease) else await self._lease(lease)
 
     @in_autocommit
@@ -103,7 +109,7 @@ class SQLiteOutbox:
             applied += cursor.execute(self._sql[name], values).rowcount
         return applied
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> bool:  # SQLite announces nothing
         return False
 
     # -- for operators and the clean-up
