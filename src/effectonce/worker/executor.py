@@ -22,20 +22,15 @@ class Executor(Protocol):
     @property
     def pools(self) -> Sequence[HandlerPool[Any]]:
         """One per handler."""
-        ...
 
     def enqueue(self, job: Job) -> None:
         """``job`` may start as soon as there is room. `start` follows."""
-        ...
 
     def start(self) -> None:
         """Start what there is room for."""
-        ...
 
     def on_suspect_left(self, job: Job) -> None:
         """``job``, a suspect, is settled or given back."""
-        ...
 
     async def stop(self, drain_ended: asyncio.Event) -> None:
         """Start nothing more, let what runs end until ``drain_ended`` is set, then cancel the rest."""
-        ...

@@ -62,7 +62,6 @@ class Work(Protocol):
     @property
     def run(self) -> Run | None:
         """The run that `current()` returns while it runs."""
-        ...
 
 
 W = TypeVar("W", bound=Work)

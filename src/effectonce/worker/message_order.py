@@ -5,7 +5,7 @@ Where the first is delayed, those behind it are delayed with it, and `DelayedLan
 redelivered.
 
 Both classes belong to one `QueueConsumer`, on its event loop. They keep nothing that a broker or a store does not know:
-after a crash the broker redelivers all of it, and another process orders it anew.
+after a crash the broker redelivers all of it, and another process orders it again.
 """
 
 from __future__ import annotations

@@ -30,13 +30,11 @@ class QuarantineMember(Protocol):
     @property
     def claimed_count(self) -> int:
         """How many jobs it has claimed and not settled."""
-        ...
 
     def start(self) -> None: ...
 
     def start_alone(self, job: Job) -> bool:
         """Start a suspect. Returns False where it is not to run here any more."""
-        ...
 
 
 class _BoundedWait:

@@ -21,8 +21,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from effectonce.core.events import Events
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.storeless_runtime import StorelessRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch
 from effectonce.inbox.events import kind_of_failure
 from effectonce.record import Answer
@@ -121,18 +121,15 @@ class TransactionExecutor:
         for position, (job, error) in enumerate(zip(unit.jobs, unit.errors, strict=True)):
             if unit.waits_for_failed(position):
                 continue  # it went back with the one that failed
-            others = _others_in_lane(unit, position)
             if self._consumer.events.hooks:
                 self._emit(job, error)
-            if error is None:
-                if others:
-                    self._consumer.ack_batched(job)
-                else:
-                    self._consumer.ack([job])
-                continue
-            if others:
-                self._consumer.lanes.put_back(others)
-            self._settle_failed(job, error)
+            if error is not None:
+                self._put_back_others(unit, position)
+                self._settle_failed(job, error)
+            elif _others_in_lane(unit, position):
+                self._consumer.ack_batched(job)
+            else:
+                self._consumer.ack([job])
         if not any(unit.errors):
             self._pause.server_answered()
         self._make_progress(unit)
@@ -161,10 +158,13 @@ class TransactionExecutor:
         """Give the jobs of ``unit`` back untried, each with what is behind it in its lane, in their order."""
         for position, job in enumerate(unit.jobs):
             if job in self._consumer.in_flight:  # else it went back with an earlier one, or at the end of the drain
-                others = _others_in_lane(unit, position)
-                if others:
-                    self._consumer.lanes.put_back(others)
+                self._put_back_others(unit, position)
                 self._consumer.redeliver(job, 0.0)
+
+    def _put_back_others(self, unit: WorkUnit, position: int) -> None:
+        """Let the jobs that share the lane of the one at ``position``, and come after it, wait behind it again."""
+        if others := _others_in_lane(unit, position):
+            self._consumer.lanes.put_back(others)
 
     def _settle_failed(self, job: Job, error: BaseException) -> None:
         """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
@@ -215,7 +215,13 @@ def _others_in_lane(unit: WorkUnit, position: int) -> list[Job]:
     return [other for other in unit.jobs[position + 1 :] if other.lane == lane]
 
 
-_runtime = StorelessRuntime()
+class _TransactionRuntime(Events):
+    """A `RunRuntime` with a clock, and without hooks: the executor emits the events of its transactions itself."""
+
+    monotonic = staticmethod(time.monotonic)
+
+
+_runtime = _TransactionRuntime()
 
 
 def _make_run(job: Job) -> Run:

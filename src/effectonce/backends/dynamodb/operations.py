@@ -94,7 +94,7 @@ class Operations:
         return reply.get("Item") or None
 
     async def _probe_clock(self, lease_us: int) -> None:
-        """Make the clock precise enough for ``lease``, if a second of probes can do that.
+        """Make the clock precise enough for ``lease_us``, if a second of probes can do that.
 
         Only leases of a few seconds need it, since a date has whole seconds. Probes are repeated until the date
         changes. They are so close together that the moment of the change is known to a quarter of the lease.

@@ -2,7 +2,7 @@
 
 A thread that calls `ThreadGroup.submit` takes part in one of three ways:
 
-- *Leader*: it holds the `LeaderLock`. Only the leader uses the port and ``_sent``. It sends what is queued, its own
+- *Leader*: it holds ``_leader_lock``. Only the leader uses the port and ``_sent``. It sends what is queued, its own
   operation included, batch after batch until its own is answered. Then it releases the lock, wakes the first thread of
   the queue to lead, and after that the threads that it has answered.
 - *Follower*: another thread leads. Its operation is in the queue, and it blocks on the ``gate`` of its entry. It is
@@ -20,9 +20,9 @@ An operation (`ThreadEntry`) is in one of four states:
   If the claim was granted, the grant is given back (``give_back_grant``).
 
 An exception may strike at any line here: Ctrl-C, or a worker's time limit that another thread throws. So every way out
-of `submit` releases the lock, and only then wakes the next leader, which would find the lock taken otherwise. An
-interrupted follower first waits until its settlement has been sent, because the effect has happened, and raises the
-exception then.
+of `submit` releases the lock (in two places, since two exceptions may come at once), and only then wakes the next
+leader, which would find the lock taken otherwise. An interrupted follower first waits until its settlement has been
+sent, because the effect has happened, and raises the exception then.
 
 Two measures save context switches. A leader whose last batch had several operations yields once before it sends: the
 threads that were answered then are about to submit again, and come into this batch. And it wakes only
@@ -66,32 +66,6 @@ class ThreadEntry(Entry, eq=False):
     to_wake: list[ThreadEntry] | None = None
 
 
-class LeaderLock:
-    """The right to use the port. A thread that an exception has interrupted anywhere can release it without knowing
-    whether it holds it."""
-
-    def __init__(self) -> None:
-        lock: Any = threading.RLock()  # never taken twice: an RLock, because it knows its owner
-        #: Whether the calling thread leads.
-        self.is_mine: Callable[[], bool] = lock._is_owned
-        self._lock = lock
-
-    def try_acquire(self) -> bool:
-        """Lead from now on, unless another thread does. Does not wait."""
-        return self._lock.acquire(False)  # type: ignore[no-any-return]
-
-    def wait(self) -> None:
-        """Lead as soon as no other thread does."""
-        self._lock.acquire()
-
-    def release(self) -> None:
-        """Lead no longer. Does nothing if this thread does not lead."""
-        try:
-            self._lock.release()  # at once, without asking first: a second exception could strike in between
-        except RuntimeError:  # this thread does not lead
-            pass
-
-
 class ThreadGroup:
     """One queue and one port for all threads. The module describes the protocol.
 
@@ -104,7 +78,9 @@ class ThreadGroup:
         self._port = port
         self._limit = limit
         self._give_back_grant = give_back_grant
-        self._leader = LeaderLock()
+        leader_lock: Any = threading.RLock()  # never taken twice: an RLock, because it knows its owner
+        self._leader_lock = leader_lock
+        self._is_leader: Callable[[], bool] = leader_lock._is_owned  # whether the calling thread is
         self._queue: deque[ThreadEntry] = deque()
         self._sent: list[ThreadEntry] = []
         self._had_company = False  # whether the last batch had several operations
@@ -112,7 +88,7 @@ class ThreadGroup:
 
     def submit(self, op: Batchable) -> Any:
         """The reply itself: the calling thread blocks until it is there."""
-        if self._leader.is_mine():
+        if self._is_leader():
             raise SyncAsyncMismatch(
                 "a guarded call was made from a signal handler that interrupted another guarded call; "
                 "set a flag there, and make the call from the main program"
@@ -122,7 +98,10 @@ class ThreadGroup:
         try:
             interruption = self._wait_until_answered(entry, to_wake)
         except BaseException:
-            self._leader.release()  # again: a second exception may have struck before the first release
+            try:
+                self._leader_lock.release()  # a second exception may have struck before the first release
+            except RuntimeError:  # it was released already
+                pass
             entry.abandoned = True
             raise
         finally:
@@ -137,7 +116,7 @@ class ThreadGroup:
         interruption: BaseException | None = None
         try:
             while entry.reply is None:
-                if self._leader.try_acquire():
+                if self._leader_lock.acquire(False):
                     entry.led = True
                     self._lead_until_answered(entry, to_wake)
                 elif entry.gate is None:
@@ -148,7 +127,12 @@ class ThreadGroup:
                 else:
                     interruption = self._wait_at_gate(entry, entry.gate) or interruption
         finally:
-            self._leader.release()
+            try:
+                # At once, without asking first who holds it, and not in a function of ours: at the entry of a Python
+                # function, and between two calls, the next exception could strike.
+                self._leader_lock.release()
+            except RuntimeError:  # this thread does not lead
+                pass
         return interruption
 
     def _wake_others(self, entry: ThreadEntry, to_wake: list[ThreadEntry]) -> None:
@@ -238,13 +222,12 @@ class ThreadGroup:
 
     async def close(self) -> None:
         """Close the port when the round trip under way is over. It opens again if it is used again."""
-        if self._leader.is_mine():
+        if self._is_leader():
             return  # from a signal handler, in the middle of a round trip of this very thread
         try:
-            self._leader.wait()
-            await self._port.close()
+            with self._leader_lock:
+                await self._port.close()
         finally:
-            self._leader.release()
             self._wake_next_leader()
 
 

@@ -1,8 +1,8 @@
 """How a guarded call begins: it claims its key, waits for another delivery, replays, or is refused.
 
-`prepare_run` asks nobody; `begin` claims. A caller that sends claims itself (a worker, in batches) calls `prepare_run`,
-`StoreRun.claim_request` and, with the store's answer, `take_answer`. A process that dies after the claim leaves a lease
-that ends by itself.
+`prepare_run` does not ask the store; `begin` claims. A caller that sends its claims itself (a worker, in batches) calls
+`prepare_run`, `StoreRun.claim_request` and, with the store's answer, `take_answer`. A process that dies after the claim
+leaves a lease that ends by itself.
 """
 
 from __future__ import annotations

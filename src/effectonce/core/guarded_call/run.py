@@ -53,7 +53,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class RunRuntime(Protocol):
-    """What a `Run` uses of the process it runs in; see `StoreRuntime` and `StorelessRuntime`."""
+    """What a `Run` uses of the process it runs in; a `StoreRuntime`, or the like without a store."""
 
     hooks: tuple[Hook, ...]
     #: The clock of its lease, in seconds.
