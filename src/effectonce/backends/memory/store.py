@@ -44,15 +44,11 @@ MAX_COUNT = 100_000  # the most that `stats` counts of one state
 
 
 class MemoryRow(StoredClaim, kw_only=True, gc=False):
-    """The stored record of one scope and key."""
+    """The stored record of one scope and key. Every change of it is made under the backend's lock."""
 
     state: State
-    lapsed: bool = False
-    doubt_on_lapse: bool = False
     lease_until: int = 0
     fingerprint: bytes  # b"": none
-    result: bytes | None = None
-    error: bytes | None = None
     expires_at: int | None  # from when on the record counts as absent; None: never
     created_at: int
     changed_at: int
