@@ -51,7 +51,7 @@ class Waiters:
             wake()
 
 
-class ThreadSignal:
+class ThreadWakeUp:
     """Wakes a thread, which blocks in `wait`."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class ThreadSignal:
         self._event.clear()
 
 
-class TaskSignal:
+class TaskWakeUp:
     """Wakes a task, which suspends in `wait`. Any thread may call `wake`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -103,4 +103,4 @@ class TaskSignal:
         self._set = False
 
 
-Signal = ThreadSignal | TaskSignal
+WakeUp = ThreadWakeUp | TaskWakeUp

@@ -340,7 +340,7 @@ class SagaRunner:
 
     async def _pause(self, seconds: float) -> None:
         try:
-            await self._claimed.client.signal().wait(seconds)
+            await self._claimed.client.new_wake_up().wait(seconds)
         except BaseException as error:
             await self._claimed.release_after_error(type(error).__name__)
             raise

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from effectonce.core.closing import finish_despite_cancellation
+from effectonce.core.cancellation import finish_despite_cancellation
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.store_clients import ByKind
 

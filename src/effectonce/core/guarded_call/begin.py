@@ -130,14 +130,14 @@ async def _wait_for_other_delivery(run: StoreRun, client: StoreClient, wait: flo
     claim = run.claim_request()
     assert isinstance(claim, Claim)
     claim.waiting = True
-    signal = client.signal()
+    wake_up = client.new_wake_up()
     poll = FIRST_POLL_S
     try:
         # Register before claiming again: a settlement in between would be missed.
-        runtime.waiters.add(identity, signal.wake)
+        runtime.waiters.add(identity, wake_up.wake)
         runtime.change_listener.start()
         while True:
-            signal.clear()
+            wake_up.clear()
             adjust_lease(run)
             claim.lease_us = run.policy.lease_us
             run.lease_requested_at = runtime.monotonic()
@@ -145,10 +145,10 @@ async def _wait_for_other_delivery(run: StoreRun, client: StoreClient, wait: flo
             seconds_left = deadline - runtime.monotonic()
             if answer.kind != "in_progress" or seconds_left <= 0:
                 return answer
-            await signal.wait(min(poll, seconds_left, max(answer.retry_after, 0.001)))
+            await wake_up.wait(min(poll, seconds_left, max(answer.retry_after, 0.001)))
             poll = min(poll * 2, MAX_POLL_S)
     finally:
-        runtime.waiters.remove(identity, signal.wake)
+        runtime.waiters.remove(identity, wake_up.wake)
 
 
 def take_answer(run: StoreRun, answer: Answer) -> None:

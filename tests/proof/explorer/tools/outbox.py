@@ -29,7 +29,7 @@ from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox.outbox import NewOutboxRow, Outbox
 from effectonce.relay.pump import RelayPump
-from effectonce.relay.settings import RelaySettings, RelaySignals, RelayTotals
+from effectonce.relay.settings import RelaySettings, RelayState, RelayTotals
 from tests.proof.explorer.database import SimulatedConnection
 from tests.proof.explorer.queue_model import SimulatedQueue
 from tests.proof.explorer.scenario import LEASE, SECOND, Scenario
@@ -278,7 +278,7 @@ class OutboxSystem(InboxSystem):
             poll_s=1.0,
             totals=RelayTotals(),
         )
-        return RelayPump(settings, RelaySignals(), port, port)
+        return RelayPump(settings, RelayState(), port, port)
 
     async def _write_both(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key

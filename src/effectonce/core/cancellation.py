@@ -1,4 +1,4 @@
-"""Closing what must not be left open, also for a caller that is cancelled meanwhile, once or several times."""
+"""`finish_despite_cancellation`: for what must not be left open, even if its caller is cancelled, or cancelled again."""
 
 from __future__ import annotations
 
