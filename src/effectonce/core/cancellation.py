@@ -1,4 +1,4 @@
-"""`finish_despite_cancellation`: for what must not be left open, even if its caller is cancelled, or cancelled again."""
+"""`finish_despite_cancellation`: for what must not be left open, even if its caller is cancelled, once or again."""
 
 from __future__ import annotations
 

@@ -22,6 +22,12 @@ class ByKind(NamedTuple, Generic[G]):
     claims: G
     settlements: G
 
+    def by_label(self) -> tuple[tuple[str, G], ...]:
+        """Each of them with its label, for metrics: ``claims``, ``settlements``, or ``both``."""
+        if self.claims is self.settlements:
+            return (("both", self.claims),)
+        return ("claims", self.claims), ("settlements", self.settlements)
+
     def distinct(self) -> tuple[G, ...]:
         return (self.claims,) if self.claims is self.settlements else self
 

@@ -205,18 +205,10 @@ class StoreRuntime(Events):
         client.release(claim, answer)
 
     def batch_sizes(self) -> list[tuple[str, BatchSizes]]:
-        """The batch sizes of every group and batcher, each after its label: ``claims``, ``settlements`` or ``both``."""
-        sizes: list[tuple[str, BatchSizes]] = []
+        """The batch sizes of every group and batcher, each after its label: see `ByKind.by_label`."""
         clients = [client.groups for client in self._loop_clients.values()]
         senders: list[ByKind[Any] | None] = [self._thread_groups, *clients, *self._batchers]
-        for sender in senders:
-            if sender is None:
-                continue
-            if sender.claims is sender.settlements:
-                sizes.append(("both", sender.claims.sizes))
-            else:
-                sizes += [("claims", sender.claims.sizes), ("settlements", sender.settlements.sizes)]
-        return sizes
+        return [(label, group.sizes) for sender in filter(None, senders) for label, group in sender.by_label()]
 
     # -- events
 

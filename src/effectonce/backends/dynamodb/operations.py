@@ -1,4 +1,11 @@
-"""Claims, settlements, renewals and looks on DynamoDB: the conditional writes, and the checks of the estimated time."""
+"""Claims, settlements, renewals and looks on DynamoDB: the conditional writes, and the checks of the estimated time.
+
+Each operation is one conditional write, which decides on the server. Where its condition fails, the reply has the
+stored item: a settlement sees by it whether it was applied before, and a claim is decided again by `decisions`, whose
+result is written on the condition that the item is still the same (`_change`). So an operation that is sent twice, or
+that a crash cuts off, has either happened or not. Times come from `ServerClock`: write relative to ``now``, and take
+for ended only what ends by ``past``.
+"""
 
 from __future__ import annotations
 
@@ -172,6 +179,7 @@ class Operations:
         )
 
     async def _take(self, op: Claim) -> Reply:
+        """Take the record in one write, if it is absent or takeable; otherwise decide by what is stored."""
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         until, doubt = now + op.lease_us, op.doubt_on_lapse
         values: dict[str, AttributeValue] = {
@@ -210,6 +218,7 @@ class Operations:
         return Answer("claimed", now, old.attempts + 1, old.generation, error=old.error, lapsed=old.state == "claimed")
 
     async def _settle(self, op: Settlement) -> bool:
+        """Settle the record if this claim holds it. True as well where that was done before."""
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         values: dict[str, AttributeValue] = {
             "now": now,
