@@ -87,13 +87,20 @@ class RelayRun:
             await finish_despite_cancellation(self._close(stack))
 
     async def _supervise(self, pumps: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for ``pumps``. On cancellation they first settle what they have sent; a second one does not wait."""
+        """Wait until all pumps have ended. When one fails, stop the others and raise its error. On cancellation they
+        first settle what they have sent; a second one does not wait."""
         try:
-            await self._join(pumps)
+            _, running = await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
+            if running:
+                self.stop()
+                await asyncio.wait(running)
         except asyncio.CancelledError:
             self.stop()
             await asyncio.wait(pumps, timeout=_CANCEL_GRACE_S)
             raise
+        for pump in pumps:
+            if not pump.cancelled():
+                pump.result()
 
     async def _close(self, stack: AsyncExitStack) -> None:
         """End every task, and then close the connections that they use."""
@@ -102,16 +109,6 @@ class RelayRun:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await stack.aclose()
-
-    async def _join(self, pumps: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until all pumps have ended. When one fails, stop the others and raise its error."""
-        _, running = await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
-        if running:
-            self.stop()
-            await asyncio.wait(running)
-        for pump in pumps:
-            if not pump.cancelled():
-                pump.result()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(coroutine)

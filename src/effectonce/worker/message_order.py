@@ -39,18 +39,14 @@ class Lanes:
 
     def __init__(self) -> None:
         # A lane is here while its first message is in flight; the value is what waits behind that.
-        self._behind: dict[str, deque[Job] | None] = {}
+        self._behind: dict[str, deque[Job]] = {}
 
     def add(self, job: Job) -> bool:
         """Queue ``job`` in its lane. Returns whether it is the first there, so that it may start."""
         if job.lane not in self._behind:
-            self._behind[job.lane] = None
+            self._behind[job.lane] = deque()
             return True
-        behind = self._behind[job.lane]
-        if behind is None:
-            self._behind[job.lane] = deque((job,))
-        else:
-            behind.append(job)
+        self._behind[job.lane].append(job)
         return False
 
     def remove_first(self, lane: str) -> Job | None:
@@ -58,17 +54,15 @@ class Lanes:
         behind = self._behind.pop(lane, None)
         if not behind:
             return None
-        following = behind.popleft()
-        self._behind[lane] = behind or None
-        return following
+        self._behind[lane] = behind
+        return behind.popleft()
 
     def remove_waiting(self, lane: str) -> list[Job]:
         """Take out all messages that wait behind the first of ``lane``, in their order."""
-        behind = self._behind.get(lane)
-        if not behind:
-            return []
-        self._behind[lane] = None
-        return list(behind)
+        behind = self._behind.get(lane, deque())
+        waiting = list(behind)
+        behind.clear()
+        return waiting
 
     def take_batchable(self, job: Job, limit: int) -> list[Job]:
         """Take the messages out of the lane of ``job`` that may share a transaction with it: up to ``limit - 1`` that
@@ -83,9 +77,7 @@ class Lanes:
     def put_back(self, jobs: Sequence[Job]) -> None:
         """Put ``jobs``, which `take_batchable` took from one lane and which are not done, back behind its first
         message."""
-        behind = self._behind.get(jobs[0].lane) or deque()
-        behind.extendleft(reversed(jobs))
-        self._behind[jobs[0].lane] = behind
+        self._behind.setdefault(jobs[0].lane, deque()).extendleft(reversed(jobs))
 
 
 class _DelayedLane(Struct):

@@ -226,16 +226,14 @@ _runtime = _TransactionRuntime()
 
 def _make_run(job: Job) -> Run:
     """Make the run that `current()` returns in the handler of ``job``. It holds no lease that could be lost."""
-    run = Run(
+    return Run(
         runtime=_runtime,
         policy=job.route.policy,
         key=job.key,
         stored_key=job.key,
-        owner=b"",
-        fingerprints=b"",
         parent=None,
         answer=Answer("claimed", attempts=1),
         protected=False,
+        redriven=job.redriven,
+        bypassing=job.bypassing,
     )
-    run.redriven, run.bypassing = job.redriven, job.bypassing
-    return run

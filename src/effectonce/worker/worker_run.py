@@ -83,7 +83,7 @@ class WorkerRun:
         companion_tasks: list[asyncio.Task[None]] = []
         try:
             self.consumers = open_consumers()
-            companion_tasks += [self._spawn_companion(companion.serve()) for companion in self._companions]
+            companion_tasks += [self._spawn(companion.serve()) for companion in self._companions]
             for consumer in self.consumers:
                 consumer.start()
             log.info("worker %s consumes %s", self._name, ", ".join(consumer.queue for consumer in self.consumers))
@@ -109,14 +109,16 @@ class WorkerRun:
         if not working.cancelled():
             working.result()
 
-    def _spawn_companion(self, work: Awaitable[Any]) -> asyncio.Task[None]:
-        return self.loop.create_task(self._report_failure(work))
+    def _spawn(self, companion_work: Awaitable[Any]) -> asyncio.Task[None]:
+        """Run what a companion does in a task, whose failure ends the worker."""
 
-    async def _report_failure(self, work: Awaitable[Any]) -> None:
-        try:
-            await work
-        except Exception as error:
-            self.fail(error)
+        async def run() -> None:
+            try:
+                await companion_work
+            except Exception as error:
+                self.fail(error)
+
+        return self.loop.create_task(run())
 
     async def _close(self, companion_tasks: list[asyncio.Task[None]]) -> None:
         """End everything, in the order of the module."""
@@ -127,7 +129,7 @@ class WorkerRun:
                 self.fail(error)
             else:
                 if inspect.isawaitable(stopping):
-                    companion_tasks.append(self._spawn_companion(stopping))
+                    companion_tasks.append(self._spawn(stopping))
         await asyncio.gather(*(consumer.close(self._drain_ended) for consumer in self.consumers))
         if self.batchers is not None:
             for batcher in self.batchers.distinct():
