@@ -73,10 +73,10 @@ class TransactionRunner:
         self._handle = _make_handle(route)
         self._pause = asyncio.sleep if route.is_async else pause_thread
         options = self.inbox.handler(connect=connect, returns=None)
-        self._plain = TransactionalHandler(options, self._handle, self.key_for)
+        self.plain = TransactionalHandler(options, self._handle, self.key_for)
         #: Counts each start, and commits that before its handler runs.
         self._counting = TransactionalHandler(options, self._handle, self.key_for, _check_start)
-        self._reports = AttemptReports(self._plain)
+        self._reports = AttemptReports(self.plain)
 
     def key_for(self, job: Job) -> InboxKey:
         """The key of the row of ``job``, whose key and fingerprints its reader has made."""
@@ -88,7 +88,7 @@ class TransactionRunner:
 
     async def run_beside(self, work: Callable[[BaseDriverSession], Awaitable[T]]) -> T:
         """Do ``work`` in a transaction of its own, which it ends itself; in a thread where the driver is sync."""
-        transaction = InboxTransaction(self._plain)
+        transaction = InboxTransaction(self.plain)
         if self.route.is_async:
             return await transaction.run_once(work)
         return await asyncio.to_thread(lambda: run_sync(transaction.run_once(work)))
@@ -106,7 +106,7 @@ class TransactionRunner:
             job.started_at = 0.0  # not called yet; a batch that was rolled back may have called it
             try:
                 await self._reports.record_earlier(job)
-                handler = self._counting if job.suspect else self._plain
+                handler = self._counting if job.suspect else self.plain
                 if self.route.is_async:
                     await handler.run_async(job)
                 else:
@@ -120,7 +120,7 @@ class TransactionRunner:
     async def _execute_batch(self, unit: WorkUnit) -> bool:
         """Run all of ``unit`` in one transaction. Returns whether the unit is settled: all of its jobs are committed,
         or all have failed because of the database. False: it was rolled back; redo its jobs one by one."""
-        batch = TransactionBatch(self._plain)
+        batch = TransactionBatch(self.plain)
         while True:
             try:
                 for job in await batch.begin(unit.jobs):
