@@ -54,7 +54,11 @@ class GiveUp(NamedTuple):
 
 
 class HandlerRoute(Struct, kw_only=True, eq=False):
-    """Which function gets which messages, and how."""
+    """Which function gets which messages, and how.
+
+    It is changed only before its worker serves: `fit_lease` may shorten its lease, and a tracer wraps its function. It
+    is compared by identity, since pools and transaction runners are kept by route.
+    """
 
     queue: str
     type: str | None  # None: every type that no other handler of the queue takes
