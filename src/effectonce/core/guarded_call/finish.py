@@ -47,11 +47,10 @@ async def finish(run: StoreRun, client: StoreClient, value: Any) -> None:
             f"it must be delivered again, and its effect may repeat: {error}",
             error.retry_after,
         )
-        unrecorded.__cause__ = error
         if interrupts:
             raise interrupts[0] from unrecorded
         if not run.policy.run_on_store_error:
-            raise unrecorded
+            raise unrecorded from error
         return
     except Exception as error:
         if interrupts:
