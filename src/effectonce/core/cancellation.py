@@ -1,0 +1,26 @@
+"""`finish_despite_cancellation`: for what must not be left open, even if its caller is cancelled, once or again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+async def finish_despite_cancellation(
+    work: Coroutine[Any, Any, Any], on_cancel: Callable[[], Any] | None = None
+) -> None:
+    """Run ``work`` to its end in a task of its own. If the caller is cancelled meanwhile, call ``on_cancel``, and raise
+    the cancellation at the end. An error of ``work`` is raised in any case, in place of the cancellation."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancellation = error
+            if on_cancel is not None:
+                on_cancel()
+    task.result()
+    if cancellation is not None:
+        raise cancellation
