@@ -25,7 +25,7 @@ _BY_EFFECT = {
     "append": 0.7,
     "insert": 0.65,
 }
-_BY_NAME = 0.85
+_BY_NAME = 0.9
 """At most so sure is an effect that only the name of a function shows."""
 _FROM_OUTSIDE = 0.2
 """How much surer a new row is in a consumer of messages from elsewhere. A task's own application enqueued it, mostly
