@@ -70,7 +70,7 @@ def print_page(
     elif cursor is None:
         print(none)
     if cursor is not None:
-        # The cursor holds a key, which may contain control characters.
+        # Of a list of dead letters it is an id, which may contain control characters.
         how = f"--cursor {shlex.quote(cursor)}" if cursor.isprintable() else "--json prints the cursor"
         print(f"there may be more: {how}", file=sys.stderr)
 
