@@ -103,9 +103,8 @@ async def test_a_list_is_filtered_by_scope_and_age(table: Table) -> None:
     await table.handle("o1", "o2", "o3")
     await table.handle("o1", scope="shipping")
     table.age(2 * HOUR, "o2", expires_too=False)
-    now = table.admin.now()
-    assert table.keys(scope="billing", handled_since=now - HOUR) == ["o3", "o1"]
-    assert table.keys(handled_by=now - HOUR) == ["o2"]
+    assert table.keys(scope="billing", newer_than="1h") == ["o3", "o1"]
+    assert table.keys(older_than="1h") == ["o2"]
     assert table.keys(scope="shipping") == ["o1"]
     assert table.keys(scope="nobody") == []
 
@@ -143,7 +142,7 @@ async def test_each_state_is_a_list(table: Table) -> None:
     assert shown is not None
     assert shown.attempts == 1
     with pytest.raises(InvalidOption, match="without an age"):
-        table.admin.list("unfinished", handled_by=1)
+        table.admin.list("unfinished", older_than="1h")
 
 
 def test_a_cursor_of_another_state_is_refused(tmp_path: Path) -> None:

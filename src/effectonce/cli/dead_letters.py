@@ -16,6 +16,7 @@ from msgspec import Struct, json
 from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue, Redrive, Select
 from effectonce.display.formatting import format_ago, format_error, format_iso, format_when
 from effectonce.display.redrives import describe_redrive
+from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import InvalidOption, show
 from effectonce.worker.causes import CAUSE_HEADER, CauseCode
 
@@ -26,7 +27,6 @@ from .interrupts import GracefulInterrupt
 from .output import COLOURS, WHOLE, print_details, print_json, print_page, report
 from .programs import close_program, load_worker
 from .progress import Progress
-from .terminal import Screen, confirm
 
 dlq = command_group("Dead letters, the messages that a worker has given up: list, show, redrive, purge.")
 

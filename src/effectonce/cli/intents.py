@@ -23,6 +23,7 @@ from effectonce.display.formatting import (
     format_target,
     format_when,
 )
+from effectonce.display.terminal import Screen, confirm
 from effectonce.display.timeline import record_timeline
 from effectonce.errors import CorruptRecord, NotInDoubt, show
 from effectonce.intents.intents import Intents
@@ -43,7 +44,6 @@ from .output import (
     timeline_facts,
 )
 from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
-from .terminal import Screen, confirm
 
 intents = command_group("Calls to outside APIs: list, show, recover, resolve.")
 

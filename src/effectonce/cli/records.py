@@ -23,10 +23,12 @@ from effectonce.display.formatting import (
     tone_of,
 )
 from effectonce.display.state_filters import STATE_FILTERS, StateFilter
-from effectonce.display.timeline import kind_of, record_timeline
+from effectonce.display.terminal import Screen, confirm
+from effectonce.display.timeline import record_timeline
 from effectonce.errors import InvalidOption, show
 from effectonce.record import Record
 from effectonce.values.durations import micros
+from effectonce.values.scopes import kind_of_scope
 
 from . import options
 from .audit import audit_action, operator_name
@@ -45,7 +47,6 @@ from .output import (
 )
 from .programs import require_in_doubt
 from .progress import Progress
-from .terminal import Screen, confirm
 
 records = command_group("A store's records: list, show, stats, forget, resolve, purge.")
 
@@ -139,7 +140,7 @@ def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: o
     print_timeline(moments, now)
     if record.state == "in_doubt":
         names = f"{shlex.quote(show(scope))} {shlex.quote(show(key))}"
-        command = _RESOLVE_COMMANDS.get(kind_of(scope)) or f"records resolve {names} --done | --retry | --abandon"
+        command = _RESOLVE_COMMANDS.get(kind_of_scope(scope)) or f"records resolve {names} --done | --retry | --abandon"
         screen.print(f"\nfind out whether it happened, then: effectonce {command}")
 
 
@@ -218,7 +219,7 @@ def resolve(
     value = options.parse_json(result, "--result") if result is not None else ...
     span = micros(retention, "--retention") / 1e6
     about = format_target(scope, key)
-    command = _RESOLVE_COMMANDS.get(kind_of(scope))
+    command = _RESOLVE_COMMANDS.get(kind_of_scope(scope))
     if command is not None and outcome != "abandon":
         raise InvalidOption(
             f"{about} can only be decided by its program, which continues from there: effectonce {command}"

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from effectonce.display.terminal import Screen
 from effectonce.errors import ConfigurationError, show
 from effectonce.message import Message
 from effectonce.testing.http_subject import HttpRequest, find_asgi_route, is_asgi_app
@@ -23,7 +24,6 @@ from .loading import load_object
 from .options import Json
 from .output import print_json
 from .progress import Progress
-from .terminal import Screen
 
 
 def verify(

@@ -14,6 +14,7 @@ from effectonce.core.privacy import SEALED_PREFIX
 from effectonce.errors import CorruptRecord, show
 from effectonce.record import Record, State, Stats, is_exhausted, last_error_of
 from effectonce.values.durations import format_span
+from effectonce.values.scopes import kind_of_scope
 
 MAX_TEXT_CHARACTERS: Final = 20_000
 
@@ -49,7 +50,7 @@ def is_refused(record: Record) -> bool:
     A record whose attempts ran out, or that an operator gave up, has failed. So has a saga, whatever its step raised;
     and a record whose error cannot be read here.
     """
-    if record.state != "failed" or record.error is None or record.scope.startswith("saga/"):
+    if record.state != "failed" or record.error is None or kind_of_scope(record.scope) == "saga":
         return False
     try:
         return record.error[:1] != SEALED_PREFIX and decode_error(record.error).code == "permanent-failure"

@@ -112,19 +112,21 @@ class InboxAdmin:
         state: InboxState = "handled",
         *,
         scope: str | None = None,
-        handled_by: int | None = None,
-        handled_since: int | None = None,
+        older_than: Duration | None = None,
+        newer_than: Duration | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> InboxPage:
         """A page of at most ``limit`` rows in one state, the last to expire first: of rows with one retention, that is
         the newest first. Pass its ``cursor`` on for the next; a page may be short, and yet have one.
 
-        ``handled_by``, ``handled_since``: only rows that were handled in that time.
+        ``older_than``, ``newer_than``: only rows that were handled so long ago.
         """
-        if state == "unfinished" and (handled_by is not None or handled_since is not None):
+        if state == "unfinished" and (older_than is not None or newer_than is not None):
             raise InvalidOption("unfinished messages were not handled yet: list them without an age")
         now, limit = self.now(), max(1, min(limit, MAX_PAGE))
+        handled_by = None if older_than is None else now - micros(older_than, "older_than")
+        handled_since = None if newer_than is None else now - micros(newer_than, "newer_than")
         filtered = scope is not None or handled_by is not None or handled_since is not None
         size = ROWS_PER_ROUND if filtered else limit
         listing = f"inbox rows that are {state}"

@@ -7,11 +7,11 @@ from typing import Final
 
 from effectonce.core.privacy import Privacy
 from effectonce.display.formatting import format_error, format_failure, format_state
-from effectonce.display.timeline import kind_of
 from effectonce.errors import show
-from effectonce.record import Record
+from effectonce.record import Page, Record, State
 from effectonce.store import Store
 from effectonce.values.key_term import KeyTerm
+from effectonce.values.scopes import kind_of_scope
 
 from .intents import MAX_LOGS, find_intents
 from .matches import Match, MatchKind
@@ -72,7 +72,7 @@ def find_records(
             found.update(((scope, record.key), record) for record in records)
             if not is_complete:
                 gaps.append(f"not all of {show(scope)} was searched; {_EXPIRED_IN_THE_WAY}")
-        if kind_of(scope) == "intent":
+        if kind_of_scope(scope) == "intent":
             intents, is_complete = find_intents(store, scope, terms, privacy)
             for record, log in intents:
                 found[scope, record.key], keys[scope, record.key] = record, log.key
@@ -93,16 +93,25 @@ def _find_in_scope(
     records = [record for record in stored if record is not None]
     if not store.capabilities.ordered or limit <= len(records):
         return records, True
-    first, _ = term.ranges[-1]  # of the keys that are longer than the term
     cursor, size = None, FIRST_PAGE_SIZE
     for _ in range(MAX_PAGES_PER_SCOPE):
-        page = store.list(scope=scope, after=(scope, first), limit=size, cursor=cursor)
-        matching = [record for record in page.records if term.matches(record.key)]
-        records += matching
-        if page.cursor is None or len(matching) < len(page.records) or len(records) >= limit:
+        page = list_longer_keys(store, scope, term, limit=size, cursor=cursor)
+        records += page.records
+        if page.cursor is None or len(records) >= limit:
             return records, True
         cursor, size = page.cursor, limit
     return records, False
+
+
+def list_longer_keys(
+    store: Store, scope: str, term: KeyTerm, *, limit: int, cursor: str | None, state: State | None = None
+) -> Page:
+    """List a page of the records of one scope whose keys begin with ``term`` and are longer, in a store that keeps
+    records in order. Its cursor is None where the term ends."""
+    first, _ = term.ranges[-1]
+    page = store.list(scope=scope, state=state, after=(scope, first), limit=limit, cursor=cursor)
+    matching = [record for record in page.records if term.matches(record.key)]
+    return Page(matching, page.cursor if len(matching) == len(page.records) else None)
 
 
 def _stored_keys(scope: str, term: KeyTerm, privacy: Privacy | None) -> list[str]:
@@ -139,7 +148,7 @@ def _detail(record: Record) -> str:
 
 def _match(record: Record, key: str, now: int) -> Match:
     return Match(
-        kind=_KINDS[kind_of(record.scope)],
+        kind=_KINDS[kind_of_scope(record.scope)],
         scope=record.scope,
         key=key,
         id=record.key,
