@@ -180,6 +180,8 @@ def test_show_has_the_last_error_of_a_record_whose_attempts_are_used_up(store: e
     shown = "attempts-exhausted: every allowed attempt was used without a recorded success; the last error was "
     assert cli("records", "show", "exhausting", "p1", "--json").json["error"] == f"{shown}RuntimeError: no funds"
     assert "RuntimeError: no funds" in cli("records", "list", "--scope", "exhausting").out
+    place = cli("records", "show", "exhausting", "p1", "--json").json["raised_at"]
+    assert place == f"{__file__}:{refund.__wrapped__.__code__.co_firstlineno + 2} in refund"
 
 
 def test_stats(store: eo.Store, cli: Cli) -> None:

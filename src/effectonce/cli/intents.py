@@ -18,6 +18,7 @@ from effectonce.display.formatting import (
     format_ago,
     format_error,
     format_failure,
+    format_failure_place,
     format_iso,
     format_state,
     format_target,
@@ -237,6 +238,7 @@ def _facts(program: Intents, record: Record, log: LoggedIntent, id: str) -> dict
         "request": decode_stored(log.request),
         "result": decode_stored(record.result),
         "error": format_error(*format_failure(record)) if record.error is not None else None,
+        "raised_at": format_failure_place(record) or None,
     }
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from effectonce.errors import ConfigurationError, CorruptRecord
 
-from .error_text import error_class, error_text
+from .error_text import error_class, error_frames, error_text
 from .interrupts import raise_interrupt
 
 FORMAT_VERSION = b"1"  # the first byte of stored results and errors; it names the format
@@ -131,34 +131,36 @@ def without_trace(stored: bytes) -> tuple[bytes, bytes]:
     return stored[1 + _TRACE_CHARS :], stored[1 : 1 + _TRACE_CHARS]
 
 
-class StoredError(msgspec.Struct):
-    """A permanent failure as a record keeps it."""
+class StoredError(msgspec.Struct, omit_defaults=True):
+    """An error as a record keeps it."""
 
     code: str
     type: str = ""
     message: str = ""
     args: Any = None
+    frames: list[str] = []  # where it was raised: the handler first, the line that raised it last
 
 
 _error_decoder = msgspec.json.Decoder(StoredError)
 
 
 def encode_error(error: BaseException, limit: int = 4096) -> bytes:
-    """Encode the name, the text and (where JSON can hold them) the arguments of ``error``."""
-    kind, text = error_class(error), _error_text(error)[:limit]
+    """Encode the name, the text, the place and (where JSON can hold them) the arguments of ``error``."""
+    kind, text, frames = error_class(error), _error_text(error)[:limit], error_frames(error)
     try:
         _require_native(list(error.args))
-        body = _encoder.encode(StoredError("permanent-failure", kind, text, list(error.args)))
+        body = _encoder.encode(StoredError("permanent-failure", kind, text, list(error.args), frames))
         if len(body) <= 2 * limit:
             return FORMAT_VERSION + body
     except Exception as refusal:  # the arguments cannot be kept; the text can
         raise_interrupt(refusal)
-    return FORMAT_VERSION + _encoder.encode(StoredError("permanent-failure", kind, text))
+    return FORMAT_VERSION + _encoder.encode(StoredError("permanent-failure", kind, text, frames=frames))
 
 
 def encode_last_error(error: BaseException) -> bytes:
-    """Encode the name and the text of an ``error`` that is kept for operators only, and never raised again."""
-    return FORMAT_VERSION + _encoder.encode(StoredError("last-error", error_class(error), error_text(error)))
+    """Encode an ``error`` that is kept for operators only, and never raised again."""
+    stored = StoredError("last-error", error_class(error), error_text(error), frames=error_frames(error))
+    return FORMAT_VERSION + _encoder.encode(stored)
 
 
 def decode_error(stored: bytes | None) -> StoredError:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext
 from effectonce.dashboard.sources import Sources
-from effectonce.display.formatting import format_failure, format_stored
+from effectonce.display.formatting import format_failure, format_failure_place, format_stored
 from effectonce.display.state_filters import STATE_FILTERS
 from effectonce.errors import InvalidKey, InvalidOption
 from effectonce.intents.logged_intent import LoggedIntent
@@ -66,6 +66,7 @@ def show_one(context: RequestContext) -> Response:
         intent=request,
         result=format_stored(record.result) if can_act else "",
         failure=format_failure(record) if record.state == "failed" or record.error is not None else None,
+        raised_at=format_failure_place(record),
         **decision_options(context.sources, record),
     )
 
