@@ -204,8 +204,9 @@ def _print_redrives(redrives: Sequence[Redrive], dry_run: bool, as_json: bool) -
     for redrive in redrives:
         dead = redrive.dead
         if as_json:
-            facts = {"id": dead.id, "key": dead.key, "fate": redrive.fate, "sent": redrive.sent}
-            print_json({**facts, "new_generation": redrive.new_generation, "dry_run": dry_run, "error": redrive.error})
+            facts = {"id": dead.id, "key": dead.key, "fate": redrive.fate, "was_in_doubt": redrive.was_in_doubt}
+            facts |= {"sent": redrive.sent, "new_generation": redrive.new_generation}
+            print_json({**facts, "dry_run": dry_run, "error": redrive.error})
             continue
         result = describe_redrive(redrive)
         text = f"{show(dead.id, WHOLE)} {show(dead.key, WHOLE)} {result.text}"
