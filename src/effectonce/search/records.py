@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from effectonce.core.privacy import Privacy
+from effectonce.core.privacy import Privacy, looks_hidden
 from effectonce.display.formatting import format_error, format_failure, format_state
 from effectonce.errors import show
 from effectonce.record import Page, Record, State
@@ -26,6 +26,10 @@ MAX_PAGES_PER_SCOPE: Final = 5
 _EXPIRED_IN_THE_WAY: Final = (
     "expired records that wait for a sweep are in the way: effectonce records purge deletes them"
 )
+HIDDEN_KEYS: Final = (
+    "some keys look hidden, as private= does: those are found only with their secret, by their whole key (name the "
+    "program that has it: --worker MODULE:WORKER)"
+)
 AFTER_SCOPE: Final = "\x01"
 """Appended to a scope's name, it sorts after all of the scope's records."""
 
@@ -35,19 +39,25 @@ _KINDS: Final[dict[str, MatchKind]] = {"guard": "record", "intent": "intent", "s
 def discover_scopes(store: Store, limit: int = MAX_SCOPES) -> tuple[list[str], bool]:
     """Find up to ``limit`` scopes with one query each, in a store that keeps records in order. Returns them, and
     whether these are all."""
-    scopes: list[str] = []
+    firsts, is_complete = _first_records(store, limit)
+    return [record.scope for record in firsts], is_complete
+
+
+def _first_records(store: Store, limit: int) -> tuple[list[Record], bool]:
+    """Find the first record of each scope, as `discover_scopes` does."""
+    firsts: list[Record] = []
     after = ("", "")
-    while len(scopes) < limit:
+    while len(firsts) < limit:
         page = store.list(limit=1, after=after)
         for _ in range(MAX_PAGES_PER_SCOPE):
             if page.records or page.cursor is None:
                 break
             page = store.list(limit=1, after=after, cursor=page.cursor)  # behind expired ones that wait for a sweep
         if not page.records:
-            return scopes, page.cursor is None
-        scopes.append(page.records[0].scope)
-        after = (scopes[-1] + AFTER_SCOPE, "")
-    return scopes, not store.list(limit=1, after=after).records
+            return firsts, page.cursor is None
+        firsts.append(page.records[0])
+        after = (firsts[-1].scope + AFTER_SCOPE, "")
+    return firsts, not store.list(limit=1, after=after).records
 
 
 def find_records(
@@ -59,14 +69,16 @@ def find_records(
     keys: dict[tuple[str, str], str] = {}  # of intents: the key of each, as its log has it
     gaps: list[str] = []
     if store.capabilities.ordered:
-        discovered, is_complete = discover_scopes(store, MAX_SCOPES)
+        firsts, is_complete = _first_records(store, MAX_SCOPES)
         if not is_complete:
-            behind = "" if len(discovered) == MAX_SCOPES else f"; {_EXPIRED_IN_THE_WAY}"
-            gaps.append(f"only the first {len(discovered)} scopes were searched{behind}")
+            behind = "" if len(firsts) == MAX_SCOPES else f"; {_EXPIRED_IN_THE_WAY}"
+            gaps.append(f"only the first {len(firsts)} scopes were searched{behind}")
     else:
-        discovered, gap = _list_scopes(store, terms, found)
+        firsts, gap = _list_scopes(store, terms, found)
         gaps += [gap] if gap else []
-    for scope in sorted({*scopes, *discovered}):
+    if privacy is None and any(looks_hidden(record.key) for record in firsts):
+        gaps.append(HIDDEN_KEYS)
+    for scope in sorted({*scopes, *(record.scope for record in firsts)}):
         for term in terms:
             records, is_complete = _find_in_scope(store, scope, term, privacy, limit - len(found))
             found.update(((scope, record.key), record) for record in records)
@@ -119,21 +131,23 @@ def _stored_keys(scope: str, term: KeyTerm, privacy: Privacy | None) -> list[str
     return [term.text] if privacy is None else [term.text, privacy.hide(scope, term.text)]
 
 
-def _list_scopes(store: Store, terms: Sequence[KeyTerm], found: dict[tuple[str, str], Record]) -> tuple[list[str], str]:
-    """Read records for their scopes, in a store that keeps them in no order. Those that match go to ``found``."""
-    scopes: dict[str, None] = {}
+def _list_scopes(
+    store: Store, terms: Sequence[KeyTerm], found: dict[tuple[str, str], Record]
+) -> tuple[list[Record], str]:
+    """Read records for one of each scope, in a store that keeps them in no order. Those that match go to ``found``."""
+    scopes: dict[str, Record] = {}
     cursor, count = None, 0
     while True:
         page = store.list(limit=PAGE_SIZE, cursor=cursor)
         for record in page.records:
-            scopes[record.scope] = None
+            scopes[record.scope] = record
             if any(term.matches(record.key) for term in terms):
                 found[record.scope, record.key] = record
         cursor, count = page.cursor, count + max(len(page.records), 1)
         if cursor is None:
-            return list(scopes), ""
+            return list(scopes.values()), ""
         if count >= MAX_LISTED_RECORDS:
-            return list(scopes), (
+            return list(scopes.values()), (
                 f"{store.capabilities.name} keeps keys in no order: a composite key or a prefix was looked for in "
                 f"{MAX_LISTED_RECORDS:,} records, and a whole key in the scopes of these and of the named programs"
             )
