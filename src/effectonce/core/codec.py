@@ -218,6 +218,8 @@ def _encode_foreign(value: Any) -> Any:
 
 
 def _decode_foreign(type_: Any, value: Any) -> Any:
+    if type_ is object:  # as in dict[str, object]: any value, as JSON has it
+        return value
     validate = getattr(type_, "model_validate", None)
     if validate is not None:
         return validate(value)
