@@ -80,6 +80,7 @@ def test_one_order_and_one_charge_wherever_it_is_killed(tmp_path: Path) -> None:
     assert shop.store.list(state="claimed").records == [], "no lease of a killed delivery is left"
 
 
+@pytest.mark.long
 def test_an_order_that_is_committed_before_its_intent_is_doubled(tmp_path: Path) -> None:
     shop = Shop(tmp_path, careless=True)
     with pytest.raises(AssertionError, match=r"it happened again"):
