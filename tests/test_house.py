@@ -90,7 +90,7 @@ TABLE = {
     "http": ("http.*", ""),
     "integrations": ("", ""),
     "integrations.fastapi": (f"{SEAMS} sessions* core* {TOOLS} http.*", "fastapi starlette"),
-    "integrations.flask": (f"{SEAMS} core* {TOOLS} http.*", "flask werkzeug"),
+    "integrations.flask": (f"{SEAMS} sessions* core* {TOOLS} http.*", "flask werkzeug"),
     "integrations.django*": (f"{SEAMS} sessions* core* {TOOLS} http.*", "django asgiref"),
     "integrations.django.schema_operation": (f"{VALUES} {SQL_FILES}", "django"),
     "integrations.django.migrations*": ("integrations.django.schema_operation", "django"),
