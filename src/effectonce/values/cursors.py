@@ -16,7 +16,7 @@ from effectonce.errors import InvalidOption
 CursorNumber = Annotated[int, Meta(ge=0, lt=10**18)]
 """A time in microseconds, or the number of a row: it fits into an integer of every database."""
 CursorText = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]
-"""A scope or a key. Neither has a NUL, which PostgreSQL refuses."""
+"""A scope or a key without a NUL, which PostgreSQL refuses."""
 CursorDigest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 """The SHA-256 of an identity, as stores that key on it have it."""
 

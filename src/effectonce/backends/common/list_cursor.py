@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from effectonce.values.cursors import CursorNumber, CursorText, read_cursor, write_cursor
+from effectonce.values.cursors import CursorNumber, read_cursor, write_cursor
 
 #: The last record before a page: its ``changed_at`` (0 in a list by scope and key), its scope and its key.
-ListPosition = tuple[CursorNumber, CursorText, CursorText]
+ListPosition = tuple[CursorNumber, str, str]
 
 MAX_SORTED_RECORDS: Final = 50_000
 """The most records that a store sorts by their last change for one page."""
