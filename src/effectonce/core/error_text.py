@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from os import path
 from traceback import walk_tb
 from typing import Final
 
@@ -12,7 +12,7 @@ from .interrupts import raise_interrupt
 
 MAX_FRAMES: Final = 4
 MAX_FRAME_CHARACTERS: Final = 200
-_OWN_FOLDER: Final = str(Path(__file__).parents[1])
+_OWN_FOLDER: Final = path.dirname(path.dirname(__file__)) + path.sep
 
 
 def describe_error(error: BaseException, limit: int = 1000) -> str:

@@ -46,7 +46,7 @@ class KeptStoreBackend(Wrapper):
         self._identities.add((op.scope, op.key))
         if isinstance(op, Claim) and isinstance(reply, Answer) and reply.kind == "claimed":
             state: Any = "in_doubt" if op.doubt_on_lapse else "free"
-            self._lapses[op.owner] = Settlement(op.scope, op.key, op.owner, reply.token, state, op.retention)
+            self._lapses[op.owner] = Settlement(op.scope, op.key, op.owner, reply.token, state, op.retention_us)
         elif isinstance(op, Settlement):
             self._lapses.pop(op.owner, None)
 
