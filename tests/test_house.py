@@ -90,7 +90,7 @@ TABLE = {
     "http": ("http.*", ""),
     "integrations": ("", ""),
     "integrations.fastapi": (f"{SEAMS} sessions* core* {TOOLS} http.*", "fastapi starlette"),
-    "integrations.flask": (f"{SEAMS} core* {TOOLS} http.*", "flask werkzeug"),
+    "integrations.flask": (f"{SEAMS} sessions* core* {TOOLS} http.*", "flask werkzeug"),
     "integrations.django*": (f"{SEAMS} sessions* core* {TOOLS} http.*", "django asgiref"),
     "integrations.django.schema_operation": (f"{VALUES} {SQL_FILES}", "django"),
     "integrations.django.migrations*": ("integrations.django.schema_operation", "django"),
@@ -106,7 +106,10 @@ TABLE = {
     # what keeps a promise from being kept, found out
     "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),
     "telemetry*": (f"{SEAMS} core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
-    # how people see records, in the command line and on the pages
+    # what people see: the terminal, for the command line and the demo; records, for the command line and the pages
+    "display.redaction": (f"{VALUES}", ""),
+    "display.suggestions": ("", ""),
+    "display.terminal": (f"{VALUES}", ""),
     "display*": (f"{SEAMS} core* {TOOLS} telemetry*", "msgspec"),
     "integrations.django.admin": (f"{SEAMS} core* {TOOLS} telemetry* display* integrations.django*", "django"),
     # one search for all that is known about a key
@@ -115,13 +118,10 @@ TABLE = {
     "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display* search*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
     "effectonce_lint*": ("", "msgspec yaml"),
-    "cli.redaction": (f"{VALUES}", ""),
-    "cli.suggestions": ("", ""),
-    "cli.terminal": (f"{VALUES}", ""),
-    "demo*": (f"{SEAMS} core* {TOOLS} cli.redaction cli.suggestions cli.terminal", "msgspec sqlite3"),
+    "demo*": (f"{SEAMS} core* {TOOLS} display.redaction display.suggestions display.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* search* dashboard* demo* effectonce_lint* "
-        "cli.redaction cli.suggestions cli.terminal __init__",
+        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* display.redaction display.suggestions "
+        "display.terminal search* dashboard* demo* effectonce_lint* __init__",
         "msgspec typer rich sqlite3 uvicorn watchfiles",
     ),
     "integrations.django.management*": (f"{VALUES} cli* integrations.django*", "django"),

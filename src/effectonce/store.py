@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
@@ -11,7 +10,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port, SelfMigrating
 from .core.backend_urls import load_backend, url_in_environment
 from .core.codec import ABANDONED_ERROR, encode_untyped
-from .core.privacy import SEALED_PREFIX, Privacy
+from .core.privacy import SEALED_PREFIX, Privacy, looks_hidden
 from .core.run_sync import run_sync
 from .core.store_runtime import StoreRuntime
 from .errors import (
@@ -38,7 +37,6 @@ MAX_PAGE: Final = 1_000  # records
 SWEEP_BATCH: Final = 500  # records that `purge` deletes in one call of the port
 MAX_ADMIN_TRIES: Final = 5  # of an operator's call that met a broken connection or a deadlock
 
-_HIDDEN_KEY = re.compile("[0-9a-f]{64}")  # as `Privacy.hide` writes it
 
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
@@ -253,7 +251,7 @@ class Store:
         This handle has no secret. A hidden key looks like any other hash, so finished records of the scope decide:
         whether their results are sealed.
         """
-        if _HIDDEN_KEY.fullmatch(record.key) is None:
+        if not looks_hidden(record.key):
             return
         finished = self.list(scope=record.scope, state="done", limit=100).records
         results = [other.result for other in finished if other.result is not None]

@@ -222,7 +222,7 @@ def test_help_loads_no_command_and_hardly_more_than_typer(environment: dict[str,
         "effectonce.public",
         "effectonce.cli.dead_letters",
     }
-    assert len({name for name in loaded if name.startswith("effectonce")}) <= 12
+    assert len({name for name in loaded if name.startswith("effectonce")}) <= 13
 
 
 # -- how it says no

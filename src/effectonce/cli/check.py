@@ -6,12 +6,12 @@ import sys
 
 import typer
 
+from effectonce.display.redaction import error_line, redact
 from effectonce.errors import EffectOnceError
 from effectonce.store import Store, require_existing
 
 from . import options
 from .output import report
-from .redaction import error_line, redact
 
 
 def check(url: options.StoreArgument = None, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:

@@ -16,6 +16,7 @@ from msgspec import Struct, json
 from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue, Redrive, Select
 from effectonce.display.formatting import format_ago, format_error, format_iso, format_when
 from effectonce.display.redrives import describe_redrive
+from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import InvalidOption, show
 from effectonce.worker.causes import CAUSE_HEADER, CauseCode
 
@@ -26,7 +27,6 @@ from .interrupts import GracefulInterrupt
 from .output import COLOURS, WHOLE, print_details, print_json, print_page, report
 from .programs import close_program, load_worker
 from .progress import Progress
-from .terminal import Screen, confirm
 
 dlq = command_group("Dead letters, the messages that a worker has given up: list, show, redrive, purge.")
 
@@ -204,8 +204,9 @@ def _print_redrives(redrives: Sequence[Redrive], dry_run: bool, as_json: bool) -
     for redrive in redrives:
         dead = redrive.dead
         if as_json:
-            facts = {"id": dead.id, "key": dead.key, "fate": redrive.fate, "sent": redrive.sent}
-            print_json({**facts, "new_generation": redrive.new_generation, "dry_run": dry_run, "error": redrive.error})
+            facts = {"id": dead.id, "key": dead.key, "fate": redrive.fate, "was_in_doubt": redrive.was_in_doubt}
+            facts |= {"sent": redrive.sent, "new_generation": redrive.new_generation}
+            print_json({**facts, "dry_run": dry_run, "error": redrive.error})
             continue
         result = describe_redrive(redrive)
         text = f"{show(dead.id, WHOLE)} {show(dead.key, WHOLE)} {result.text}"

@@ -18,11 +18,13 @@ from effectonce.display.formatting import (
     format_ago,
     format_error,
     format_failure,
+    format_failure_place,
     format_iso,
     format_state,
     format_target,
     format_when,
 )
+from effectonce.display.terminal import Screen, confirm
 from effectonce.display.timeline import record_timeline
 from effectonce.errors import CorruptRecord, NotInDoubt, show
 from effectonce.intents.intents import Intents
@@ -43,7 +45,6 @@ from .output import (
     timeline_facts,
 )
 from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
-from .terminal import Screen, confirm
 
 intents = command_group("Calls to outside APIs: list, show, recover, resolve.")
 
@@ -237,6 +238,7 @@ def _facts(program: Intents, record: Record, log: LoggedIntent, id: str) -> dict
         "request": decode_stored(log.request),
         "result": decode_stored(record.result),
         "error": format_error(*format_failure(record)) if record.error is not None else None,
+        "raised_at": format_failure_place(record) or None,
     }
 
 

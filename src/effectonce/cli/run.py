@@ -53,7 +53,8 @@ def run(
     workers = [program for program in programs if isinstance(program, Worker)]
     for worker in workers:
         _report_handlers(worker, as_json)
-    relays = [program for program in programs if isinstance(program, Relay)]
+    companions = [companion for worker in workers for companion in worker.companions]
+    relays = [program for program in (*programs, *companions) if isinstance(program, Relay)]
     for relay in relays:
         source, target = repr(relay.store), repr(relay.broker)
         report(as_json, f"[relay] {source} to {target}", relay=source, event="relay", broker=target)

@@ -17,6 +17,7 @@ from rich.text import Text
 from effectonce.core.shared_loop import shared_loop
 from effectonce.display.formatting import format_ago, format_iso, format_when
 from effectonce.display.sagas import SagaPart, format_saga_state, list_saga_parts
+from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.record import Record, State
 from effectonce.sagas.decisions import SagaDecision
@@ -31,7 +32,6 @@ from .interrupts import GracefulInterrupt
 from .output import COLOURS, WHOLE, print_json, print_page, report
 from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
 from .tables import print_table
-from .terminal import Screen, confirm
 
 sagas = command_group("Sagas: list, show, resume, compensate, resolve.")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from msgspec import Struct
 
@@ -15,8 +14,6 @@ from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry
 from .formatting import is_refused, tone_of
 from .sagas import ENDED_STATES, TONES
 
-TimelineKind = Literal["guard", "intent", "saga"]
-
 
 class Moment(Struct, frozen=True):
     """Something that happened, or will."""
@@ -26,13 +23,6 @@ class Moment(Struct, frozen=True):
     by: str = ""
     detail: str = ""
     tone: str = ""
-
-
-def kind_of(scope: str) -> TimelineKind:
-    """Return what kind of program writes records of ``scope``."""
-    if scope.startswith("intents/"):
-        return "intent"
-    return "saga" if scope.startswith("saga/") else "guard"
 
 
 def record_timeline(

@@ -244,6 +244,11 @@ class Worker:
         """
         self._companions.append(companion)
 
+    @property
+    def companions(self) -> Sequence[Companion]:
+        """What runs beside the handlers, by `add`."""
+        return self._companions
+
     # -- running
 
     def run(self) -> None:

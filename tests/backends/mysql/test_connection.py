@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from effectonce.backends.mysql import connection as module
-from effectonce.backends.mysql.codec import make_cursor, max_packet_bytes, parse_cursor
+from effectonce.backends.mysql.codec import max_packet_bytes
 from effectonce.backends.mysql.connection import (
     AsyncMySQLConnection,
     MySQLConnection,
@@ -336,21 +336,7 @@ async def test_after_any_other_error_the_connection_is_dropped(error: BaseExcept
     assert connection.dropped == 1
 
 
-# -- cursors and packets
-
-
-def test_a_cursor_names_the_last_record_and_none_is_above_all() -> None:
-    row_id = bytes(range(32))
-    assert parse_cursor(make_cursor(7, row_id)) == (7, row_id)
-    at_us, last = parse_cursor(None)
-    assert at_us > 4_102_444_800_000_000
-    assert last == b"\xff" * 32
-
-
-@pytest.mark.parametrize("cursor", ["", "7", "7:ab", f"-7:{'ab' * 32}", f"7:{'AB' * 32}", f"{'7' * 20}:{'ab' * 32}"])
-def test_a_cursor_of_another_store_is_not_read(cursor: str) -> None:
-    with pytest.raises(InvalidOption):
-        parse_cursor(cursor)
+# -- values and packets
 
 
 def test_values_are_literals_that_need_no_quotes() -> None:

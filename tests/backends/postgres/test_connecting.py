@@ -15,7 +15,7 @@ from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
 
 from effectonce.backends.postgres import codec
-from effectonce.backends.postgres.codec import make_cursor, parse_cursor, read_claim_answer, read_look_answer
+from effectonce.backends.postgres.codec import read_claim_answer, read_look_answer
 from effectonce.backends.postgres.connection import (
     BlockingWaiter,
     BorrowedPool,
@@ -32,7 +32,6 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import (
     ConfigurationError,
     InvalidKey,
-    InvalidOption,
     KeyTooLong,
     SchemaMismatch,
     SchemaMissing,
@@ -218,14 +217,6 @@ def test_a_look_changes_nothing_and_says_what_a_claim_would_find() -> None:
     assert read_look_answer(row("take_free"))[1].kind == "absent"
     position, doubt = read_look_answer(row("lapse"))
     assert (position, doubt.kind, doubt.token, doubt.attempts, doubt.generation) == (2, "in_doubt", 7, 2, 1)
-
-
-def test_a_cursor_names_the_last_record_and_none_is_before_all() -> None:
-    assert parse_cursor(make_cursor('s"', "é")) == ('s"', "é")
-    assert parse_cursor(None) == ("", "")
-    for cursor in ("", "[]", '["a"]', '["a", 1]', "{"):
-        with pytest.raises(InvalidOption):
-            parse_cursor(cursor)
 
 
 # -- waiting

@@ -13,16 +13,7 @@ from effectonce.backends.redis.cluster import CLUSTER_SLOTS, Node, RedisClusterC
 from effectonce.backends.redis.connection import RedisNodeConnection, Subscription, run_script
 from effectonce.backends.redis.endpoint import RedisEndpoint
 from effectonce.backends.redis.errors import RedisErrors, ReplyError
-from effectonce.backends.redis.record_format import (
-    Layout,
-    ListPosition,
-    index_keys,
-    make_cursor,
-    parse_answer,
-    parse_change,
-    parse_cursor,
-    parse_record,
-)
+from effectonce.backends.redis.record_format import Layout, index_keys, parse_answer, parse_change, parse_record
 from effectonce.backends.redis.store import RedisClientStoreBackend, RedisStoreBackend
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
@@ -326,18 +317,6 @@ def test_a_hash_of_another_program_is_corrupt(fields: list[bytes]) -> None:
 def test_a_change_names_the_scope_and_the_key() -> None:
     assert parse_change(b"3:a:bkey") == ("a:b", "key")
     assert parse_change("2:ék".encode()) == ("é", "k")
-
-
-def test_a_cursor_is_of_one_kind_of_list() -> None:
-    position = ListPosition("a:1", "7", b"\xff")
-    for kind, other in (("index", "scan"), ("scan", "index")):
-        cursor = make_cursor(kind, position)  # type: ignore[arg-type]
-        assert parse_cursor(cursor, kind) == position  # type: ignore[arg-type]
-        with pytest.raises(InvalidOption):
-            parse_cursor(cursor, other)  # type: ignore[arg-type]
-    for cursor in ("", "s|x||p", "s|1|zz|p", "s|1||p|q"):
-        with pytest.raises(InvalidOption):
-            parse_cursor(cursor, "scan")
 
 
 # -- the store

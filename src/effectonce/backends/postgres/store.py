@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from effectonce.backends.common.list_cursor import make_cursor, parse_cursor
 from effectonce.backends.common.sql_store import record_from
 from effectonce.contracts import Capabilities, Contention, Dialect, InboxPort, OutboxPort, Port
 from effectonce.core.sql_files import store_schema, table_prefix
@@ -47,8 +48,6 @@ from .codec import (
     encode_settlements,
     int4,
     int8,
-    make_cursor,
-    parse_cursor,
     read_claim_answer,
     read_look_answer,
     utf8,
@@ -278,7 +277,9 @@ class PostgresPort:
         may be short, or empty, and still have a cursor."""
         if query.newest_first:
             return await list_newest_first(self._query, query)
-        after = query.after if query.cursor is None and query.after is not None else parse_cursor(query.cursor)
+        after = query.after or ("", "")
+        if query.cursor is not None:
+            after = parse_cursor(query.cursor, by_change=False)[1:]
         scope = None if query.scope is None else utf8(query.scope)
         state = None if query.state is None else query.state.encode()
         name = "list"
@@ -295,14 +296,14 @@ class PostgresPort:
             for row in rows:
                 if row["wanted"]:
                     if len(records) == query.limit:
-                        return Page(records, make_cursor(records[-1].scope, records[-1].key))
+                        return Page(records, make_cursor(0, records[-1].scope, records[-1].key))
                     records.append(record_from(list(row.values())))
             visited += len(rows)
             if len(rows) < size:
                 return Page(records)
             after = rows[-1]["scope"], rows[-1]["key"]
             if visited >= MAX_ROWS_PER_PAGE and len(records) < query.limit:
-                return Page(records, make_cursor(*after))
+                return Page(records, make_cursor(0, *after))
 
     async def stats(self) -> Stats:
         """``claimed`` and ``done`` are counted among the 250,000 records that expire last; where there are more, they
