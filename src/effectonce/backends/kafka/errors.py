@@ -11,7 +11,6 @@ from .endpoint import KafkaCluster
 
 REFUSED_CODES = {
     "_AUTHENTICATION",
-    "_SSL",
     "CLUSTER_AUTHORIZATION_FAILED",
     "GROUP_AUTHORIZATION_FAILED",
     "SASL_AUTHENTICATION_FAILED",
@@ -35,13 +34,31 @@ INVALID_CODES = {
 }
 
 
+def is_refusal(error: Any, cluster: KafkaCluster) -> bool:
+    """Whether the cluster refuses this client, so that trying again would not help."""
+    return error.name() in REFUSED_CODES or _tls_refusal(error, cluster) is not None
+
+
+def _tls_refusal(error: Any, cluster: KafkaCluster) -> ConfigurationError | None:
+    """Return our error where TLS has failed. librdkafka reports an alert of the broker as a broken connection."""
+    name, text = error.name(), error.str()
+    if name not in ("_SSL", "_TRANSPORT"):
+        return None
+    if "certificate verify failed" in text:  # also where it is for another name
+        return ConfigurationError(
+            f"the certificate of a broker of {cluster} is not trusted, or is for another name "
+            f"({show(text, 300)}); add the authority that signed it as ca_file=, or connect by a name that it has"
+        )
+    return tls_refusal_by_text(text, str(cluster)) or (tls_failed(str(cluster), text) if name == "_SSL" else None)
+
+
 def translate(error: Any, cluster: KafkaCluster, topic: str = "") -> EffectOnceError:
     """Return our error for a `KafkaError`, or for the `KafkaException` that wraps one."""
     if isinstance(error, Exception) and error.args:
         error = error.args[0]
     name, text = error.name(), show(error.str(), 200)
-    if name == "_SSL":
-        return tls_refusal_by_text(text, str(cluster)) or tls_failed(str(cluster), text)
+    if refusal := _tls_refusal(error, cluster):
+        return refusal
     if name in REFUSED_CODES:
         return ConfigurationError(f"{cluster} refuses this client ({name}: {text}); check user, password, TLS and ACLs")
     if name in MISSING_CODES:

@@ -21,6 +21,8 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOpti
 from effectonce.values.urls import Address, HostPort
 
 PING_INTERVAL_S: Final = 20
+#: How long `close` waits for a connection that was never ready.
+FAILED_CLOSE_TIMEOUT_S: Final = 0.1
 
 
 def load_driver() -> Any:
@@ -267,9 +269,12 @@ class NatsConnection:
             raise self._fail(self._connection_broke()) from error
 
     async def close(self) -> None:
+        is_connected = bool(self._inbox)
         try:
-            await self.client.close()
-        except (OSError, load_driver().errors.Error):
+            # After TLS has failed, nats-py waits for the end of a connection that does not end.
+            async with asyncio.timeout(self.endpoint.timeout if is_connected else FAILED_CLOSE_TIMEOUT_S):
+                await self.client.close()
+        except (OSError, TimeoutError, load_driver().errors.Error):
             pass
         self._fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
 
