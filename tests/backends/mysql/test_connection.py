@@ -185,7 +185,7 @@ def test_the_error_inside_of_a_drivers_is_the_one_that_counts() -> None:
     assert "no answer" in str(translate(wrapped, options()))
     untrusted = pymysql.err.OperationalError(2003, "cannot connect")
     untrusted.__cause__ = ssl.SSLCertVerificationError()
-    untrusted.__cause__.verify_message = "self-signed"
+    untrusted.__cause__.verify_message, untrusted.__cause__.verify_code = "self-signed", 18
     assert type(translate(untrusted, options(), connecting=True)) is ConfigurationError
 
 
