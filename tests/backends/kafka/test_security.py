@@ -109,13 +109,16 @@ async def test_a_token_that_the_broker_does_not_take_is_a_wrong_configuration(be
         await broker.backend.declare(unique_name, group="g")
 
 
-async def test_f66_a_function_that_fails_is_an_outage(bearer: str, unique_name: str) -> None:
+async def test_a_function_that_fails_is_an_outage_and_its_error_is_logged(
+    bearer: str, unique_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def token() -> str:
         raise RuntimeError("the provider is away")
 
     broker = eo.connect_broker(f"kafka://{bearer}?tls=no&timeout=5s", password=token)
-    with pytest.raises(BrokerUnavailable):
+    with pytest.raises(BrokerUnavailable, match="no token"):
         await broker.backend.declare(unique_name, group="g")
+    assert "the provider is away" in caplog.text
 
 
 async def test_a_setting_of_librdkafka_is_passed_on(kafka_url: str, unique_name: str) -> None:

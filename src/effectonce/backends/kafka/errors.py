@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from effectonce.backends.common.tls import tls_failed, tls_refusal_by_text
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
 
-from .endpoint import KafkaCluster
+if TYPE_CHECKING:
+    from .endpoint import KafkaCluster
 
 REFUSED_CODES = {
     "_AUTHENTICATION",
@@ -34,9 +35,19 @@ INVALID_CODES = {
 }
 
 
+#: librdkafka has no token to show: whoever issues them may only be away.
+_NO_TOKEN_TEXTS: Final = ("OAuth token not set", "Failed to acquire SASL OAUTHBEARER token")
+
+
 def is_refusal(error: Any, cluster: KafkaCluster) -> bool:
     """Whether the cluster refuses this client, so that trying again would not help."""
+    if _has_no_token(error):
+        return False
     return error.name() in REFUSED_CODES or _tls_refusal(error, cluster) is not None
+
+
+def _has_no_token(error: Any) -> bool:
+    return any(text in error.str() for text in _NO_TOKEN_TEXTS)
 
 
 def _tls_refusal(error: Any, cluster: KafkaCluster) -> ConfigurationError | None:
@@ -59,6 +70,8 @@ def translate(error: Any, cluster: KafkaCluster, topic: str = "") -> EffectOnceE
     name, text = error.name(), show(error.str(), 200)
     if refusal := _tls_refusal(error, cluster):
         return refusal
+    if _has_no_token(error):
+        return BrokerUnavailable(f"there is no token for {cluster} ({text}); see the error of what issues it")
     if name in REFUSED_CODES:
         return ConfigurationError(f"{cluster} refuses this client ({name}: {text}); check user, password, TLS and ACLs")
     if name in MISSING_CODES:
