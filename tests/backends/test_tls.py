@@ -19,7 +19,7 @@ from tests.harness import servers
 from tests.harness.certificates import Authority, Certificate
 from tests.harness.kafka import kafka
 from tests.harness.nats import nats
-from tests.harness.process import Server, free_port
+from tests.harness.process import Server, ServerFailed, free_port
 from tests.harness.rabbitmq import rabbitmq
 
 pytestmark = pytest.mark.quick_on("redis", "postgres", "redis_broker", "nats")
@@ -116,6 +116,10 @@ def start_secure() -> Iterator[Callable[[str], tuple[Server, Files, str]]]:
                 server, url = STARTERS[name](files)
             except servers.Missing as missing:
                 skip_or_fail(str(missing))
+            except ServerFailed as failed:
+                if "TLS support" not in str(failed):
+                    raise
+                skip_or_fail("the Valkey inside a package knows no TLS: apt-get install redis-server")
             running[name] = server, files, url
         return running[name]
 

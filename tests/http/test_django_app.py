@@ -470,7 +470,7 @@ def test_an_sqlite_database_has_a_url(alias: Callable[..., str], tmp_path: Path,
     [
         ("sqlite3", {"NAME": ":memory:"}),
         ("sqlite3", {"NAME": "file:memorydb_default?mode=memory&cache=shared"}),
-        ("postgresql", {"OPTIONS": {"service": "shop"}}),
+        ("postgresql", {}),
         ("dummy", {}),
     ],
 )
