@@ -29,11 +29,12 @@ class RabbitMQ(Server):
 
     name = "rabbitmq"
 
-    def __init__(self, script: str, epmd: Epmd, settings: Mapping[str, str]) -> None:
+    def __init__(self, script: str, epmd: Epmd, settings: Mapping[str, str], lines: Sequence[str]) -> None:
         super().__init__()
         self._script = script
         self.epmd = epmd
         self._settings = settings
+        self._lines = lines
         self._dist_port = free_port()
         self._logged = 0
 
@@ -46,7 +47,8 @@ class RabbitMQ(Server):
         return f"{self.dir.name}@localhost"
 
     def command(self) -> Sequence[str]:
-        (self.dir / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
+        lines = [f"listeners.tcp.1 = 127.0.0.1:{self.port}", *self._lines]
+        (self.dir / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
         (self.dir / "plugins").write_text("[].\n")
         (self.dir / "env.conf").touch()
         self._logged = self.log.stat().st_size
@@ -88,9 +90,10 @@ class RabbitMQ(Server):
         return kept
 
 
-def rabbitmq(**settings: str) -> RabbitMQ:
+def rabbitmq(*lines: str, **settings: str) -> RabbitMQ:
+    """``lines`` are added to its rabbitmq.conf: ``"listeners.ssl.1 = 127.0.0.1:5671"``."""
     how = ("RabbitMQ", "apt-get install rabbitmq-server", "AMQP")
     found = str(_DEBIAN_SCRIPT) if _DEBIAN_SCRIPT.exists() else servers.find_binary("rabbitmq-server")
     script = servers.require_installed(found, *how)
     epmd = Epmd(servers.require_installed(servers.find_binary("epmd"), *how)).start()
-    return RabbitMQ(script, epmd, settings).start()
+    return RabbitMQ(script, epmd, settings, lines).start()

@@ -8,11 +8,11 @@ and receives deliveries. pamqp encodes and decodes the rare frames. Those that e
 from __future__ import annotations
 
 import asyncio
-import ssl
 from contextlib import suppress
 from typing import Any, Final
 
-from effectonce.errors import BrokerUnavailable, ConfigurationError, show
+from effectonce.backends.common.tls import tls_refusal
+from effectonce.errors import BrokerUnavailable, show
 
 from .channel import RabbitMQChannel
 from .endpoint import RabbitMQEndpoint, RabbitMQRefusal, load_driver
@@ -60,11 +60,9 @@ class RabbitMQConnection(asyncio.Protocol):
                 await self._ready.wait()
         except TimeoutError:
             self.fail(BrokerUnavailable(f"{endpoint.shown} did not answer within {endpoint.timeout:g} s"))
-        except ssl.SSLError as error:
-            raise ConfigurationError(
-                f"TLS with {endpoint.shown} failed ({show(error)}); is it the port for TLS, and its authority ca_file=?"
-            ) from error
         except OSError as error:
+            if refusal := tls_refusal(error, endpoint.shown):
+                raise refusal from error
             why = show(error) or type(error).__name__
             raise BrokerUnavailable(f"cannot connect to {endpoint.shown}: {why}") from error
         except BaseException as error:
@@ -121,7 +119,9 @@ class RabbitMQConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         why = show(error) if error else "closed by the broker"
-        self.fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} broke ({why})"))
+        # With TLS 1.3 a server that refuses our certificate says so only after the handshake.
+        refusal = None if self._ready.is_set() else tls_refusal(error, self.endpoint.shown)
+        self.fail(refusal or BrokerUnavailable(f"the connection to {self.endpoint.shown} broke ({why})"))
         self._closed.set()
 
     def pause_writing(self) -> None:

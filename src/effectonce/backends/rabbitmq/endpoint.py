@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from effectonce.backends.common.tls import take_tls
 from effectonce.errors import ConfigurationError, InvalidOption
 from effectonce.values.urls import Address
 
@@ -35,14 +36,14 @@ class RabbitMQEndpoint:
     """The server's address, the login and the timeouts, read from a URL."""
 
     def __init__(self, address: Address) -> None:
-        secure = address.scheme == "amqps"
-        self.host, self.port = address.host or "localhost", address.port or (5671 if secure else 5672)
+        tls = take_tls(address, by_scheme=address.scheme == "amqps")
+        self.tls = tls.make_context(str(address)) if tls else None
+        self.host, self.port = address.host or "localhost", address.port or (5671 if tls else 5672)
         self.user = "guest" if address.user is None else address.user
         self.password = "guest" if address.user is None and address.password is None else address.password or ""
         self.vhost = address.path[1:] or "/"
         self.timeout = address.seconds("timeout", 10.0)
         self.heartbeat = address.take("heartbeat", _parse_heartbeat, 30)
-        self.tls = address.tls(secure, "TLS, which is amqps://")
         self.shown = str(address)
 
     def __repr__(self) -> str:
