@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
@@ -224,21 +225,26 @@ class _SharedPublisher:
             await self._publisher.close()
 
 
-def connect_broker(url: str | None = None, **options: Any) -> Broker:
+def connect_broker(
+    url: str | None = None, *, password: Callable[[], str] | None = None, envelope: Envelope | None = None
+) -> Broker:
     """A `Broker` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``, ``kafka://``,
     ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's ``EFFECTONCE_BROKER``, on
     first use.
 
-    Validates the URL and that its driver is installed, and opens nothing. ``envelope=`` is how messages are written.
+    Validates the URL and that its driver is installed, and opens nothing. ``envelope`` is how messages are written.
+    ``password`` is called for the password or token of each connection, in place of the one in the URL (Redis,
+    RabbitMQ).
     """
-    return Broker(open_broker if url is None else open_broker(url), **options)
+    backend = partial(open_broker, None, password) if url is None else open_broker(url, password)
+    return Broker(backend, envelope=envelope)
 
 
-def open_broker(url: str | None = None) -> BrokerBackend:
+def open_broker(url: str | None = None, password: Callable[[], str] | None = None) -> BrokerBackend:
     """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_BROKER``."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect_broker('sqlite:///queue.db')")
-    backend: BrokerBackend = load_backend(url, "broker", SCHEMES)
+    backend: BrokerBackend = load_backend(url, "broker", SCHEMES, password)
     return backend
 
 

@@ -57,8 +57,8 @@ BROWSE_CHUNK: Final = 100
 class RedisBabelQueueBackend(BrokerBackend):
     """``redis+babelqueue://host:6379/0``. Read and write it with the envelope `effectonce.babelqueue.BabelQueue`.
 
-    Options: ``ack_window`` (90 s, as BabelQueue's ``retry_after``); ``tls``; ``timeout`` and ``connect_timeout`` (5 s
-    each); ``ca_file``, ``cert_file`` and ``key_file``.
+    Options: ``ack_window`` (90 s, as BabelQueue's ``retry_after``); ``timeout`` and ``connect_timeout`` (5 s each); and
+    those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``, ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:

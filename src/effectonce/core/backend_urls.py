@@ -10,15 +10,21 @@ from typing import Any, Literal
 from effectonce.errors import ConfigurationError, UnknownScheme, show
 
 
-def load_backend(url: str, kind: Literal["store", "broker"], schemes: Mapping[str, tuple[str, str]]) -> Any:
-    """Make the backend for ``url``. It opens nothing yet.
+def load_backend(
+    url: str,
+    kind: Literal["store", "broker"],
+    schemes: Mapping[str, tuple[str, str]],
+    password: Callable[[], str] | None = None,
+) -> Any:
+    """Make the backend for ``url``. It opens nothing yet. ``password`` is a function that returns the password, in
+    place of the one in the URL.
 
     ``schemes`` has the schemes of this package, each with the module and the class of its backend. Any other scheme is
     looked up in the entry-point group ``effectonce.stores`` or ``effectonce.brokers``.
     """
     from effectonce.values.urls import Address  # with urllib, a third of the package's import time
 
-    address = Address(url)
+    address = Address(url, password)
     if address.scheme in schemes:
         module, name = schemes[address.scheme]
         make: Callable[[Address], Any] = getattr(importlib.import_module(f"effectonce.{module}"), name)

@@ -28,8 +28,9 @@ class RabbitMQBackend(BrokerBackend):
     not count attempts and may lose a message that they pass on after a delay), ``declare`` (``no``: the queue is
     declared by others, and taken as it is), ``exchange`` (publish there, with the queue's name as routing key;
     `declare` binds the queue), ``ack_window`` (30m: the server's ``consumer_timeout``), ``timeout`` (10 s),
-    ``heartbeat`` (30 s), and for TLS ``ca_file``, ``cert_file`` and ``key_file``. All consumers of a queue are one
-    group; the group's name only appears in the server's list of connections.
+    ``heartbeat`` (30 s), and those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``,
+    ``server_name``. All consumers of a queue are one group; the group's name only appears in the server's list of
+    connections.
     """
 
     def __init__(self, address: Address) -> None:
@@ -66,7 +67,7 @@ class RabbitMQBackend(BrokerBackend):
         await self._declare(queue, must_exist=True)
 
     async def _declare(self, queue: str, *, must_exist: bool) -> None:
-        async with closing(await RabbitMQConnection.open(self._queues.endpoint, "effectonce")) as connection:
+        async with closing(await RabbitMQConnection.open(self._queues.endpoint, "declarations")) as connection:
             channel = await connection.open_channel()
             if must_exist:
                 for name in (require_name(queue), dead_letter_queue(queue)):

@@ -34,7 +34,8 @@ class RedisBrokerBackend:
     """``redis://host:6379/0`` and ``rediss://`` (TLS).
 
     Options: ``ack_window`` (30 s): how long an unsettled delivery stays with its consumer; ``namespace`` (``eo``);
-    ``timeout`` and ``connect_timeout`` (5 s each); ``ca_file``, ``cert_file`` and ``key_file`` for TLS.
+    ``timeout`` and ``connect_timeout`` (5 s each); and those for TLS: ``tls``, ``ca_file``,
+    ``cert_file``, ``key_file``, ``verify``, ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from effectonce.backends.common.tls import take_tls
 from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver, StoreUnavailable
-from effectonce.values.urls import Address, flag
+from effectonce.values.urls import Address
 
 from .errors import UNAVAILABLE_CODES, RedisErrors, ReplyError
 
@@ -117,11 +118,7 @@ class RedisEndpoint(Struct, kw_only=True):
 def parse_endpoint(address: Address, error_kind: type[RedisErrors] = RedisErrors) -> RedisEndpoint:
     """Read the endpoint from ``address``, with the options that every kind of Redis has."""
     timeout, connect_timeout = address.seconds("timeout", 5.0), address.seconds("connect_timeout", 5.0)
-    if address.scheme in ("redis+cluster", "redis+babelqueue"):
-        secure = address.take("tls", flag, False)
-    else:
-        secure = address.scheme == "rediss"
-    tls = address.tls(secure)
+    tls = take_tls(address, by_scheme=address.scheme == "rediss")
     path, database = None, address.path.strip("/") or "0"
     if address.scheme == "redis+unix":
         path, database = address.path, address.take("db", str, "0")
@@ -134,7 +131,7 @@ def parse_endpoint(address: Address, error_kind: type[RedisErrors] = RedisErrors
         db=int(database),
         user=address.user,
         password=address.password,
-        tls=tls,
+        tls=tls.make_context(str(address)) if tls else None,
         timeout=timeout,
         connect_timeout=connect_timeout,
         shown=str(address),

@@ -27,9 +27,9 @@ _SocketClass = type[SyncRedisSocket] | type[AsyncRedisSocket]
 class RedisStoreBackend:
     """Redis at ``redis://``, ``rediss://`` (TLS), ``redis+cluster://`` or ``redis+unix://``.
 
-    Options: ``namespace`` (default ``eo``), ``timeout`` and ``connect_timeout`` (5 s each), ``ca_file``,
-    ``cert_file`` and ``key_file`` for TLS; of a cluster also ``tls`` and ``nodes`` (``host:port,host:port``, asked
-    where the first does not answer); of a Unix socket ``db``.
+    Options: ``namespace`` (default ``eo``), ``timeout`` and ``connect_timeout`` (5 s each); of a cluster also ``nodes``
+    (``host:port,host:port``, asked where the first does not answer); of a Unix socket ``db``; and those for TLS:
+    ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``, ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:
