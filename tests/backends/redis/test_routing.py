@@ -9,9 +9,9 @@ from typing import Any
 import hiredis
 import pytest
 
-from effectonce.backends.redis.cluster import CLUSTER_SLOTS, Node, RedisClusterConnection, parse_nodes, slot_of
+from effectonce.backends.redis.cluster import RedisClusterConnection
 from effectonce.backends.redis.connection import RedisNodeConnection, Subscription, run_script
-from effectonce.backends.redis.endpoint import RedisEndpoint
+from effectonce.backends.redis.endpoint import Node, RedisEndpoint, parse_nodes
 from effectonce.backends.redis.errors import RedisErrors, ReplyError
 from effectonce.backends.redis.record_format import (
     Layout,
@@ -23,6 +23,7 @@ from effectonce.backends.redis.record_format import (
     parse_cursor,
     parse_record,
 )
+from effectonce.backends.redis.slots import CLUSTER_SLOTS, slot_of
 from effectonce.backends.redis.store import RedisClientStoreBackend, RedisStoreBackend
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
@@ -44,7 +45,8 @@ def test_a_slot_is_that_of_the_hash_tag() -> None:
 
 
 def test_nodes_are_listed_with_their_ports() -> None:
-    assert parse_nodes("a:1,b") == [Node("a", 1), Node("b", 6379)]
+    assert parse_nodes("a:1,b,[::1]:7,[::2]") == [Node("a", 1), Node("b", 6379), Node("::1", 7), Node("::2", 6379)]
+    assert [str(node) for node in parse_nodes("a:1,[::1]:7")] == ["a:1", "[::1]:7"]
 
 
 # -- batches
@@ -95,7 +97,7 @@ class Socket:
 
 class Cluster:
     def __init__(self) -> None:
-        self.connection = RedisClusterConnection(self._connect, RedisEndpoint(shown="r"), [A])
+        self.connection = RedisClusterConnection(self._connect, RedisEndpoint(shown="r", cluster=[A]))
         self.sockets: dict[str, Socket] = {}
         self.a, self.b = self._socket("a"), self._socket("b")
 
@@ -198,8 +200,8 @@ async def test_a_cancelled_batch_drops_the_connections_with_replies_under_way(cl
 
 async def test_another_node_is_asked_for_the_slots_where_one_does_not_answer(cluster: Cluster) -> None:
     await cluster.batch(b"k")  # names the replica, too, without a host: it is where the node is that was asked
-    assert list(cluster.connection._known_nodes) == [A, Node("a", 2)]
-    other = RedisClusterConnection(cluster._connect, RedisEndpoint(shown="r"), [B, A])
+    assert list(cluster.connection._nodes._known) == [A, Node("a", 2)]
+    other = RedisClusterConnection(cluster._connect, RedisEndpoint(shown="r", cluster=[B, A]))
     for error in (StoreUnavailable("down"), UnsafeStore("evicts")):
         cluster.b.error = error
         assert list(await other.nodes()) == ["a:1"]
@@ -344,12 +346,13 @@ def test_a_cursor_is_of_one_kind_of_list() -> None:
 
 
 def seeds_of(url: str) -> list[Node]:
-    return RedisStoreBackend(Address(url))._seeds
+    return list(RedisStoreBackend(Address(url))._endpoint.cluster)
 
 
 def test_a_cluster_is_asked_at_the_nodes_of_its_url() -> None:
     assert seeds_of("redis+cluster://") == [Node("localhost", 6379)]
     assert seeds_of("redis+cluster://h:7000?nodes=i:7001,j") == [Node("h", 7000), Node("i", 7001), Node("j", 6379)]
+    assert seeds_of("redis+cluster://h:7000,[::1]:7001") == [Node("h", 7000), Node("::1", 7001)]
     assert seeds_of("redis://h") == []
     with pytest.raises(InvalidOption, match="only database 0"):
         seeds_of("redis+cluster://h/1")

@@ -23,7 +23,7 @@ from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.contracts import BrokerCapabilities, DeadLetter, DeadLetters, Packet, Publisher
 from effectonce.values.urls import Address
 
-from .connection import RedisBrokerConnection
+from .broker_connection import open_connection
 from .consumer import RedisConsumer
 from .endpoint import RedisEndpoint, parse_endpoint
 from .errors import RedisBrokerErrors, ReplyError
@@ -69,8 +69,9 @@ class RedisBrokerBackend:
         return StreamKeys(self.namespace, queue, group)
 
     async def declare(self, queue: str, *, group: str) -> None:
-        async with closing(RedisBrokerConnection(self.endpoint)) as connection:
-            await declare_group(connection, self._keys(queue, group))
+        keys = self._keys(queue, group)
+        async with closing(open_connection(self.endpoint).of_queue(keys.stream)) as connection:
+            await declare_group(connection, keys)
 
     async def check(self, queue: str, *, group: str) -> None:
         """Connect, which refuses a server that evicts keys, and maintain the stream once, which uses all our
@@ -97,12 +98,13 @@ class RedisPublisher:
 
     def __init__(self, endpoint: RedisEndpoint, namespace: str) -> None:
         self._namespace = namespace
-        self._connection = RedisBrokerConnection(endpoint)
+        self._connection = open_connection(endpoint)
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         if not packets:
             return []
-        stream, exchange = stream_key(self._namespace, queue), self._connection.exchange
+        stream = stream_key(self._namespace, queue)
+        exchange = self._connection.of_queue(stream).exchange
         added = [("XADD", stream, "*", *make_fields(packet)) for packet in packets]
         if len(added) == 1:
             replies = await exchange(*added, check=False)
@@ -121,7 +123,7 @@ class RedisDeadLetters:
 
     def __init__(self, endpoint: RedisEndpoint, keys: StreamKeys) -> None:
         self._keys = keys
-        self._connection = RedisBrokerConnection(endpoint)
+        self._connection = open_connection(endpoint).of_queue(keys.stream)
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         start = f"({cursor}" if cursor else "-"

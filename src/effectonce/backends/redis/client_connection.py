@@ -17,7 +17,7 @@ from effectonce.contracts import ConnectionLost
 from effectonce.errors import StoreUnavailable, SyncAsyncMismatch, show
 
 from .connection import Script, Word, run_script
-from .endpoint import RedisEndpoint
+from .endpoint import Node, RedisEndpoint
 from .errors import RedisErrors, ReplyError
 from .record_format import index_keys
 
@@ -156,22 +156,30 @@ def read_endpoint(client: Any) -> RedisEndpoint:
     for a sync client.
 
     Heartbeats, sweeps and wake-ups run on threads, also beside an async client. Raises `SyncAsyncMismatch` where the
-    client does not tell where its server is (Sentinel, a custom pool).
+    client does not tell where its server is (a custom pool).
     """
     options: dict[str, Any] = {}
+    cluster: Sequence[Node] = ()
+    sentinels: Sequence[dict[str, Any]] = ()
+    service = ""
     try:
         if is_cluster(client):
             manager = getattr(client, "nodes_manager", None)
             options.update(getattr(manager, "connection_kwargs", None) or getattr(client, "connection_kwargs", {}))
             first = next(iter(manager.startup_nodes.values() if manager else client.get_primaries()))
             options.update(host=first.host, port=first.port)
+            cluster = (Node(first.host, int(first.port)),)
             secure = "ssl" in repr(options.get("connection_class", "")).lower() or bool(options.get("ssl"))
         else:
             options.update(client.connection_pool.connection_kwargs)
+            manager = getattr(client.connection_pool, "sentinel_manager", None)
+            if manager is not None and client.connection_pool.is_master:
+                service = client.connection_pool.service_name
+                sentinels = [_options_of(sentinel) for sentinel in manager.sentinels]
             secure = "ssl" in client.connection_pool.connection_class.__name__.lower()
     except (AttributeError, StopIteration):
         options = {}
-    if not ("path" in options or "host" in options):
+    if not ("path" in options or "host" in options or sentinels):
         raise SyncAsyncMismatch(
             "this client serves only sync or only async code, and does not say where it is connected to; make the "
             "store from a URL, which serves both"
@@ -184,11 +192,21 @@ def read_endpoint(client: Any) -> RedisEndpoint:
         db=int(options.get("db") or 0),
         user=options.get("username"),
         password=options.get("password"),
+        cluster=cluster,
+        sentinels=[Node(sentinel["host"], int(sentinel["port"])) for sentinel in sentinels],
+        service=service,
+        sentinel_user=sentinels[0].get("username") if sentinels else None,
+        sentinel_password=sentinels[0].get("password") if sentinels else None,
         provider=None if provider is None else provider.get_credentials,
         tls=_make_tls_context(options) if secure else None,
         timeout=float(options.get("socket_timeout") or 5.0),
         connect_timeout=float(options.get("socket_connect_timeout") or 5.0),
     )
+
+
+def _options_of(client: Any) -> dict[str, Any]:
+    options: dict[str, Any] = client.connection_pool.connection_kwargs
+    return options
 
 
 def _make_tls_context(options: dict[str, Any]) -> ssl.SSLContext:

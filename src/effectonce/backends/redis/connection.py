@@ -2,7 +2,8 @@
 
 A **socket** (`socket`, sync or async) moves bytes and replies, framed by hiredis. A **connection** runs scripts and
 commands over sockets: `RedisNodeConnection` on one server, `cluster.RedisClusterConnection` on many, and
-`client_connection.RedisClientConnection` through a client that the caller already has. The code is the same for sync
+`client_connection.RedisClientConnection` through a client that the caller already has; those of brokers are in
+`broker_connection`. The code is the same for sync
 and async; over a sync socket nothing ever suspends.
 """
 
@@ -16,7 +17,6 @@ from typing import Any, Protocol
 
 from .endpoint import RedisEndpoint, load_driver
 from .errors import RedisErrors, ReplyError
-from .socket import AsyncRedisSocket
 
 #: A command or an argument, as hiredis packs it.
 Word = str | bytes | int
@@ -160,17 +160,6 @@ class RedisNodeConnection:
     async def close(self) -> None:
         self._socket.drop()
         self._subscription.drop()
-
-
-class RedisBrokerConnection(RedisNodeConnection):
-    """The connection of a broker, which is always async."""
-
-    def __init__(self, endpoint: RedisEndpoint) -> None:
-        super().__init__(AsyncRedisSocket, endpoint)
-
-    async def call(self, *words: Word) -> Any:
-        """Send one command, and return its reply. An error reply is raised as our exception."""
-        return (await self.exchange(words))[0]
 
 
 class Subscription:
