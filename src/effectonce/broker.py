@@ -231,23 +231,21 @@ class _SharedPublisher:
             await self._publisher.close()
 
 
-def connect_broker(
-    url: str | None = None, *, password: Callable[[], str] | None = None, envelope: Envelope | None = None
-) -> Broker:
+def connect_broker(url: str | None = None, *, password: Callable[[], str] | None = None, **options: Any) -> Broker:
     """A `Broker` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``, ``kafka://``,
     ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's ``EFFECTONCE_BROKER``, on
     first use.
 
-    Validates the URL and that its driver is installed, and opens nothing. ``envelope`` is how messages are written.
-    ``password`` is called for the password or token of each connection, in place of the one in the URL (Redis,
-    RabbitMQ).
+    Validates the URL and that its driver is installed, and opens nothing. ``envelope=`` is how messages are written.
+    ``password=`` is a function that returns the password or token for a connection, where tokens expire: Kafka's
+    OAUTHBEARER, RabbitMQ's OAuth 2, Redis.
     """
-    backend = partial(open_broker, None, password) if url is None else open_broker(url, password)
-    return Broker(backend, envelope=envelope)
+    return Broker(partial(open_broker, None, password) if url is None else open_broker(url, password), **options)
 
 
 def open_broker(url: str | None = None, password: Callable[[], str] | None = None) -> BrokerBackend:
-    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_BROKER``."""
+    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_BROKER``. ``password``
+    returns the password or token for one connection."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect_broker('sqlite:///queue.db')")
     backend: BrokerBackend = load_backend(url, "broker", SCHEMES, password)

@@ -6,6 +6,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Literal, Self, TypeVar
 
 from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port, SelfMigrating
@@ -357,21 +358,23 @@ class Store:
         return f"Store(${ENVIRONMENT_VARIABLE})" if callable(backend) else f"Store({backend!r})"
 
 
-def connect(url: str | None = None, **options: Any) -> Store:
+def connect(url: str | None = None, *, password: Callable[[], str] | None = None, **options: Any) -> Store:
     """A `Store` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``postgresql://``, ``mysql://``,
     ``mariadb://``, ``dynamodb://table?region=…``. Without one, the environment's ``EFFECTONCE_STORE``, on first use.
 
     Validates the URL and that its driver is installed, and opens nothing. ``private=SECRET`` hides keys and
-    encrypts results; ``hooks=`` are called with every event.
+    encrypts results; ``hooks=`` are called with every event. ``password=`` is a function that returns the password,
+    called for each new connection: for tokens that expire, on PostgreSQL and MySQL.
     """
-    return Store(open_backend if url is None else open_backend(url), **options)
+    return Store(partial(open_backend, None, password) if url is None else open_backend(url, password), **options)
 
 
-def open_backend(url: str | None = None) -> Backend:
-    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_STORE``."""
+def open_backend(url: str | None = None, password: Callable[[], str] | None = None) -> Backend:
+    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_STORE``. ``password``
+    returns the password for one connection."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect('sqlite:///shop.db')")
-    backend: Backend = load_backend(url, "store", SCHEMES)
+    backend: Backend = load_backend(url, "store", SCHEMES, password)
     return backend
 
 

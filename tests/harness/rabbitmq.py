@@ -27,7 +27,7 @@ class Epmd(Server):
 
 class RabbitMQ(Server):
     """`settings` are those of the application `rabbit`, as Erlang terms: `{"consumer_timeout": "10000"}`; `config` are
-    lines of its configuration file, and `plugins` the names of those that it enables."""
+    lines of its configuration file, and `plugins` are those that it enables."""
 
     name = "rabbitmq"
 
@@ -117,6 +117,7 @@ class RabbitMQ(Server):
 
 
 def rabbitmq(*config: str, plugins: Sequence[str] = (), **settings: str) -> RabbitMQ:
+    """``config`` are lines that are added to its rabbitmq.conf: ``"listeners.ssl.1 = 127.0.0.1:5671"``."""
     how = ("RabbitMQ", "apt-get install rabbitmq-server", "AMQP")
     found = str(_DEBIAN_SCRIPT) if _DEBIAN_SCRIPT.exists() else servers.find_binary("rabbitmq-server")
     script = servers.require_installed(found, *how)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -34,8 +34,7 @@ class Address:
     Its ``repr`` and ``str`` leave out the password and every option that looks like one.
     """
 
-    def __init__(self, url: str, password_function: Callable[[], str] | None = None) -> None:
-        self._password_function = password_function
+    def __init__(self, url: str) -> None:
         try:
             parts = urlsplit(url)
             netloc = parts.netloc.rpartition("@")[2]
@@ -57,6 +56,8 @@ class Address:
         self._options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self._shown = self._redact() if self.scheme else "(a URL without a scheme)"
         self._taken: list[str] = []
+        #: Returns the password for one connection, where the URL has none.
+        self.password_provider: Callable[[], str] | None = None
 
     def _redact(self) -> str:
         user = f"{self.user}@" if self.user else ""
@@ -82,11 +83,6 @@ class Address:
         if len(self.hosts) > 1:
             raise InvalidOption(f"{self.scheme}:// takes one host; got {self}")
         return self.hosts[0]
-
-    def take_password_function(self) -> Callable[[], str] | None:
-        """The function that returns the password, in place of the one in the URL; None: there is none."""
-        function, self._password_function = self._password_function, None
-        return function
 
     def states(self, name: str) -> bool:
         """Whether the URL has the option ``name``. Ask before it is taken."""
@@ -115,13 +111,20 @@ class Address:
 
         return self.take(name, convert, default)
 
-    def take_all(self, names: Collection[str]) -> dict[str, str]:
-        """All options of the URL that are among ``names``, as they stand."""
-        return {name: self._options.pop(name) for name in list(self._options) if name in names}
+    def take_password_provider(self) -> Callable[[], str] | None:
+        """The caller's function that returns the password for one connection, if there is one."""
+        provider, self.password_provider = self.password_provider, None
+        if provider is not None and self.password is not None:
+            raise InvalidOption(f"{self} has a password, and password= returns another; leave one of them out")
+        return provider
+
+    def take_all(self, wanted: Callable[[str], object]) -> dict[str, str]:
+        """All options of the URL whose names are ``wanted``, as they stand."""
+        return {name: self._options.pop(name) for name in list(self._options) if wanted(name)}
 
     def refuse_unknown_options(self) -> None:
-        """Refuse options that were not taken, naming those that exist, and a password function that was not."""
-        if self._password_function is not None:
+        """Refuse options that were not taken, naming those that exist."""
+        if self.password_provider is not None:
             raise InvalidOption(f"{self.scheme}:// takes no function for its password; write it into the URL")
         if self._options:
             known = ", ".join(sorted(self._taken)) or "none"

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from effectonce.backends.rabbitmq import connection as connection_module
 from effectonce.backends.rabbitmq.broker import RabbitMQBackend
@@ -25,6 +18,7 @@ from effectonce.values.urls import Address
 from tests import conftest
 from tests.backends.queue_under_test import QueueUnderTest, receive
 from tests.harness import servers
+from tests.harness.certificates import Authority
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 from tests.harness.rabbitmq import RabbitMQ, rabbitmq
@@ -34,58 +28,26 @@ USER = "billing-service"  # as the certificate names it
 PASSWORD = "long-and-sécret-" + "x" * 200
 
 
-def make_certificate(folder: Path, name: str, issuer: str = "") -> None:
-    """Write ``name.pem`` and ``name.key``, signed by ``issuer`` in the same folder, or by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    signing_key, issuer_name = key, subject
-    if issuer:
-        loaded = serialization.load_pem_private_key((folder / f"{issuer}.key").read_bytes(), None)
-        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-        signing_key = loaded
-        issuer_name = x509.load_pem_x509_certificate((folder / f"{issuer}.pem").read_bytes()).subject
-    now = datetime.datetime.now(datetime.UTC)
-    alternatives = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer_name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=not issuer, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .sign(signing_key, hashes.SHA256())
-    )
-    (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / f"{name}.key").write_bytes(key.private_bytes(*private))
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certificates")
-    make_certificate(folder, "authority")
-    for name in ("server", USER, "stranger"):
-        make_certificate(folder, name, "authority")
-    return folder
+def endpoint_at(url: str, password: Callable[[], str] | None = None) -> RabbitMQEndpoint:
+    address = Address(url)
+    address.password_provider = password
+    return RabbitMQEndpoint(address)
 
 
 class OwnServer:
     """A server with every login mechanism, and a port for TLS."""
 
-    def __init__(self, server: RabbitMQ, certificates: Path, tls_port: int) -> None:
+    def __init__(self, server: RabbitMQ, authority: Authority, tls_port: int) -> None:
         self.server = server
-        self.certificates = certificates
+        self.authority = authority
         self.tls_port = tls_port
 
     def endpoint(self, options: str = "", *, certificate: str = "") -> RabbitMQEndpoint:
         if not certificate:
-            return RabbitMQEndpoint(Address(f"{self.server.url}?{options}"))
-        files = f"{self.certificates}/{certificate}"
-        tls = f"ca_file={self.certificates}/authority.pem&cert_file={files}.pem&key_file={files}.key"
-        return RabbitMQEndpoint(Address(f"amqps://127.0.0.1:{self.tls_port}/?{tls}&{options}"))
+            return endpoint_at(f"{self.server.url}?{options}")
+        cert_file, key_file = self.authority.issue(certificate)
+        tls = f"ca_file={self.authority.ca_file}&cert_file={cert_file}&key_file={key_file}"
+        return endpoint_at(f"amqps://127.0.0.1:{self.tls_port}/?{tls}&{options}")
 
     def connections(self, *columns: str) -> list[list[str]]:
         lines = self.server.control("list_connections", *columns).splitlines()
@@ -93,13 +55,14 @@ class OwnServer:
 
 
 @pytest.fixture(scope="module")
-def own(certificates: Path) -> Iterator[OwnServer]:
-    tls_port = free_port()
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
+    authority, tls_port = Authority(tmp_path_factory.mktemp("certificates")), free_port()
+    certificate = authority.issue("127.0.0.1")
     config = (
         f"listeners.ssl.1 = 127.0.0.1:{tls_port}",
-        f"ssl_options.cacertfile = {certificates}/authority.pem",
-        f"ssl_options.certfile = {certificates}/server.pem",
-        f"ssl_options.keyfile = {certificates}/server.key",
+        f"ssl_options.cacertfile = {authority.ca_file}",
+        f"ssl_options.certfile = {certificate.cert_file}",
+        f"ssl_options.keyfile = {certificate.key_file}",
         "ssl_options.verify = verify_peer",
         "ssl_cert_login_from = common_name",
         "auth_mechanisms.1 = PLAIN",
@@ -114,7 +77,7 @@ def own(certificates: Path) -> Iterator[OwnServer]:
     with server:
         server.control("add_user", USER, PASSWORD)
         server.control("set_permissions", USER, ".*", ".*", ".*")
-        yield OwnServer(server, certificates, tls_port)
+        yield OwnServer(server, authority, tls_port)
 
 
 @asynccontextmanager
@@ -138,10 +101,10 @@ async def use(connection: RabbitMQConnection) -> None:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN", "RABBIT-CR-DEMO"])
 async def test_a_password_logs_in_by_each_mechanism_and_a_wrong_one_by_none(own: OwnServer, mechanism: str) -> None:
     url = own.server.url.replace("guest:guest", USER) + f"?auth_mechanism={mechanism}"
-    async with opened(RabbitMQEndpoint(Address(url, lambda: PASSWORD))) as connection:
+    async with opened(endpoint_at(url, lambda: PASSWORD)) as connection:
         await use(connection)
     with pytest.raises(ConfigurationError, match="refused the user or the password"):
-        await RabbitMQConnection.open(RabbitMQEndpoint(Address(url, lambda: "other")), "test")
+        await RabbitMQConnection.open(endpoint_at(url, lambda: "other"), "test")
 
 
 @pytest.mark.long
@@ -166,7 +129,7 @@ async def test_a_new_token_is_sent_on_the_connection_in_use(own: OwnServer, monk
     def token() -> str:
         return tokens.pop(0) if len(tokens) > 1 else tokens[0]
 
-    endpoint = RabbitMQEndpoint(Address(own.server.url, token))
+    endpoint = endpoint_at(own.server.url, token)
     async with opened(endpoint) as connection:
         await auntil(connection._password_updated.is_set)
         assert connection._password == "next"
@@ -196,7 +159,7 @@ async def test_bodies_of_many_small_frames_arrive_whole(rabbitmq_url: str, uniqu
 
 
 async def test_a_server_with_too_few_channels_says_which_limit_to_raise(rabbitmq_url: str) -> None:
-    async with opened(RabbitMQEndpoint(Address(f"{rabbitmq_url}?channel_max=2"))) as connection:
+    async with opened(endpoint_at(f"{rabbitmq_url}?channel_max=2")) as connection:
         for _ in range(2):
             await connection.open_channel()
         with pytest.raises(ConfigurationError, match="raise channel_max"):
@@ -212,10 +175,10 @@ async def test_f59_the_next_host_serves_where_one_does_not(rabbitmq_url: str) ->
     live = Address(rabbitmq_url).netloc
     url = f"amqp://guest:guest@{','.join([*dead, live])}/?connection_timeout=300ms"
     async with silent:
-        endpoint = RabbitMQEndpoint(Address(url))
+        endpoint = endpoint_at(url)
         endpoint.connection_timeout = 0.3
         with pytest.raises(BrokerUnavailable, match=r"no host of .* can be used .*cannot connect.*did not answer"):
-            await RabbitMQConnection.open(RabbitMQEndpoint(Address(url.replace(f",{live}", ""))), "test")
+            await RabbitMQConnection.open(endpoint_at(url.replace(f",{live}", "")), "test")
         endpoint.connection_timeout = 30.0
         endpoint._hosts.pop(1)  # the silent one: it would be waited for
         async with opened(endpoint) as connection:
@@ -248,7 +211,7 @@ async def test_f59_a_consumer_and_a_publisher_fail_over_to_the_other_host(rabbit
 async def test_a_login_that_is_refused_is_not_tried_on_the_other_hosts(rabbitmq_url: str) -> None:
     hosts = f"{Address(rabbitmq_url).netloc},127.0.0.1:{free_port()}"
     with pytest.raises(ConfigurationError, match="refused the user or the password"):
-        await RabbitMQConnection.open(RabbitMQEndpoint(Address(f"amqp://guest:wrong@{hosts}/")), "test")
+        await RabbitMQConnection.open(endpoint_at(f"amqp://guest:wrong@{hosts}/"), "test")
 
 
 # -- a server that is short of memory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from effectonce.backends.rabbitmq.endpoint import Host, RabbitMQEndpoint
@@ -9,8 +11,10 @@ from effectonce.errors import BrokerUnavailable, InvalidOption
 from effectonce.values.urls import Address
 
 
-def endpoint(url: str) -> RabbitMQEndpoint:
-    return RabbitMQEndpoint(Address(url))
+def endpoint(url: str, password: Callable[[], str] | None = None) -> RabbitMQEndpoint:
+    address = Address(url)
+    address.password_provider = password
+    return RabbitMQEndpoint(address)
 
 
 async def test_a_bare_url_is_the_guest_on_this_machine() -> None:
@@ -52,14 +56,14 @@ async def test_a_password_alone_is_not_replaced_by_the_guests() -> None:
 
 async def test_a_password_may_come_from_a_function_and_its_failure_keeps_the_secret() -> None:
     tokens = iter(["first", "second"])
-    renewed = RabbitMQEndpoint(Address("amqp://shop@h", lambda: next(tokens)))
+    renewed = endpoint("amqp://shop@h", lambda: next(tokens))
     assert [await renewed.read_password(), await renewed.read_password()] == ["first", "second"]
 
     def fail() -> str:
         raise KeyError("canary")
 
     with pytest.raises(BrokerUnavailable, match=r"failed \(KeyError\)") as caught:
-        await RabbitMQEndpoint(Address("amqp://shop@h", fail)).read_password()
+        await endpoint("amqp://shop@h", fail).read_password()
     assert "canary" not in str(caught.value)
 
 

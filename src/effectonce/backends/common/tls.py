@@ -45,15 +45,17 @@ class TLSOptions(Struct, frozen=True, kw_only=True):
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.check_hostname = self.verify == "yes"
         context.verify_mode = ssl.CERT_NONE if self.verify == "no" else ssl.CERT_REQUIRED
+        option = "ca_file"
         try:
             if self.ca_file:
                 context.load_verify_locations(self.ca_file)
             else:
                 context.load_default_certs()
+            option = "cert_file or key_file"
             if self.cert_file:
                 context.load_cert_chain(self.cert_file, self.key_file or None, _refuse_encrypted_key)
         except OSError as error:
-            raise InvalidOption(f"the TLS files of {shown} cannot be used: {error}") from None
+            raise InvalidOption(f"{option} of {shown} cannot be used: {error.strerror or error}") from None
         except _EncryptedKey:
             raise InvalidOption(
                 f"the private key of {shown} is encrypted; write it without a password (openssl pkey -in KEY -out FILE)"
@@ -110,6 +112,30 @@ def tls_refusal(error: BaseException | None, shown: str) -> ConfigurationError |
     return None
 
 
+_OTHER_NAME_TEXTS: Final = ("does not match host name", "hostname mismatch")
+_CLIENT_REFUSED_TEXTS: Final = (
+    "alert bad certificate",
+    "alert certificate",
+    "alert handshake failure",
+    "alert unknown ca",
+    "certificate authentication failed",
+    "certificate required",
+    "valid client certificate",
+)
+
+
+def tls_refusal_by_text(text: str, shown: str) -> ConfigurationError | None:
+    """Do what `tls_refusal` does for the error of a C library, which has only words: libpq and librdkafka."""
+    detail = text.strip().partition("\n")[0]
+    if any(words in text for words in _OTHER_NAME_TEXTS):
+        return certificate_refused(shown, detail, other_name=True)
+    if "certificate verify failed" in text:
+        return certificate_refused(shown, detail)
+    if any(words in text for words in _CLIENT_REFUSED_TEXTS):
+        return client_certificate_refused(shown, detail)
+    return None
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """``error`` and all that led to it. HTTP clients and database drivers keep an error's cause in attributes of their
     own, or among its arguments."""
@@ -126,7 +152,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
             remaining += kwargs.values() if isinstance(kwargs, dict) else ()  # botocore's
 
 
-# -- the errors, for drivers too that have only words for what is wrong
+# -- the errors
 
 
 def certificate_refused(shown: str, detail: str, *, other_name: bool = False) -> ConfigurationError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from effectonce.backends.common.tls import tls_failed, tls_refusal_by_text
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, show
 
 from .endpoint import KafkaCluster
@@ -20,6 +21,7 @@ REFUSED_CODES = {
 MISSING_CODES = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}
 TOO_LARGE_CODES = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"}
 INVALID_CODES = {
+    "_INVALID_ARG",
     "GROUP_MAX_SIZE_REACHED",
     "INCONSISTENT_GROUP_PROTOCOL",
     "INVALID_CONFIG",
@@ -38,6 +40,8 @@ def translate(error: Any, cluster: KafkaCluster, topic: str = "") -> EffectOnceE
     if isinstance(error, Exception) and error.args:
         error = error.args[0]
     name, text = error.name(), show(error.str(), 200)
+    if name == "_SSL":
+        return tls_refusal_by_text(text, str(cluster)) or tls_failed(str(cluster), text)
     if name in REFUSED_CODES:
         return ConfigurationError(f"{cluster} refuses this client ({name}: {text}); check user, password, TLS and ACLs")
     if name in MISSING_CODES:

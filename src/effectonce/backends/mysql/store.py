@@ -76,8 +76,8 @@ class MySQLBackend:
     """The store at a mysql:// or mariadb:// URL.
 
     Options: ``timeout`` and ``connect_timeout`` (5s each), ``prefix`` of the tables (effectonce), ``socket`` (a Unix
-    socket's path), ``ssl`` (true, or the path of the certificate authority to trust), ``returning`` (auto; off treats
-    MariaDB as MySQL, for a proxy that does not know INSERT ... RETURNING).
+    socket's path), ``returning`` (auto; off treats MariaDB as MySQL, for a proxy that does not know INSERT ...
+    RETURNING); and those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``, ``server_name``.
     """
 
     capabilities = Capabilities(name="mysql", notes=True)

@@ -21,12 +21,14 @@ MAX_BODY_BYTES: Final = 960 * 1024  # the server's default for a message is 1 MB
 
 
 class NatsBackend(BrokerBackend):
-    """``nats://user:password@host:4222``, or ``nats://token@host:4222``.
+    """``nats://user:password@host:4222``, or ``nats://token@host:4222``; of a cluster ``nats://host1:4222,host2:4222``.
 
     Options: ``ack_window`` (30s), ``dedup_window`` (2m), ``retention`` (``workqueue``, or ``limits`` for several
     groups), ``max_age`` (15d; of ``limits``), ``replicas`` (1), ``stream`` (one that others have made, for all
-    queues), ``nodes`` (``host:port,host:port``, other servers of the cluster), ``timeout`` (5 s), ``credentials`` (a
-    file), ``tls``, ``ca_file``, ``cert_file`` and ``key_file``.
+    queues), ``timeout`` (5 s); for the login ``credentials`` (a file with JWT and key) or ``nkey_file`` (one with the
+    seed of a key); ``inbox_prefix`` (``_INBOX``: the subjects of replies), ``domain`` (of JetStream), ``monitoring``
+    (the server's monitoring address, as ``http://host:8222``, where `effectonce doctor` reads how often it writes to
+    disk); and those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``, ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:

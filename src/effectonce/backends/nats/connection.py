@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from effectonce.errors import BrokerUnavailable, ConfigurationError, show
-from effectonce.values.urls import Address, flag
+from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.tls import take_tls, tls_failed, tls_refusal
+from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
+from effectonce.values.urls import Address, HostPort
 
-JETSTREAM_API: Final = "$JS.API"
 PING_INTERVAL_S: Final = 20
 
 
@@ -44,23 +47,54 @@ class NatsEndpoint:
     """The servers' addresses, the login and the timeout, read from a URL."""
 
     def __init__(self, address: Address) -> None:
-        no_nodes: list[str] = []
-        first_node = f"{address.host or 'localhost'}:{address.port or 4222}"
-        self.nodes = [first_node, *address.take("nodes", lambda text: text.split(","), no_nodes)]
+        self.nodes = [format_node(node) for node in address.hosts]
         self.timeout = address.seconds("timeout", 5.0)
         self.login: dict[str, Any] = {}
         if address.password is not None:
             self.login = {"user": address.user or "", "password": address.password}
         elif address.user is not None:
             self.login = {"token": address.user}
-        if credentials := address.take("credentials", str, ""):
-            self.login = {"user_credentials": credentials}
-        self.tls = address.tls(address.take("tls", flag, False), "tls=true")
+        credentials, seed_file = address.take("credentials", str, ""), address.take("nkey_file", str, "")
+        if credentials and seed_file:
+            raise InvalidOption(f"{address} has both credentials and nkey_file; leave one of them out")
+        if credentials or seed_file:
+            require_driver("a login by credentials or nkey", "nats", "nkeys")
+            self.login = {"user_credentials": credentials} if credentials else {"nkeys_seed": seed_file}
+        tls = take_tls(address)
+        self.tls = tls.make_context(str(address)) if tls else None
+        self.inbox_prefix = address.take("inbox_prefix", _parse_subject, "_INBOX")
+        domain = address.take("domain", _parse_subject, "")
+        #: What the subjects of JetStream's API begin with.
+        self.jetstream_api = f"$JS.{domain}.API" if domain else "$JS.API"
         # A user without a password is a token, which is a secret too.
         self.shown = str(address) if "token" not in self.login else f"nats://***@{address.netloc}"
 
+    def login_options(self, server_info: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The login, as nats-py takes it. Passwords and tokens are functions: nats-py calls them when it sends them,
+        and would send them in plain text where the server, or somebody in its place, offers no TLS."""
+
+        def reveal(secret: str) -> str:
+            if self.tls is not None and not server_info().get("tls_required"):
+                raise tls_failed(self.shown, "the server does not ask for TLS")
+            return secret
+
+        secrets = {"user", "password", "token"}
+        return {name: partial(reveal, value) if name in secrets else value for name, value in self.login.items()}
+
     def __repr__(self) -> str:
         return f"NatsEndpoint({self.shown!r})"
+
+
+def format_node(node: HostPort) -> str:
+    host = f"[{node.host}]" if ":" in node.host else node.host or "localhost"
+    return f"{host}:{node.port or 4222}"
+
+
+def _parse_subject(text: str) -> str:
+    """Check that ``text`` is one word of a subject, or several with dots between them."""
+    if not all(re.fullmatch(r"[^\s*>.]+", word) for word in text.split(".")):
+        raise InvalidOption("it is a word, or several with dots between them, without wildcards")
+    return text
 
 
 class NatsConnection:
@@ -103,10 +137,15 @@ class NatsConnection:
                         error_cb=self._handle_error,
                         closed_cb=self._handle_close,
                         tls=endpoint.tls,
-                        **endpoint.login,
+                        inbox_prefix=endpoint.inbox_prefix,
+                        **endpoint.login_options(lambda: self.client._server_info),
                     )
+                if endpoint.tls is not None and not self.client._server_info.get("tls_required"):
+                    raise tls_failed(endpoint.shown, "the server does not ask for TLS")
                 break
             except (OSError, TimeoutError, nats.errors.Error) as error:
+                if refusal := tls_refusal(error, endpoint.shown):
+                    raise refusal from error
                 text = str(error).lower()
                 if "authorization" in text or "authentication" in text:
                     raise ConfigurationError(
@@ -192,7 +231,9 @@ class NatsConnection:
 
     async def call_jetstream(self, path: str, body: Any = None) -> dict[str, Any]:
         """Call JetStream's API. `JetStreamRefusal` where it replies with an error."""
-        request = await self.request(f"{JETSTREAM_API}.{path}", b"" if body is None else msgspec.json.encode(body))
+        request = await self.request(
+            f"{self.endpoint.jetstream_api}.{path}", b"" if body is None else msgspec.json.encode(body)
+        )
         (message,) = await self.gather_replies(request)
         if read_status(message) == 503:
             raise JetStreamRefusal(

@@ -20,7 +20,8 @@ from effectonce.backends.common.sql_store import require_schema_version
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import ConfigurationError, InvalidKey, StoreUnavailable, UnsafeStore
 
-from .connection import ConnectionSource, PostgresConnection, PrepareMode, first_line, pq, psycopg
+from .connection import ConnectionSource, PostgresConnection
+from .conninfo import PrepareMode, first_line, pq, psycopg
 from .errors import NotPrepared, replica_error, translate
 
 if TYPE_CHECKING:

@@ -61,9 +61,8 @@ from .connection import (
     OwnConnection,
     PooledConnections,
     Waiter,
-    options_of_pool,
-    take_options,
 )
+from .conninfo import options_of_pool, take_options
 from .inbox import PostgresInbox
 from .newest_first import list_newest_first
 from .outbox import PostgresOutbox
@@ -82,8 +81,9 @@ class PostgresBackend:
 
     Each port has a connection of its own. Options: ``prefix`` (effectonce), ``timeout`` and ``connect_timeout`` (5 s
     each), ``prepare`` (``auto``: not behind a pooler; ``on``, ``off``), ``allow_unsafe`` (no; yes: takes a server that
-    may lose what it has confirmed), and libpq's own ``host``, ``application_name``, ``options``, ``channel_binding``,
-    ``gssencmode``, ``sslmode``, ``sslcert``, ``sslkey``, ``sslrootcert`` and ``target_session_attrs``.
+    may lose what it has confirmed); those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``,
+    ``server_name``; and libpq's own (``host``, ``target_session_attrs``, ``keepalives_idle``, ``service``, …), as its
+    manual has them. Hosts are written as for libpq: ``h1:5432,h2:5433``, ``%2Frun%2Fpostgresql`` for a socket.
     """
 
     capabilities = Capabilities(name="postgresql", notifies=True, notes=True, ordered=True)

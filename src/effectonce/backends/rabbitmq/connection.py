@@ -106,7 +106,7 @@ class RabbitMQConnection(asyncio.Protocol):
             raise
         if self.lost is not None:
             raise self.lost
-        if endpoint.password_function is not None:
+        if endpoint.password_provider is not None:
             self._password_task = asyncio.create_task(self._renew_password())
 
     # -- called by the event loop

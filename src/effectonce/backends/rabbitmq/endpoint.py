@@ -59,7 +59,7 @@ class RabbitMQEndpoint:
         self.user = "guest" if address.user is None else address.user
         self._password = "guest" if address.user is None and address.password is None else address.password or ""
         #: Returns the password; it may return another one later. See `read_password`.
-        self.password_function = address.take_password_function()
+        self.password_provider = address.take_password_provider()
         self.mechanism = address.take("auth_mechanism", _parse_mechanism, "")
         self.vhost = address.path[1:] or "/"
         self.timeout = address.seconds("timeout", 10.0)
@@ -83,10 +83,10 @@ class RabbitMQEndpoint:
     async def read_password(self) -> str:
         """The password for one connection. `BrokerUnavailable` where the caller's function fails; it runs in a thread,
         since it may ask a server for a token."""
-        if self.password_function is None:
+        if self.password_provider is None:
             return self._password
         try:
-            return await asyncio.to_thread(self.password_function)
+            return await asyncio.to_thread(self.password_provider)
         except Exception as error:
             raise BrokerUnavailable(
                 f"the password function of {self.shown} failed ({type(error).__name__}); see its error"

@@ -195,7 +195,7 @@ def parse_endpoint(address: Address, error_kind: type[RedisErrors] = RedisErrors
         cluster = [Node(place.host or "localhost", place.port or 6379) for place in address.hosts]
         cluster += address.take("nodes", parse_nodes, no_nodes)
     is_one_server = not (sentinels or cluster)
-    password_function = address.take_password_function()
+    password_provider = address.take_password_provider()
     if not (database.isascii() and database.isdigit()):
         raise InvalidOption(f"the path of {address} is the number of a database, as in redis://localhost/0")
     if cluster and int(database):
@@ -207,7 +207,7 @@ def parse_endpoint(address: Address, error_kind: type[RedisErrors] = RedisErrors
         db=int(database),
         user=address.user,
         password=address.password,
-        provider=None if password_function is None else lambda: (address.user or "", password_function()),
+        provider=None if password_provider is None else lambda: (address.user or "", password_provider()),
         cluster=cluster,
         sentinels=sentinels,
         service=service,
