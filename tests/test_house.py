@@ -133,6 +133,7 @@ TABLE = {
 #: imported OpenTelemetry.
 LAZY = {
     ("store", "backends.redis.store"),
+    ("broker", "backends.redis.broker"),
     ("store", "backends.postgres.store"),
     ("worker.worker", "telemetry.endpoints"),
     ("relay.relay", "telemetry.endpoints"),
@@ -180,6 +181,7 @@ PUBLIC = [
     "PostgresStore",
     "Record",
     "Redeliver",
+    "RedisBroker",
     "RedisStore",
     "Reentered",
     "Reject",

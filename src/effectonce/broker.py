@@ -17,6 +17,7 @@ from .core.shared_loop import shared_loop
 from .core.tracing import carry_trace
 from .errors import BrokerUnavailable, ConfigurationError, scrub_urls, show
 from .message import Message
+from .values.durations import Duration, micros
 
 ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
 IN_EVENT_LOOP: Final = (
@@ -203,6 +204,26 @@ class Broker:
 
     def __repr__(self) -> str:
         return f"Broker(${ENVIRONMENT_VARIABLE})" if callable(self._backend) else f"Broker({self._backend!r})"
+
+
+class RedisBroker(Broker):
+    """A broker on the server of your own redis-py client (`redis.Redis`, `redis.asyncio.Redis`, or a cluster).
+
+    It takes the address, the login and TLS from the client, and opens connections of its own: consumers block on them.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: Any,
+        namespace: str = "eo",
+        ack_window: Duration = "30s",
+        envelope: Envelope | None = None,
+    ) -> None:
+        from .backends.redis.broker import RedisClientBrokerBackend
+
+        window = micros(ack_window, "ack_window") / 1e6
+        super().__init__(RedisClientBrokerBackend(client, window, namespace), envelope=envelope)
 
 
 class _SharedPublisher:

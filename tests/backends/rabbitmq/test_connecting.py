@@ -129,7 +129,7 @@ async def test_a_new_token_is_sent_on_the_connection_in_use(own: OwnServer, monk
     def token() -> str:
         return tokens.pop(0) if len(tokens) > 1 else tokens[0]
 
-    endpoint = endpoint_at(own.server.url, token)
+    endpoint = endpoint_at(own.server.url.replace("guest:guest", "guest"), token)
     async with opened(endpoint) as connection:
         await auntil(connection._password_updated.is_set)
         assert connection._password == "next"

@@ -20,7 +20,7 @@ class PublishGate:
 
     def __init__(self, shown: str, limit_s: float) -> None:
         self.is_open = True
-        #: The time limit of the batch that is unconfirmed. It is extended to the gate's own: when the server goes on, it
+        #: The time limit of the batch that is unconfirmed. It is extended to the gate's own: a server that goes on
         #: confirms what it has read, and what was sent again meanwhile would be there twice.
         self.unconfirmed: asyncio.Timeout | None = None
         self._shown = shown

@@ -25,11 +25,15 @@ _SocketClass = type[SyncRedisSocket] | type[AsyncRedisSocket]
 
 
 class RedisStoreBackend:
-    """Redis at ``redis://``, ``rediss://`` (TLS), ``redis+cluster://`` or ``redis+unix://``.
+    """Redis at ``redis://``, or ``rediss://`` with TLS; ``valkey://`` and ``valkeys://`` are the same.
+
+    ``unix:///path?db=0`` is a Unix socket (``redis+unix://``, too), ``redis+cluster://host:7000,host:7001`` a cluster,
+    and ``redis+sentinel://host:26379,host:26379/service/0`` the primary that the sentinels name.
 
     Options: ``namespace`` (default ``eo``), ``timeout`` and ``connect_timeout`` (5 s each); of a cluster also ``nodes``
-    (``host:port,host:port``, asked where the first does not answer); of a Unix socket ``db``; and those for TLS:
-    ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``, ``server_name``.
+    (``host:port,host:port``, asked where the first does not answer); of sentinels ``sentinel_user`` and
+    ``sentinel_password``; and those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``,
+    ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:
@@ -71,7 +75,7 @@ class RedisClientStoreBackend(RedisStoreBackend):
 
     A sync client serves sync code, an async one async code, through ``client.execute_command``; its owner closes it.
     For the other kind of code we open connections of our own to the same server: heartbeats run on a thread, also
-    beside async clients. Some clients do not tell which server that is (Sentinel, a custom pool). Then a sync client
+    beside async clients. Some clients do not tell which server that is (a custom pool). Then a sync client
     raises `SyncAsyncMismatch` when async code uses the store; an async one is refused here, since its leases could not
     be renewed.
     """
