@@ -9,6 +9,7 @@ from typing import Any
 import hiredis
 import pytest
 
+from effectonce.backends.redis import slots as slots_module
 from effectonce.backends.redis.cluster import RedisClusterConnection
 from effectonce.backends.redis.connection import RedisNodeConnection, Subscription, run_script
 from effectonce.backends.redis.endpoint import Node, RedisEndpoint, parse_nodes
@@ -23,7 +24,7 @@ from effectonce.backends.redis.record_format import (
     parse_cursor,
     parse_record,
 )
-from effectonce.backends.redis.slots import CLUSTER_SLOTS, slot_of
+from effectonce.backends.redis.slots import CLUSTER_SLOTS, DOWN_NODE_CONNECT_S, DOWN_NODE_PAUSE_S, slot_of
 from effectonce.backends.redis.store import RedisClientStoreBackend, RedisStoreBackend
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
@@ -62,10 +63,12 @@ class Socket:
         self.commands: list[tuple[bytes, ...]] = []
         self.pauses: list[float] = []
         self.drops = 0
+        self.sends = 0
         self.error: Exception | None = None
         self._pending: list[Any] = []
 
     async def send(self, data: bytes) -> None:
+        self.sends += 1
         if self.error is not None:
             raise self.error
         reader = hiredis.Reader()
@@ -180,6 +183,82 @@ async def test_a_slot_without_a_node_fails_its_items_and_the_map_is_read_again(c
     assert "has no node for this key's slot" in str(reply)
     cluster.a.slots = [[0, CLUSTER_SLOTS - 1, [b"a", 1, b"id"]]]
     assert await cluster.batch(b"k") == [b"done"]
+
+
+def halves(first: bytes, second: bytes) -> list[Any]:
+    half = CLUSTER_SLOTS // 2
+    return [[0, half - 1, [first, 1, b"id"]], [half, CLUSTER_SLOTS - 1, [second, 2, b"id"]]]
+
+
+KEYS = [b"%d" % n for n in range(20)]
+
+
+async def test_f36_a_node_that_does_not_answer_is_left_alone_for_a_moment_and_delays_no_other(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(slots_module.time, "monotonic", lambda: now)
+    cluster.a.slots = halves(b"a", b"b")
+    await cluster.batch(*KEYS)
+    cluster.b.error = StoreUnavailable("did not answer")
+    for _ in range(3):
+        replies = await cluster.batch(*KEYS)
+        assert {type(reply) for reply in replies} == {bytes, StoreUnavailable}
+    assert cluster.b.sends == 1 + 1  # before it failed, and once since
+    assert "did not answer a moment ago" in str(next(r for r in replies if isinstance(r, StoreUnavailable)))
+    now += 2 * DOWN_NODE_PAUSE_S
+    await cluster.batch(*KEYS)
+    assert cluster.b.sends == 3
+    assert cluster.b.endpoint.connect_timeout == DOWN_NODE_CONNECT_S  # it is given less time than others
+    cluster.b.error = None
+    now += 2 * DOWN_NODE_PAUSE_S
+    assert set(await cluster.batch(*KEYS)) == {b"done"}
+    assert cluster.b.endpoint.connect_timeout == 5.0
+
+
+async def test_a_node_whose_connection_broke_is_asked_again_at_once(cluster: Cluster) -> None:
+    cluster.a.slots = halves(b"a", b"b")
+    cluster.b.error = ConnectionLost("reset")
+    await cluster.batch(*KEYS)
+    cluster.b.error = None
+    assert set(await cluster.batch(*KEYS)) == {b"done"}
+
+
+async def test_the_map_is_asked_of_the_nodes_that_answer(cluster: Cluster) -> None:
+    cluster.a.slots = cluster.b.slots = halves(b"a", b"b")
+    await cluster.batch(*KEYS)
+    cluster.a.error = StoreUnavailable("did not answer")
+    await cluster.batch(*KEYS)
+    asked, sends = cluster.b.names().count("CLUSTER"), cluster.a.sends
+    await cluster.batch(*KEYS)
+    assert cluster.b.names().count("CLUSTER") == asked + 1
+    assert cluster.a.sends == sends
+
+
+@pytest.mark.parametrize(
+    ("server", "node"),
+    [
+        ([None, 7, b"id"], Node("asked", 7)),
+        ([b"", 7, b"id"], Node("asked", 7)),
+        ([b"?", 7, b"id"], Node("asked", 7)),
+        ([b"?", 7, b"id", [b"ip", b"10.0.0.1"]], Node("10.0.0.1", 7)),
+        ([b"::1", 7, b"id", []], Node("::1", 7)),
+        ([b"redis.example", 7, b"id", [b"ip", b"10.0.0.1"]], Node("redis.example", 7)),
+    ],
+)
+def test_a_node_that_the_cluster_has_no_name_for_is_found(server: list[Any], node: Node) -> None:
+    assert slots_module._read_server(server, Node("asked", 1)) == node
+
+
+@pytest.mark.parametrize(
+    ("place", "node"), [("?:2", B), ("?:9", Node("a", 9)), ("::1:7", Node("::1", 7)), (":7", Node("a", 7))]
+)
+async def test_a_redirection_may_name_an_ipv6_address_or_no_host_that_is_known(
+    cluster: Cluster, place: str, node: Node
+) -> None:
+    cluster.a.slots = halves(b"a", b"b")
+    await cluster.batch(*KEYS)
+    assert cluster.connection._nodes.redirection(ReplyError(f"ASK 1 {place}"), A) == node
 
 
 @pytest.mark.parametrize(("code", "is_stale"), [("READONLY", True), ("CLUSTERDOWN", True), ("OOM", False)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -13,13 +12,14 @@ import effectonce as eo
 from effectonce.backends.redis.client_connection import read_endpoint
 from effectonce.backends.redis.endpoint import Node, RedisEndpoint, parse_endpoint
 from effectonce.backends.redis.sentinel import find_primary
+from effectonce.backends.redis.socket import AsyncRedisSocket
 from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable
 from effectonce.values.urls import Address
 from tests import conftest
 from tests.harness import servers
 from tests.harness.process import free_port
 from tests.harness.sentinel import Failover, sentinel
-from tests.harness.waiting import until
+from tests.harness.waiting import auntil
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +96,11 @@ def test_stores_and_brokers_find_the_primary_sync_and_async(steady: Failover, un
             return [(await charge.call("k")).replayed for _ in range(2)]
 
         assert asyncio.run(both()) == [False, True]
-        assert {row["name"] for row in clients(steady)} >= {"effectonce"}
     broker = eo.connect_broker(f"{steady.url}?namespace={unique_name}")
     broker.declare("orders", group="g")
     broker.publish("orders", eo.Message(type="paid", data={}))
     broker.close()
     assert steady.master.execute("XLEN", f"{unique_name}:{{orders}}") == 1
-
-
-def clients(shop: Failover) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = shop.master.execute("CLIENT LIST")
-    return rows
 
 
 def test_a_dead_sentinel_is_passed_over_and_asked_last_from_then_on(steady: Failover, unique_name: str) -> None:
@@ -115,8 +109,6 @@ def test_a_dead_sentinel_is_passed_over_and_asked_last_from_then_on(steady: Fail
     endpoint = parse_endpoint(address)
 
     async def find() -> Node:
-        from effectonce.backends.redis.socket import AsyncRedisSocket
-
         return await find_primary(AsyncRedisSocket, endpoint)
 
     assert asyncio.run(find()) == Node("127.0.0.1", steady.master.port)
@@ -152,7 +144,7 @@ async def charge_async(key: str) -> str:
 
 
 @pytest.mark.chaos
-def test_f85_a_worker_goes_on_when_its_primary_is_killed_and_loses_nothing_that_was_replicated(
+async def test_f85_a_worker_goes_on_when_its_primary_is_killed_and_loses_nothing_that_was_replicated(
     shop: Failover, unique_name: str
 ) -> None:
     """Mode L: an effect may repeat whose completion the failover lost. Whatever was confirmed and replicated is there:
@@ -160,8 +152,7 @@ def test_f85_a_worker_goes_on_when_its_primary_is_killed_and_loses_nothing_that_
     url = f"{shop.url}?namespace={unique_name}&timeout=1s&connect_timeout=1s"
     effects: Counter[str] = Counter()
     messages = [eo.Message(type="paid", data={"n": n}, id=f"m{n}") for n in range(400)]
-    with eo.connect(url, sweep_every=None) as store:
-        broker = eo.connect_broker(f"{url}&ack_window=2s")
+    async with eo.connect(url, sweep_every=None) as store, eo.connect_broker(f"{url}&ack_window=3s") as broker:
         worker = eo.Worker(broker, store=store, name="billing", prefetch=20, drain="5s")
 
         @worker.handler("orders", retry=eo.Retry(50, first="50ms", cap="1s"), concurrency=5, lease="2s")
@@ -169,22 +160,18 @@ def test_f85_a_worker_goes_on_when_its_primary_is_killed_and_loses_nothing_that_
             effects[message.id] += 1
             await asyncio.sleep(0.002)
 
-        broker.declare("orders", group="billing")
-        broker.publish("orders", messages)
-        shop.wait_for_replica()
-        running = threading.Thread(target=worker.run)
-        running.start()
-        try:
-            until(lambda: len(effects) >= 100)
-            shop.fail_over()
-            until(lambda: len(effects) == len(messages), 60)
-        finally:
-            worker.stop()
-            running.join()
-            broker.close()
-    doubled = {id: count for id, count in effects.items() if count > 1}
+        await asyncio.to_thread(broker.declare, "orders", group="billing")
+        await broker.apublish("orders", messages)
+        await asyncio.to_thread(shop.wait_for_replica)
+        serving = asyncio.create_task(worker.serve())
+        await auntil(lambda: len(effects) >= 100)
+        await asyncio.to_thread(shop.fail_over)
+        await auntil(lambda: len(effects) == len(messages))
+        worker.stop()
+        await serving
+    doubled = [id for id, count in effects.items() if count > 1]
     print(f"lost {len(messages) - len(effects)}, doubled {len(doubled)} of {len(messages)}")
     assert len(effects) == len(messages)
-    # Their completions, or the messages' acks, were not replicated when the primary died: those in flight, and those
-    # of one batch of acks.
-    assert len(doubled) <= 100
+    # Of these the completion was not recorded, or not replicated, when the primary died: those in flight (prefetch=20),
+    # and those of the replication's delay.
+    assert len(doubled) <= 40

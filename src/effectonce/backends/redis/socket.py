@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from typing import Any, Final
@@ -85,7 +86,7 @@ class SyncRedisSocket:
 
     async def _try_idle(self) -> None:
         """Send a PING. A connection that does not answer it is dropped."""
-        self._used_at = time.monotonic()  # `send` does not try it again
+        self._used_at = math.inf  # until `receive` is called: `send` must not try it again
         try:
             await self.send(PING)
             await self.receive(1, min(PING_TIMEOUT_S, self.endpoint.timeout))
@@ -213,7 +214,7 @@ class AsyncRedisSocket:
 
     async def _try_idle(self) -> None:
         """Send a PING. A connection that does not answer it is dropped."""
-        self._used_at = time.monotonic()  # `send` does not try it again
+        self._used_at = math.inf  # until `receive` is called: `send` must not try it again
         try:
             await self.send(PING)
             await self.receive(1, min(PING_TIMEOUT_S, self.endpoint.timeout))
