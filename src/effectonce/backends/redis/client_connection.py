@@ -52,12 +52,12 @@ class RedisClientConnection:
     def __init__(self, client: Any, shown: str) -> None:
         self.errors = RedisErrors(shown)
         self._client = client
-        self._cluster = is_cluster(client)
+        self.is_cluster = is_cluster(client)
         self._async = is_async(client)
         self._pubsub: Any = None
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
-        if not self._cluster:
+        if not self.is_cluster:
             return await run_script(self, "", script, keys, args)
         calls = [self._run_item(script, key, arg) for key, arg in zip(keys, args, strict=True)]
         if self._async:
@@ -71,7 +71,7 @@ class RedisClientConnection:
             return error
 
     async def nodes(self) -> Sequence[str]:
-        if not self._cluster:
+        if not self.is_cluster:
             return ("",)
         if self._async:
             await self._client.initialize()
@@ -79,7 +79,7 @@ class RedisClientConnection:
 
     async def command(self, node: str, *words: Word) -> Any:
         options: dict[str, Any] = {}
-        if self._cluster and node:
+        if self.is_cluster and node:
             options["target_nodes"] = self._client.get_node(node_name=node)
         if words[0] == "EVALSHA":
             options["NEVER_DECODE"] = []  # bytes, also from a client that decodes responses

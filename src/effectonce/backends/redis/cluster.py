@@ -37,6 +37,8 @@ _Outgoing = dict[Node, list[tuple[_Item | None, bytes]]]
 class RedisClusterConnection:
     """See `RedisConnection`. It sends each key to the node that `ClusterNodes` names."""
 
+    is_cluster = True
+
     def __init__(self, connect: Callable[[RedisEndpoint], RedisSocket], endpoint: RedisEndpoint) -> None:
         self.errors = endpoint.errors
         self._timeout = endpoint.timeout

@@ -56,6 +56,8 @@ class RedisConnection(Protocol):
     """What a port needs of Redis, be it one server, a cluster, or a client of the caller's. One caller at a time."""
 
     errors: RedisErrors
+    #: Whether there are several nodes, of which one may fail alone.
+    is_cluster: bool
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         """Run ``script`` for each item, atomically at the node of its key. Returns one element per item; that of a
@@ -103,6 +105,8 @@ async def run_script(
 
 class RedisNodeConnection:
     """See `RedisConnection`. One server, on one socket."""
+
+    is_cluster = False
 
     def __init__(self, connect: Callable[[RedisEndpoint], RedisSocket], endpoint: RedisEndpoint) -> None:
         self.errors = endpoint.errors
