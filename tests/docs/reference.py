@@ -92,6 +92,7 @@ are the defaults; spans may be written as `"10m"`."""
 ADDRESSES = {
     "memory": "memory://",
     "sqlite": "sqlite:///shop.db",
+    "redis+sentinel": "redis+sentinel://localhost/shop",
     "redis+unix": "redis+unix:///run/redis.sock",
     "postgresql": "postgresql://localhost/shop",
     "postgres": "postgres://localhost/shop",
@@ -191,6 +192,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "Message",
         "connect_broker",
         "Broker",
+        "RedisBroker",
         "Worker",
         "Retry",
         "DeadLetterQueue",
