@@ -30,7 +30,7 @@ VALUES = "errors values* message record keys"
 SEAMS = f"{VALUES} contracts*"
 TOOLS = "store broker guard* inbox* outbox* relay* intents* sagas* worker* dead_letters*"
 SQL_FILES = "core.sql_files"  # of core, the one module that backends import: tools and backends both have SQL files
-COMMON = f"backends.common* {SQL_FILES}"
+COMMON = f"backends.common* backends.common.tls {SQL_FILES}"
 AWS_SDK = "backends.common.aws_sdk"
 
 #: part: (what of ours it may import, beside itself; what of others, beside the standard library).
@@ -48,7 +48,8 @@ TABLE = {
     "core.sql_files": (f"{VALUES}", ""),
     "core*": (f"{SEAMS}", "msgspec cryptography"),
     # what backends share
-    "backends.common.aws_sdk": (f"{VALUES}", "msgspec botocore"),
+    "backends.common.tls": (f"{VALUES}", "msgspec"),
+    "backends.common.aws_sdk": (f"{VALUES} backends.common.tls", "msgspec botocore"),
     "backends.common*": (f"{SEAMS}", "msgspec"),
     # the backends: one technology each, with its one driver, none beside another
     "backends": ("", ""),

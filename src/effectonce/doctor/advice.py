@@ -113,6 +113,12 @@ ADVICE = {
         "try deliveries, redeliveries and dead letters against your own {about} before you rely on it",
         "note",
     ),
+    "sync-interval": Advice(
+        "A power cut of all servers of a stream loses what was confirmed since, also with replicas: those messages are "
+        "never handled.",
+        "set sync_interval: always in the jetstream block of the server's configuration; this check sees it with "
+        "?monitoring=http://host:8222 in the URL",
+    ),
     "retention": Advice(
         "A duplicate that is delivered after its record has expired runs again.",
         "set retention= to more than {horizon}, with time for retries and redrives",

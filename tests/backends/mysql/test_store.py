@@ -841,7 +841,7 @@ def test_a_prefix_is_a_plain_name(prefix: str) -> None:
         "mysql://localhost/db?timeout=never",
         "mysql://localhost/db?nope=1",
         "mysql://localhost/db?returning=maybe",
-        "mysql://localhost/db?ssl=/no/such/file.pem",
+        "mysql://localhost/db?tls=yes&ca_file=/no/such/file.pem",
     ],
 )
 def test_a_url_that_cannot_work_is_refused(url: str) -> None:

@@ -41,8 +41,8 @@ def endpoint(url: str = "nats://h") -> NatsEndpoint:
 def test_a_url_says_where_the_servers_are_and_who_asks() -> None:
     bare = endpoint("nats://")
     assert (bare.nodes, bare.timeout, bare.login, bare.tls) == (["localhost:4222"], 5.0, {}, None)
-    full = endpoint("nats://shop:s%2Fcret@h:4333?nodes=i:4222,j:4222&timeout=2s")
-    assert (full.nodes, full.timeout) == (["h:4333", "i:4222", "j:4222"], 2.0)
+    full = endpoint("nats://shop:s%2Fcret@h:4333,i,[::1]:4223?timeout=2s")
+    assert (full.nodes, full.timeout) == (["h:4333", "i:4222", "[::1]:4223"], 2.0)
     assert full.login == {"user": "shop", "password": "s/cret"}
     assert endpoint("nats://:secret@h").login == {"user": "", "password": "secret"}
     assert endpoint("nats://token@h").login == {"token": "token"}

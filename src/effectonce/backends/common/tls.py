@@ -113,6 +113,7 @@ def tls_refusal(error: BaseException | None, shown: str) -> ConfigurationError |
 
 
 _OTHER_NAME_TEXTS: Final = ("does not match host name", "hostname mismatch")
+_UNTRUSTED_TEXTS: Final = ("certificate verify failed", "signature failure")
 _CLIENT_REFUSED_TEXTS: Final = (
     "alert bad certificate",
     "alert certificate",
@@ -129,7 +130,7 @@ def tls_refusal_by_text(text: str, shown: str) -> ConfigurationError | None:
     detail = text.strip().partition("\n")[0]
     if any(words in text for words in _OTHER_NAME_TEXTS):
         return certificate_refused(shown, detail, other_name=True)
-    if "certificate verify failed" in text:
+    if any(words in text for words in _UNTRUSTED_TEXTS):
         return certificate_refused(shown, detail)
     if any(words in text for words in _CLIENT_REFUSED_TEXTS):
         return client_certificate_refused(shown, detail)

@@ -20,6 +20,7 @@ from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, HostPort
 
+from .errors import translate
 from .security import security_settings
 
 T = TypeVar("T")
@@ -49,7 +50,12 @@ class KafkaCluster(Struct, frozen=True, kw_only=True):
 
     def make_client(self, kind: Callable[..., T], on_error: Callable[[Any], None], config: dict[str, Any]) -> T:
         """Make a client of the class ``kind``. It reports errors that belong to no call of ours to ``on_error``."""
-        return kind({**self.config, **config, **self.settings, "error_cb": on_error}, logger=log)
+        from confluent_kafka import KafkaException
+
+        try:
+            return kind({**self.config, **config, **self.settings, "error_cb": on_error}, logger=log)
+        except KafkaException as error:  # a setting that this librdkafka does not have, or no token in time
+            raise translate(error, self) from error
 
 
 def parse_cluster(address: Address) -> KafkaCluster:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from effectonce.backends.common.tls import TLSOptions, take_tls
@@ -12,6 +14,8 @@ from effectonce.errors import InvalidOption
 from effectonce.values.urls import Address, one_of
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]
+
+log = logging.getLogger("effectonce.kafka")
 
 #: A token that the caller's function returns is used for so long. librdkafka asks for the next a little earlier.
 TOKEN_LIFETIME_S: Final = 300.0
@@ -49,8 +53,7 @@ def _token_settings(
     address: Address, fetch_token: Callable[[], str] | None, token_url: str, scope: str
 ) -> dict[str, Any]:
     if fetch_token is not None:
-        fetch = fetch_token  # librdkafka reports its errors, by their text, as those of the login
-        return {"oauth_cb": lambda _: (fetch(), time.time() + TOKEN_LIFETIME_S)}
+        return {"oauth_cb": partial(_make_token, fetch_token)}
     if not token_url or address.user is None:
         raise InvalidOption(
             "mechanism=OAUTHBEARER takes its token from connect_broker(url, password=function), or from an identity "
@@ -63,6 +66,15 @@ def _token_settings(
         "sasl.oauthbearer.client.secret": address.password or "",
     }
     return settings | ({"sasl.oauthbearer.scope": scope} if scope else {})
+
+
+def _make_token(fetch_token: Callable[[], str], _config: str) -> tuple[str, float]:
+    """What librdkafka asks for: a token, and when it expires."""
+    try:
+        return fetch_token(), time.time() + TOKEN_LIFETIME_S
+    except Exception:
+        log.exception("the function that returns tokens for Kafka failed")  # librdkafka drops the error
+        raise
 
 
 def _tls_settings(address: Address, tls: TLSOptions) -> dict[str, Any]:

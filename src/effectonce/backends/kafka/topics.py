@@ -114,7 +114,11 @@ class KafkaAdmin:
         results = []
         futures = getattr(self.client, operation)(subjects, request_timeout=self._cluster.timeout)
         for subject, future in futures.items():
+            while not future.done() and self.refusal() is None:
+                self.client.poll(METADATA_PAUSE_S)  # calls on_error with what is wrong, long before the call gives up
             try:
+                if not future.done() and (refusal := self.refusal()):
+                    raise refusal
                 results.append(future.result())
             except KafkaException as error:
                 if error.args[0].name() == ignored_code:

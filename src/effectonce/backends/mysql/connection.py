@@ -43,6 +43,7 @@ class MySQLOptions:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.host, self.port = address.host or "localhost", address.port or 3306
         self.timeout = address.seconds("timeout", 5.0)
         self.connect_timeout = address.seconds("connect_timeout", 5.0)
         self.socket = address.take("socket", str, "")
@@ -68,12 +69,11 @@ class MySQLOptions:
     def arguments(self, password: str) -> dict[str, Any]:
         """The arguments that both drivers take. They encode the password as Latin-1, and the server wants UTF-8: so it
         is decoded here in such a way that they send its UTF-8 bytes."""
-        address = self.address
         return {
-            "host": address.host or "localhost",
-            "port": address.port or 3306,
+            "host": self.host,
+            "port": self.port,
             "unix_socket": self.socket or None,
-            "user": address.user,
+            "user": self.address.user,
             "password": password.encode().decode("latin-1"),
             "charset": "utf8mb4",
             "autocommit": True,
@@ -314,8 +314,8 @@ def translate(error: Exception, options: MySQLOptions, connecting: bool = False)
         return error
     address = options.address
     at = f"at {address}"
-    if options.tls is not None and connecting and (refusal_of_tls := tls_refusal(error, str(address))):
-        return refusal_of_tls
+    if connecting and (of_tls := tls_refusal(error, str(address))):
+        return of_tls
     # Both drivers report timeouts as lost connections, and wrap the error itself.
     wrapped = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
     if isinstance(error, TimeoutError) or isinstance(wrapped, TimeoutError):

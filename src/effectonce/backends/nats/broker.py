@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, get_args
 
 from effectonce.backends.common.drivers import require_driver
@@ -14,6 +15,7 @@ from effectonce.values.urls import Address, one_of
 from .connection import NatsConnection, NatsEndpoint
 from .consumer import NatsConsumer
 from .dead_letters import NatsDeadLetters
+from .monitoring import read_sync_interval
 from .publisher import NatsPublisher
 from .streams import StreamDeclarations, StreamRetention, require_subject
 
@@ -76,6 +78,10 @@ class NatsBackend(BrokerBackend):
     async def check(self, queue: str, *, group: str) -> None:
         async with closing(await NatsConnection.open(self._streams.endpoint, "effectonce")) as connection:
             await self._streams.check(connection, require_subject(queue), require_name(group, "group"))
+
+    async def sync_interval(self) -> float | None:
+        """See `contracts.FlushesLater`. The server tells it only on its monitoring address."""
+        return await asyncio.to_thread(read_sync_interval, self._streams.endpoint)
 
     def __repr__(self) -> str:
         return self._streams.endpoint.shown

@@ -11,7 +11,9 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +23,8 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOpti
 from effectonce.values.urls import Address, HostPort
 
 PING_INTERVAL_S: Final = 20
+#: How long `close` waits for a connection that was never ready.
+FAILED_CLOSE_TIMEOUT_S: Final = 0.1
 
 
 def load_driver() -> Any:
@@ -59,11 +63,13 @@ class NatsEndpoint:
             raise InvalidOption(f"{address} has both credentials and nkey_file; leave one of them out")
         if credentials or seed_file:
             require_driver("a login by credentials or nkey", "nats", "nkeys")
+            _require_key(address, credentials, seed_file)
             self.login = {"user_credentials": credentials} if credentials else {"nkeys_seed": seed_file}
         tls = take_tls(address)
         self.tls = tls.make_context(str(address)) if tls else None
         self.inbox_prefix = address.take("inbox_prefix", _parse_subject, "_INBOX")
         domain = address.take("domain", _parse_subject, "")
+        self.monitoring = address.take("monitoring", _parse_http_url, "")
         #: What the subjects of JetStream's API begin with.
         self.jetstream_api = f"$JS.{domain}.API" if domain else "$JS.API"
         # A user without a password is a token, which is a secret too.
@@ -88,6 +94,33 @@ class NatsEndpoint:
 def format_node(node: HostPort) -> str:
     host = f"[{node.host}]" if ":" in node.host else node.host or "localhost"
     return f"{host}:{node.port or 4222}"
+
+
+def _require_key(address: Address, credentials: str, seed_file: str) -> None:
+    """Refuse a file that holds no key: nats-py reads it at each login, and its errors would look like an outage."""
+    import nkeys
+
+    try:
+        content = Path(credentials or seed_file).read_bytes()
+    except OSError as error:
+        raise InvalidOption(f"the key of {address} cannot be read: {error.strerror or error}") from None
+    if credentials:
+        is_key = b"BEGIN NATS USER JWT" in content and b"BEGIN USER NKEY SEED" in content
+    else:
+        try:
+            nkeys.from_seed(bytearray(content.strip())).wipe()
+            is_key = True
+        except (ValueError, nkeys.NkeysError):
+            is_key = False
+    if not is_key:
+        what = "credentials with a JWT and a seed" if credentials else "the seed of a key"
+        raise InvalidOption(f"the file that {address} names does not hold {what}; make it with nsc or nk")
+
+
+def _parse_http_url(text: str) -> str:
+    if urlsplit(text).scheme not in ("http", "https"):
+        raise InvalidOption("it is the address of the server's monitoring, as in http://127.0.0.1:8222")
+    return text.rstrip("/")
 
 
 def _parse_subject(text: str) -> str:
@@ -267,9 +300,12 @@ class NatsConnection:
             raise self._fail(self._connection_broke()) from error
 
     async def close(self) -> None:
+        is_connected = bool(self._inbox)
         try:
-            await self.client.close()
-        except (OSError, load_driver().errors.Error):
+            # After TLS has failed, nats-py waits for the end of a connection that does not end.
+            async with asyncio.timeout(self.endpoint.timeout if is_connected else FAILED_CLOSE_TIMEOUT_S):
+                await self.client.close()
+        except (OSError, TimeoutError, load_driver().errors.Error):
             pass
         self._fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
 

@@ -6,7 +6,7 @@ and each group gets all of them. Then the server does not know whether some grou
 deduplicate.
 
 The server writes a message to its file before it replies, and flushes the file later: a confirmed message survives the
-death of the server, and a power cut only with replicas or ``sync_interval: always``.
+death of the server, and a power cut of all of its servers only with ``sync_interval: always``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import ConfigurationError, InvalidKey, StoreUnavailable, UnsafeStore
 
 from .connection import ConnectionSource, PostgresConnection
-from .conninfo import PrepareMode, first_line, pq, psycopg
+from .conninfo import PrepareMode, first_line
+from .driver import pq, psycopg
 from .errors import NotPrepared, replica_error, translate
 
 if TYPE_CHECKING:

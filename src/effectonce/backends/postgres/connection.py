@@ -15,16 +15,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-# isort: split (that module says what to install where the driver is missing)
-from psycopg.adapt import AdaptersMap, Transformer
-from psycopg.conninfo import conninfo_attempts, conninfo_attempts_async, make_conninfo
-from psycopg.types import bool as boolean
-from psycopg.types import numeric, string
-
 from effectonce.errors import ConfigurationError, StoreUnavailable
 from effectonce.values.awaitables import maybe_await
 
-from .conninfo import ConnectionOptions, first_line, pq, psycopg, tls_refusal
+from .conninfo import ConnectionOptions, first_line, tls_refusal
+from .driver import (
+    AdaptersMap,
+    BoolBinaryLoader,
+    Transformer,
+    conninfo_attempts,
+    conninfo_attempts_async,
+    make_conninfo,
+    numeric,
+    pq,
+    psycopg,
+    string,
+)
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
@@ -36,7 +42,7 @@ def _make_loaders() -> AdaptersMap:
     """The loaders of values in results, by the numbers of their types. A map of our own, since a program may have
     changed psycopg's global one."""
     loaders = AdaptersMap(types=psycopg.adapters.types)
-    loaders.register_loader(16, boolean.BoolBinaryLoader)
+    loaders.register_loader(16, BoolBinaryLoader)
     loaders.register_loader(17, string.ByteaBinaryLoader)
     loaders.register_loader(20, numeric.Int8BinaryLoader)
     loaders.register_loader(23, numeric.Int4BinaryLoader)

@@ -13,17 +13,10 @@ from typing import Any, Final, Literal, get_args
 from msgspec import Struct
 
 from effectonce.backends.common.tls import TLSOptions, take_tls, tls_failed, tls_refusal_by_text
-from effectonce.errors import ConfigurationError, InvalidOption, MissingDriver, SyncAsyncMismatch, show
+from effectonce.errors import ConfigurationError, InvalidOption, SyncAsyncMismatch, show
 from effectonce.values.urls import Address, one_of
 
-try:
-    import psycopg as psycopg
-    from psycopg import pq as pq
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-except ImportError as _error:
-    raise MissingDriver(
-        f"PostgreSQL needs the driver psycopg 3: pip install 'effectonce[postgres]' ({show(_error)})"
-    ) from _error
+from .driver import conninfo_to_dict, make_conninfo, pq, psycopg
 
 #: Whether to prepare statements. ``auto``: yes, but not behind a pooler. ``on``: also behind a pooler (PgBouncer 1.21
 #: or later with max_prepared_statements).

@@ -46,7 +46,9 @@ class SQSBackend:
 
     Options: ``fifo`` (no; yes: all queues of this broker are FIFO queues, ``orders`` is ``orders.fifo``),
     ``ack_window`` (30s: the visibility timeout, in whole seconds), ``max_message`` (262144 bytes: SQS takes up to
-    1048576 where the queue is set so), ``region``, ``endpoint``, ``profile``, ``timeout`` (10s).
+    1048576 where the queue is set so), ``region``, ``endpoint``, ``profile``, ``timeout`` (10s). Those for TLS, with an
+    endpoint of your own: ``ca_file``, ``cert_file``, ``key_file``, ``verify`` (yes, or no); ``tls`` is as the endpoint
+    says, and there is no ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:
