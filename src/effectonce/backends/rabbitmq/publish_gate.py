@@ -45,7 +45,7 @@ class PublishGate:
             self._opened.set()
 
     def open_for_good(self) -> None:
-        """Let everybody through: the connection is lost, which its users find out."""
+        """Let the waiting calls go on: the connection is lost, and they are about to find that out."""
         self._reasons.clear()
         self.is_open = True
         self._opened.set()
