@@ -90,9 +90,6 @@ class RedisClusterBrokerConnection(RedisBrokerConnection):
         self._nodes.is_stale = self._nodes.is_stale or reply.code in ("READONLY", "CLUSTERDOWN")
         return self.errors.translate(reply)
 
-    async def drop(self) -> None:
-        self._nodes.drop()
-
     async def close(self) -> None:
         self._nodes.drop()
 

@@ -170,7 +170,7 @@ class RedisClusterConnection:
             raise
 
     async def drop(self) -> None:
-        self._nodes.drop()
+        """Do nothing: a socket that failed has dropped itself, and those of other nodes are in use."""
 
     async def close(self) -> None:
         self._nodes.drop()

@@ -73,7 +73,7 @@ class RedisConnection(Protocol):
         """The messages published since the last call, without empty ones. The first call subscribes."""
 
     async def drop(self) -> None:
-        """Drop all sockets; the next use connects again."""
+        """Drop the socket that failed; the next use connects again."""
 
     async def close(self) -> None: ...
 

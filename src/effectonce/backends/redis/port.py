@@ -117,8 +117,7 @@ class RedisPort:
 
     async def _drop(self) -> None:
         self._require_check()
-        if not self.connection.is_cluster:
-            await self.connection.drop()
+        await self.connection.drop()
 
     def _require_check(self) -> None:
         """Check the server again before the next operation. Not so a cluster: `check` needs all of its nodes, and while
