@@ -53,7 +53,7 @@ class RedisClusterBrokerConnection(RedisBrokerConnection):
         nodes, replies, asking = self._nodes, list[Any](), False
         if nodes.is_stale:
             await nodes.load()
-        node = nodes.node_of(self._slot)
+        node = nodes.slots[self._slot]
         for attempt in range(MAX_REDIRECTS):
             if node is None:
                 nodes.is_stale = True

@@ -57,7 +57,7 @@ class RedisClusterConnection:
             touched = (key, *index_keys(key))
             command = self._pack((b"EVALSHA", script.sha, len(touched), *touched, arg))
             slot = slot_of(key)
-            pending.append(_Item(position, slot, command, self._nodes.node_of(slot)))
+            pending.append(_Item(position, slot, command, self._nodes.slots[slot]))
         unloaded: set[Node] = set()  # nodes that do not know the script
         for attempt in range(MAX_REDIRECTS):
             outgoing: _Outgoing = {}

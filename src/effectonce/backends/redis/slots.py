@@ -38,7 +38,7 @@ class ClusterNodes:
         self._endpoint = endpoint
         self._errors = endpoint.errors
         self._known: dict[Node, None] = dict.fromkeys(endpoint.cluster)
-        self._slots: list[Node | None] = [None] * CLUSTER_SLOTS
+        self.slots: list[Node | None] = [None] * CLUSTER_SLOTS  # the node of each slot, where one is known
         self._sockets: dict[Node, RedisSocket] = {}
         self._down_until: dict[Node, float] = {}
 
@@ -59,11 +59,8 @@ class ClusterNodes:
     def sockets(self) -> Iterable[RedisSocket]:
         return self._sockets.values()
 
-    def node_of(self, slot: int) -> Node | None:
-        return self._slots[slot]
-
     def primaries(self) -> list[Node]:
-        return sorted({node for node in self._slots if node is not None})
+        return sorted({node for node in self.slots if node is not None})
 
     # -- nodes that do not answer
 
@@ -120,7 +117,7 @@ class ClusterNodes:
             slots[first : last + 1] = [nodes[0]] * (last + 1 - first)  # the primary; its replicas follow
             # Remember the replicas, too: when a primary dies, they know its successor.
             self._known.update(dict.fromkeys(nodes))
-        self._slots, self.is_stale = slots, False
+        self.slots, self.is_stale = slots, False
 
     def redirection(self, reply: ReplyError, asked_node: Node | None) -> Node:
         """The node that ``MOVED slot host:port`` or ``ASK slot host:port`` names. A slot that has moved stays there.
@@ -135,7 +132,7 @@ class ClusterNodes:
             host = known[0].host if len(known) == 1 else ""
         node = Node(host or (asked_node.host if asked_node else ""), int(port))
         if code == "MOVED":
-            self._slots[int(slot)], self.is_stale = node, True
+            self.slots[int(slot)], self.is_stale = node, True
         return node
 
     def drop(self) -> None:
