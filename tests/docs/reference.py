@@ -88,6 +88,47 @@ An option comes before the environment, and that before the nearest `pyproject.t
 are the defaults; spans may be written as `"10m"`."""
 
 
+CONNECTIONS = """## TLS
+
+These options are the same for every store and broker that is a server.
+
+- `tls`: `yes` or `no`. `rediss://` and `amqps://` mean `yes`, and so does a Kafka URL with a login.
+- `ca_file`: the authorities to trust, a PEM file; without it, those of the system.
+- `cert_file` and `key_file`: this client's certificate and its private key, without a password. Leave out `key_file` if
+  one file has both.
+- `verify`: what is checked of the server's certificate. `yes`: its authority and its name. `ca`: only its authority.
+  `no`: nothing, so that an attacker in between can read along.
+- `server_name`: the name that the certificate must have, where you connect by another one, or by an address.
+
+```text
+rediss://cache.internal:6379/0?ca_file=/etc/ca.pem
+postgresql://shop@db1,db2/shop?tls=yes&ca_file=/etc/ca.pem&cert_file=/etc/shop.crt&key_file=/etc/shop.key
+amqps://shop:secret@10.0.0.7/orders?ca_file=/etc/ca.pem&server_name=mq.internal
+```
+
+A server whose certificate is not trusted, or is for another name, is a `ConfigurationError` that says which option to
+add. It is never retried. So is a server that refuses your certificate, where it says so before it hangs up.
+
+PostgreSQL also takes libpq's own `sslmode`, `sslrootcert`, `sslcert` and `sslkey`, but not together with `tls`. Without
+either, libpq encrypts where the server offers it, and checks nothing. Kafka and AWS have no `server_name`.
+
+## Passwords that expire
+
+Pass a function instead of writing a password into the URL. It is called for each new connection, on a thread where the
+connection is for async code. PostgreSQL and MySQL take it as the password, Kafka as the token of OAUTHBEARER.
+
+```text
+store = eo.connect("postgresql://shop@db.example/shop?tls=yes", password=new_iam_token)
+broker = eo.connect_broker("kafka://kafka.example:9098", password=new_msk_token)
+```
+
+## URLs of SQLAlchemy
+
+`eo.connect` takes the URL that your program has for its tables: `postgresql+asyncpg://`, `postgresql+psycopg://`,
+`mysql+pymysql://`, `sqlite+aiosqlite://` and the like. Options that only concern that driver are left out; `ssl`,
+`ssl_ca` and others become ours."""
+
+
 #: Where a scheme does not take ``scheme://localhost``.
 ADDRESSES = {
     "memory": "memory://",
@@ -120,6 +161,7 @@ def configuration_page() -> str:
         "each option means stands with [its name](api.md).",
         "\n".join(["| | |", "|---|---|", *(f"| `{name}` | {_defaults(name)} |" for name in TOOLS)]),
     ]
+    parts.append(CONNECTIONS)
     for kind, schemes in (("stores", eo.store.SCHEMES), ("brokers", eo.broker.SCHEMES)):
         parts.append(f"## URLs of {kind}")
         for module, name in dict.fromkeys(schemes.values()):

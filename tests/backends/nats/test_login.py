@@ -127,7 +127,7 @@ async def test_a_monitoring_address_that_is_none_is_an_outage() -> None:
 
 
 async def test_a_password_is_not_sent_to_a_server_without_tls(start: Start) -> None:
-    """Somebody between us and the server could leave out that it wants TLS, and read the password."""
+    """An attacker between us and the server could leave out that it wants TLS, and read the password."""
     server = start("authorization { user: shop, password: open }")
     with pytest.raises(ConfigurationError, match="does not ask for TLS"):
         await backend_at(server, "tls=yes", "shop:open@").declare("orders", group="g")

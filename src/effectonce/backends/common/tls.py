@@ -94,7 +94,11 @@ def tls_refusal(error: BaseException | None, shown: str) -> ConfigurationError |
     """Return our error for ``error`` where it, or an error that caused it, is a failure of TLS that trying again would
     not change. None: it is another error. ``shown`` is the server in the message."""
     for cause in _causes(error):
+        if type(cause).__name__ == "CertificateError":  # urllib3's, which compares names itself
+            return certificate_refused(shown, str(cause), other_name=True)
         if isinstance(cause, ssl.SSLCertVerificationError):
+            if not hasattr(cause, "verify_code"):  # aiohttp's; the one of OpenSSL caused it
+                continue
             if cause.verify_code in _EXPIRED_CODES:
                 return ConfigurationError(
                     f"the certificate of {shown} is not valid at this time ({cause.verify_message}); renew it, or set "

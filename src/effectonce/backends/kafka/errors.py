@@ -35,7 +35,7 @@ INVALID_CODES = {
 }
 
 
-#: librdkafka has no token to show: whoever issues them may only be away.
+#: librdkafka has no token to show. What issues tokens may only be away.
 _NO_TOKEN_TEXTS: Final = ("OAuth token not set", "Failed to acquire SASL OAUTHBEARER token")
 
 

@@ -77,7 +77,7 @@ class NatsEndpoint:
 
     def login_options(self, server_info: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The login, as nats-py takes it. Passwords and tokens are functions: nats-py calls them when it sends them,
-        and would send them in plain text where the server, or somebody in its place, offers no TLS."""
+        and would send them in plain text where the server, or an attacker in its place, offers no TLS."""
 
         def reveal(secret: str) -> str:
             if self.tls is not None and not server_info().get("tls_required"):
