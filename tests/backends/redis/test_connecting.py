@@ -532,28 +532,39 @@ def addresses_of(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, int]) -> N
     monkeypatch.setattr(connecting.socket, "getaddrinfo", resolve)
 
 
-def test_of_several_addresses_the_first_that_answers_is_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def listening() -> Iterator[tuple[str, int]]:
+    """The address of a server that answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()
+
+
+def test_of_several_addresses_the_first_that_answers_is_used(
+    listening: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         place = full.getsockname()
         fillers = [socket.socket() for _ in range(3)]  # what comes next gets no answer
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(place)
-        addresses_of(monkeypatch, place, ("127.0.0.1", server.port))
+        addresses_of(monkeypatch, place, listening)
         begun = time.monotonic()
         with connecting.connect("h", 1, 30.0) as sock:
-            assert sock.getpeername()[1] == server.port
+            assert sock.getpeername() == listening
             assert sock.gettimeout() == 30.0
         assert connecting.HAPPY_EYEBALLS_DELAY_S <= time.monotonic() - begun < 30.0
         for filler in fillers:
             filler.close()
 
 
-def test_an_address_that_refuses_is_passed_over_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_refuses_is_passed_over_at_once(
+    listening: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connecting, "HAPPY_EYEBALLS_DELAY_S", 60.0)
-    addresses_of(monkeypatch, ("127.0.0.1", free_port()), ("::1", free_port()), ("127.0.0.1", server.port))
+    addresses_of(monkeypatch, ("127.0.0.1", free_port()), ("::1", free_port()), listening)
     with connecting.connect("h", 1, 30.0) as sock:
-        assert sock.getpeername()[1] == server.port
+        assert sock.getpeername() == listening
 
 
 def test_where_no_address_answers_the_last_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
