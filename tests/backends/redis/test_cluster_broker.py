@@ -182,7 +182,7 @@ def test_valkeys_scheme_is_that_of_redis(redis_url: str, scheme: str, unique_nam
 def test_the_callers_own_client_says_where_the_queues_are(redis_url: str, library: str, unique_name: str) -> None:
     kind: Any = redis.Redis if library == "sync" else redis.asyncio.Redis
     broker = eo.RedisBroker(client=kind.from_url(redis_url), namespace=unique_name, ack_window="2s")
-    assert broker.capabilities.ack_window == 2.0
+    assert broker.capabilities.ack_window_s == 2.0
     assert round_trip(broker) == [b"1"]
 
 

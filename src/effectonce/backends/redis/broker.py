@@ -59,7 +59,7 @@ class RedisBrokerBackend:
             name="redis",
             ordering="queue",
             ordered_publish=True,
-            ack_window=window,
+            ack_window_s=window,
             extends=True,
             counts_attempts=True,
             groups=True,
