@@ -20,6 +20,7 @@ from tests.harness.nats import Nats
 from tests.harness.nats import nats as start_nats
 from tests.harness.process import free_port
 
+CREDENTIALS = b"-----BEGIN NATS USER JWT-----\nx\n-----BEGIN USER NKEY SEED-----\nx\n"
 Start = Callable[..., Nats]
 
 
@@ -79,6 +80,8 @@ async def test_an_nkey_logs_in(start: Start, tmp_path: Path) -> None:
 def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, option: str) -> None:
     with pytest.raises(InvalidOption, match="cannot be read"):
         NatsBackend(Address(f"nats://h?{option}={tmp_path}/none"))
+    (tmp_path / "good").write_bytes(new_seed()[0] if option == "nkey_file" else CREDENTIALS)
+    NatsBackend(Address(f"nats://token@h?{option}={tmp_path}/good"))
     (tmp_path / "text").write_bytes(b"not a key")
     with pytest.raises(InvalidOption, match="does not hold"):
         NatsBackend(Address(f"nats://h?{option}={tmp_path}/text"))

@@ -46,7 +46,6 @@ def test_a_url_says_where_the_servers_are_and_who_asks() -> None:
     assert full.login == {"user": "shop", "password": "s/cret"}
     assert endpoint("nats://:secret@h").login == {"user": "", "password": "secret"}
     assert endpoint("nats://token@h").login == {"token": "token"}
-    assert endpoint("nats://token@h?credentials=/a.creds").login == {"user_credentials": "/a.creds"}
     assert endpoint("nats://h?tls=yes").tls is not None
 
 
