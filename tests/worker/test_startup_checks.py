@@ -8,7 +8,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import BrokerCapabilities
-from effectonce.worker.startup_checks import check_spans, fit_lease
+from effectonce.worker.startup_checks import check_key, check_spans, fit_lease
 
 from .bench import Bench, serving, until
 from .test_options import connect, handle, handle_in_transaction, route_of
@@ -51,6 +51,17 @@ def test_where_nothing_is_leased_the_ack_window_may_be_short(bench: Bench) -> No
     transactional = eo.Worker(bench.broker, inbox=eo.Inbox(scope="billing"), connect=connect)
     check_spans(route_of(bench.worker(), mode="seen", lease="20s"), broker(ack_window_s=1.0), 0.0)
     check_spans(route_of(transactional, handle_in_transaction, lease="20s"), broker(ack_window_s=1.0), 0.0)
+
+
+# -- offsets as keys
+
+
+def test_only_a_broker_with_offsets_may_have_them_for_keys(bench: Bench) -> None:
+    route = route_of(bench.worker(), key="topic:partition:offset")
+    check_key(route, broker(has_offsets=True))
+    with pytest.raises(eo.ConfigurationError, match="messages of fake have no offset; name what the sender has made"):
+        check_key(route, broker())
+    check_key(route_of(bench.worker(), key="message.data"), broker())
 
 
 # -- F25: records outlive every duplicate

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from effectonce.contracts import BrokerCapabilities
 from effectonce.errors import ConfigurationError
+from effectonce.keys import KAFKA_OFFSET
 from effectonce.values.durations import span_text
 
 from .routes import HandlerRoute
@@ -18,6 +19,15 @@ def fit_lease(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
     window = capabilities.ack_window_s
     if route.has_default_lease and window is not None:
         route.policy = replace(route.policy, lease_us=min(route.policy.lease_us, round(window / 2 * 1e6)))
+
+
+def check_key(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
+    """Raise `ConfigurationError` if ``route`` takes offsets for keys, and the broker has none."""
+    if route.offset_is_key and not capabilities.has_offsets:
+        raise ConfigurationError(
+            f"{route.name} has key={KAFKA_OFFSET!r}, and messages of {capabilities.name} have no offset; name what the "
+            "sender has made, as in key='message.data.order_id'"
+        )
 
 
 def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> None:
