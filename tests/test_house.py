@@ -61,7 +61,7 @@ TABLE = {
     "backends.dynamodb*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec boto3 botocore aiobotocore"),
     "backends.rabbitmq*": (f"{SEAMS} {COMMON}", "msgspec pamqp"),
     "backends.kafka*": (f"{SEAMS} {COMMON}", "msgspec confluent_kafka"),
-    "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats"),
+    "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats nkeys"),
     "backends.sqs*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec botocore aiobotocore"),
     "backends.servicebus*": (f"{SEAMS} {COMMON}", "msgspec azure"),
     # the connection of the caller, of every driver

@@ -59,6 +59,10 @@ class Address:
         #: Returns the password for one connection, where the URL has none.
         self.password_provider: Callable[[], str] | None = None
 
+    def hide_user(self) -> None:
+        """Leave out the user, too, from now on: for a URL whose user is a token."""
+        self._shown = self._shown.replace(f"{self.scheme}://{self.user}@", f"{self.scheme}://***@", 1)
+
     def _redact(self) -> str:
         user = f"{self.user}@" if self.user else ""
         if self.password is not None:

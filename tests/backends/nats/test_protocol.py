@@ -52,6 +52,10 @@ def test_a_url_says_where_the_servers_are_and_who_asks() -> None:
 def test_f66_a_token_and_a_password_are_not_shown() -> None:
     assert "canary" not in endpoint("nats://canary@h").shown
     assert "canary" not in repr(endpoint("nats://user:canary@h"))
+    for query in ("replicas=two", "ca_file=/x", "nkey_file=/none", "tls=yes&ca_file=/none"):
+        with pytest.raises(InvalidOption) as caught:
+            NatsBackend(Address(f"nats://canary@h?{query}"))
+        assert "canary" not in str(caught.value)
     assert "user" in endpoint("nats://user:canary@h").shown
 
 

@@ -37,6 +37,7 @@ class NatsBackend(BrokerBackend):
         default: StreamRetention = "workqueue"
         if address.path not in ("", "/"):
             raise InvalidOption(f"nats:// has no path; name a stream with stream=, got {address}")
+        endpoint = NatsEndpoint(address)
         self._streams = StreamDeclarations(
             retention=address.take("retention", one_of(*get_args(StreamRetention)), default),
             window=address.seconds("ack_window", 30.0),
@@ -44,7 +45,7 @@ class NatsBackend(BrokerBackend):
             max_age=address.seconds("max_age", 15 * 86_400.0),
             replicas=address.take("replicas", int, 1),
             shared_stream=address.take("stream", str, ""),
-            endpoint=NatsEndpoint(address),
+            endpoint=endpoint,
         )
         address.refuse_unknown_options()
         require_driver("NATS", "nats", "nats")

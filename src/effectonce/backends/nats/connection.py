@@ -51,6 +51,9 @@ class NatsEndpoint:
     """The servers' addresses, the login and the timeout, read from a URL."""
 
     def __init__(self, address: Address) -> None:
+        if address.password is None and address.user:  # a user without a password is a token, which is a secret too
+            address.hide_user()
+        self.shown = str(address)
         self.nodes = [format_node(node) for node in address.hosts]
         self.timeout = address.seconds("timeout", 5.0)
         self.login: dict[str, Any] = {}
@@ -66,14 +69,12 @@ class NatsEndpoint:
             _require_key(address, credentials, seed_file)
             self.login = {"user_credentials": credentials} if credentials else {"nkeys_seed": seed_file}
         tls = take_tls(address)
-        self.tls = tls.make_context(str(address)) if tls else None
+        self.tls = tls.make_context(self.shown) if tls else None
         self.inbox_prefix = address.take("inbox_prefix", _parse_subject, "_INBOX")
         domain = address.take("domain", _parse_subject, "")
         self.monitoring = address.take("monitoring", _parse_http_url, "")
         #: What the subjects of JetStream's API begin with.
         self.jetstream_api = f"$JS.{domain}.API" if domain else "$JS.API"
-        # A user without a password is a token, which is a secret too.
-        self.shown = str(address) if "token" not in self.login else f"nats://***@{address.netloc}"
 
     def login_options(self, server_info: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The login, as nats-py takes it. Passwords and tokens are functions: nats-py calls them when it sends them,
