@@ -134,6 +134,7 @@ TABLE = {
 #: imported OpenTelemetry.
 LAZY = {
     ("store", "backends.redis.store"),
+    ("broker", "backends.redis.broker"),
     ("store", "backends.postgres.store"),
     ("worker.worker", "telemetry.endpoints"),
     ("relay.relay", "telemetry.endpoints"),
@@ -181,6 +182,7 @@ PUBLIC = [
     "PostgresStore",
     "Record",
     "Redeliver",
+    "RedisBroker",
     "RedisStore",
     "Reentered",
     "Reject",

@@ -133,6 +133,7 @@ broker = eo.connect_broker("kafka://kafka.example:9098", password=new_msk_token)
 ADDRESSES = {
     "memory": "memory://",
     "sqlite": "sqlite:///shop.db",
+    "redis+sentinel": "redis+sentinel://localhost/shop",
     "redis+unix": "redis+unix:///run/redis.sock",
     "postgresql": "postgresql://localhost/shop",
     "postgres": "postgres://localhost/shop",
@@ -233,6 +234,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "Message",
         "connect_broker",
         "Broker",
+        "RedisBroker",
         "Worker",
         "Retry",
         "DeadLetterQueue",

@@ -22,7 +22,8 @@ from typing import Final
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer, give_back_unsettled
-from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
+from effectonce.backends.redis.broker_connection import RedisBrokerConnection
+from effectonce.backends.redis.connection import Script, Word
 from effectonce.backends.redis.endpoint import RedisEndpoint, parse_endpoint
 from effectonce.backends.redis.errors import RedisBrokerErrors
 from effectonce.contracts import (

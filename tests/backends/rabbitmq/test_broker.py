@@ -637,7 +637,7 @@ class TestSettings:
         ("url", "match"),
         [
             ("amqp://h?queue_type=stream", "queue_type .*: use quorum or classic"),
-            ("amqp://h?heartbeat=0", "heartbeat"),
+            ("amqp://h?heartbeat=601", "heartbeat"),
             ("amqp://h?ca_file=/x.pem", "add tls=yes"),
             ("amqps://h?ca_file=/nowhere.pem", "cannot be used"),
             ("amqp://h?quorum=yes", "has no option quorum"),

@@ -83,10 +83,8 @@ class RabbitMQConsumer(Consumer):
         self._queue = queue
         self._group = group
         self._prefetch = max(1, min(prefetch, MAX_PREFETCH))
-        self._connection = ReconnectingConnection(
-            lambda: RabbitMQConnection.open(queues.endpoint, f"effectonce {group}")
-        )
-        self._copies = ConfirmedPublisher(queues, f"effectonce {group}, delays and dead letters")
+        self._connection = ReconnectingConnection(lambda: RabbitMQConnection.open(queues.endpoint, group))
+        self._copies = ConfirmedPublisher(queues, f"{group}, delays and dead letters")
         self._consuming: _ConsumingChannel | None = None
 
     async def _start_consuming(self) -> _ConsumingChannel:

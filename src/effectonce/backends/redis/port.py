@@ -72,7 +72,7 @@ class RedisPort:
         try:
             items = await self.connection.batch(RECORDS_SCRIPT, keys, args)
         except StoreUnavailable:
-            self._backend.verified = False
+            self._require_check()
             raise
         replies: list[Reply] = []
         lost: list[int] = []
@@ -115,8 +115,14 @@ class RedisPort:
             replies[position] = reply
 
     async def _drop(self) -> None:
-        self._backend.verified = False
+        self._require_check()
         await self.connection.drop()
+
+    def _require_check(self) -> None:
+        """Check the server again before the next operation. Not so a cluster: `check` needs all of its nodes, and while
+        one is down the others go on. There the greeting of each new connection refuses a node that evicts."""
+        if not self.connection.is_cluster:
+            self._backend.verified = False
 
     # -- off the hot path: the error of the first item that failed is raised
 
