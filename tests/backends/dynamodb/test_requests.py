@@ -456,3 +456,19 @@ async def test_of_several_calls_at_once_an_error_is_raised_after_all_have_ended(
     with pytest.raises(StoreUnavailable, match="gone"):
         await client.gather(work, [1, 4])
     assert ended == [2, 3, 1, 4]
+
+
+def test_a_closed_sync_client_ends_the_threads_of_its_batches() -> None:
+    client = SyncDynamoDBClient(Service().target, ServerClock())
+
+    async def work(number: int) -> int:
+        return number
+
+    assert run_sync(client.gather(work, [1, 2])) == [1, 2]
+    pool = client._pool
+    assert pool is not None
+    run_sync(client.close())
+    with pytest.raises(RuntimeError, match="shutdown"):
+        pool.submit(int)
+    assert run_sync(client.gather(work, [3, 4])) == [3, 4], "it opens others when it is used again"
+    run_sync(client.close())
