@@ -21,6 +21,7 @@ TOOLS_ON_CORE: Final = (
     *("test_broker.py", "test_one_event_loop.py", "telemetry/test_opentelemetry.py"),
     *(f"worker/test_{part}.py" for part in ("effects", "stop", "poison", "retries")),
     *(f"intents/test_{part}.py" for part in ("operators", "recovery")),
+    "integrations/test_aws_lambda.py",  # leases in a process that its platform ends
 )
 DOCTOR: Final = ("doctor/test_servers.py", "doctor/test_rights.py")
 #: Near every room: the documented defaults are those of the code.
