@@ -50,7 +50,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "outbox": ("outbox", "relay/test_relay.py"),
     "worker": ("worker", "dead_letters"),  # a redrive reads and changes the records of the worker
     "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", "test_connect.py", *TOOLS_ON_CORE),
-    **{room: (room,) for room in ("babelqueue", "envelopes", "cli", "dashboard", "doctor")},
+    **{room: (room,) for room in ("babelqueue", "envelopes", "dashboard", "doctor")},
+    "cli": ("cli", "relay/test_cli.py", "dead_letters/test_dead_letters.py"),
     "telemetry": ("telemetry", "cli/test_audit.py"),
     "dead_letters": ("dead_letters", "worker/test_poison.py", "worker/test_quarantine.py"),
     "integrations": ("integrations", "guard/test_dispatch.py", *FRAMEWORKS),
