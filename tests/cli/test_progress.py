@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -36,8 +36,8 @@ def test_progress_is_what_is_done_its_rate_and_the_time_left(
 class Counted:
     """Stands in for `Progress`: it keeps what it was told."""
 
-    totals: list[int | None] = []
-    steps: list[int] = []
+    totals: ClassVar[list[int | None]] = []
+    steps: ClassVar[list[int]] = []
 
     def __init__(self, title: str = "", total: int | None = None) -> None:
         self.totals.append(total)

@@ -19,9 +19,7 @@ def progress(state: Any = "pending", attempts: int = 0) -> StepProgress:
     return StepProgress(state=state, attempts=attempts)
 
 
-def log_of(
-    *states: Any, undos: dict[str, Any] | None = None, names: Sequence[str] = STEPS, **fields: Any
-) -> SagaLog:
+def log_of(*states: Any, undos: dict[str, Any] | None = None, names: Sequence[str] = STEPS, **fields: Any) -> SagaLog:
     """A saga whose steps have these states; ``undos`` are the states of compensations that have begun."""
     undos = undos or {}
     entries = [

@@ -19,7 +19,7 @@ OUTAGE = BrokerUnavailable("it is away")
 
 
 class Pump:
-    """A pump whose rounds end as they are listed: with or without rows, or with an error. The last one stops the run."""
+    """A pump whose rounds end as listed: with or without rows, or with an error. The last one stops the run."""
 
     def __init__(self, run: RelayRun, *rounds: bool | Exception) -> None:
         self.port = SimpleNamespace(table="outbox")

@@ -492,7 +492,9 @@ def admin_that_fails(error: str, cause: str = "") -> topics.KafkaAdmin:
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda admin: admin.call("describe_configs", ["q"]), lambda admin: admin.replicas("q")], ids=["call", "list"]
+    "ask",
+    [lambda admin: admin.call("describe_configs", ["q"]), lambda admin: admin.replicas("q")],
+    ids=["call", "list"],
 )
 @pytest.mark.parametrize(
     ("error", "cause", "raised", "said"),

@@ -27,9 +27,7 @@ class ReachCache:
         self.root = root
         tool = root / "tests/proof/sampled_mutants"  # a longer list of equivalents changes the reach of no test
         helpers = (
-            file
-            for file in (root / "tests").rglob("*.py")
-            if not file.name.startswith("test_") and file.parent != tool
+            file for file in (root / "tests").rglob("*.py") if not file.name.startswith("test_") and file.parent != tool
         )
         recorder = tool / "selection.py"
         self._shared_digest = self._digest([*(root / PACKAGE).rglob("*.*"), *helpers, recorder])
