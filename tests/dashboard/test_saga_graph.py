@@ -86,6 +86,11 @@ def test_boxes_are_inside_of_the_drawing_and_do_not_overlap(undoable: Collection
         ), (one, other)
 
 
+def test_lines_meet_a_box_in_the_middle_of_its_sides() -> None:
+    box = GraphNode(x=100, y=10, width=20, height=40, title="t", state="done")
+    assert (box.mid_x, box.mid_y) == (110, 30)
+
+
 def test_the_ends_stand_below_the_columns_of_steps_and_compensations() -> None:
     drawing = draw(log_of("pending", "pending", "pending"), "claimed", STEPS)
     assert node(drawing, "done").mid_x == node(drawing, "reserve").mid_x
@@ -104,6 +109,27 @@ def test_steps_are_drawn_downwards_and_taken_up_to_the_one_that_runs() -> None:
     assert taken == [True, False, False]
     assert len(drawing.edges) == 3
     assert not any(edge.undoing for edge in drawing.edges)
+
+
+def test_a_step_that_is_done_leads_to_the_next_one_once_that_has_begun() -> None:
+    drawing = draw(log_of("done", "pending", "pending"), "claimed", ())
+    assert not edge_between(drawing, "reserve", "charge").taken
+
+
+@pytest.mark.parametrize(
+    ("state", "charge", "reserve", "taken"),
+    [
+        ("failed", "done", "done", True),
+        ("claimed", "done", "done", False),
+        ("failed", "done", "in_doubt", False),
+    ],
+)
+def test_the_last_compensation_leads_to_the_end_once_the_saga_has_failed(
+    state: str, charge: str, reserve: str, taken: bool
+) -> None:
+    undos = {"charge": charge, "reserve": reserve}
+    log = log_of("done", "done", "failed", undos=undos, phase="compensating", failed_at="ship")
+    assert edge_between(draw(log, state, ("reserve", "charge")), "undo reserve", "failed").taken is taken
 
 
 def test_a_saga_that_is_done_has_taken_the_way_to_its_end() -> None:

@@ -73,12 +73,14 @@ class Executor:
 
     def __init__(self) -> None:
         self.enqueued: list[str] = []
+        self.starts = 0
         self.suspects_left: list[Job] = []
 
     def enqueue(self, job: Job) -> None:
         self.enqueued.append(job.message.id)
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        self.starts += 1
 
     def on_suspect_left(self, job: Job) -> None:
         self.suspects_left.append(job)
@@ -232,6 +234,34 @@ async def test_a_message_that_went_back_untried_was_tried_once_less() -> None:
     bench.consumer.ack([third])
     (anew,) = bench.accept(delivery("a", attempt=2))
     assert anew.untried == 0
+
+
+async def test_another_message_with_the_id_of_one_that_went_back_was_never_tried() -> None:
+    bench = Bench()
+    (job,) = bench.accept(delivery("a"))
+    bench.consumer.redeliver(job, 1.0)
+    (other,) = bench.accept(delivery("a", attempt=1))
+    assert other.untried == 0
+
+
+async def test_a_message_behind_one_that_went_back_goes_back_too_and_holds_up_no_other_key() -> None:
+    bench = Bench()
+    (first,) = bench.accept(delivery("k:1"))
+    bench.consumer.redeliver(first, 5.0)
+    (other,) = bench.accept(delivery("k:2"), delivery("other:1"))
+    assert other.message.id == "other:1"
+    assert bench.executor.enqueued == ["k:1", "other:1"]
+    assert [id for ids in bench.redelivered.values() for id in ids] == ["k:1", "k:2"]
+    assert min(bench.redelivered) == 5.0, "it comes after the one before it"
+    bench.accept(delivery("k:1", attempt=2))
+    (_, _, again) = bench.accept(delivery("k:2", attempt=2))
+    assert again.untried == 1
+
+
+async def test_the_executor_starts_what_came_with_one_receipt_together() -> None:
+    bench = Bench()
+    bench.accept(delivery("a"), delivery("b"))
+    assert bench.executor.starts == 1
 
 
 # -- what cannot be read

@@ -244,6 +244,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "while self._last_was_requeued and len(self._held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):",
         "while self._last_was_requeued and len(self._held) <= MAX_ORDERED and await self._take(channel, GET_CHUNK):",
     ): "a chunk more is taken before the order is given up",
+    (
+        "worker/queue_consumer.py",
+        "if delivery.attempt != 1:",
+        "if delivery.attempt != 2:",
+    ): "it saves a call that does nothing where the broker counts; where it does not, the attempt is 0",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
