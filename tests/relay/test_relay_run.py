@@ -301,6 +301,7 @@ async def test_f37_a_clean_up_that_fails_is_reported_and_tried_again_later(
     assert [kind for kind, _ in run.events] == ["sweep_failed", "swept"]
     assert "a defect" in run.events[0][1]
     assert "a defect" in caplog.text
+    assert [line.levelname for line in caplog.records] == ["WARNING"], "it is tried again"
 
 
 # -- stopping
