@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from effectonce.cli import main, sagas
-from effectonce.sagas.log import StepProgress
+from effectonce.display.sagas import SagaPart
+from effectonce.sagas.log import LoggedStep, StepProgress
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -256,3 +257,24 @@ def test_a_timeline_shows_when_a_step_ran(
     in_boxes = sagas._draw_span(narrow, progress, start, end)
     assert len(in_boxes) == 6
     assert set(in_boxes) <= {"·", "█"}
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "took"),
+    [(1_000_000, 3_000_000, "2 s"), (1_000_000, 0, "-"), (0, 0, "-"), (0, 3_000_000, "-"), (5, 5, "-")],
+)
+def test_a_row_says_how_long_a_step_took(began: int, ended: int, took: str) -> None:
+    progress = StepProgress(state="done", attempts=3, began=began, ended=ended)
+    part = SagaPart(LoggedStep("charge", "charge", False, progress), progress, False, "done")
+    screen: Any = SimpleNamespace(boxes=False, width=120, live=False)
+    title, state, tries, _, _, span, result = (cell.plain for cell in sagas._part_cells(screen, part, 0, 9))
+    assert (title, state, tries, span, result) == ("charge", "done", "3", took, "-")
+
+
+def test_a_row_says_when_a_step_began() -> None:
+    progress = StepProgress(began=1_795_111_249_238_711)
+    pipe: Any = SimpleNamespace(live=False)
+    terminal: Any = SimpleNamespace(live=True)
+    assert sagas._began(pipe, progress) == "2026-11-19T18:00:49.238Z"
+    assert sagas._began(terminal, progress) == "18:00:49.238Z"
+    assert sagas._began(pipe, StepProgress()) == "-"
