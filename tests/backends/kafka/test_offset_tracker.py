@@ -184,6 +184,18 @@ def test_a_revoked_partition_gives_its_room_in_the_prefetch_back() -> None:
     assert offsets(tracker.take(3, 0)) == [0, 1]
 
 
+def test_when_all_partitions_are_revoked_nothing_is_delivered_settled_or_committed_any_more() -> None:
+    tracker = make_tracker(3)
+    tracker.assign(1, 0, None)
+    first, second, _ = tracker.take(3, 0)
+    ack(tracker, [first])
+    tracker.revoke_all()
+    assert (tracker.due_commits(), tracker.revoke([0, 1])) == ([], [])
+    assert ack(tracker, [second]) == [False]
+    tracker.add([Message(0, 3), Message(1, 0)])
+    assert tracker.take(9, 0) == []
+
+
 def test_a_nacked_message_of_a_revoked_partition_does_not_hold_up_those_of_others() -> None:
     tracker = make_tracker(1)
     tracker.assign(1, 0, None)
