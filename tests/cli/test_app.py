@@ -330,6 +330,13 @@ def test_an_option_means_the_same_in_every_command() -> None:
     assert varying == {"--limit", "--all", "--state", "--done", "--scope", "--older-than", "--table", "--worker"}
 
 
+@pytest.mark.parametrize("group", [words[0] for words in commands() if words[1:] == ["list"]])
+def test_a_list_shows_a_hundred_unless_it_is_asked_for_more(group: str) -> None:
+    command = get_command(getattr(import_module(f"effectonce.cli.{COMMANDS[group].module}"), group))
+    (limit,) = [parameter for parameter in command.commands["list"].params if "--limit" in parameter.opts]
+    assert limit.default == 100
+
+
 def test_without_typer_there_are_still_demo_version_and_help(run: Run, without: Callable[..., str]) -> None:
     bare = without("typer", "click", "rich")
     done = run("migrate", "--store", "sqlite:///shop.db", PYTHONPATH=bare)

@@ -249,6 +249,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "if delivery.attempt != 1:",
         "if delivery.attempt != 2:",
     ): "it saves a call that does nothing where the broker counts; where it does not, the attempt is 0",
+    (
+        "backends/postgres/outbox.py",
+        "if row.attempts >= 0:",
+        "if row.attempts > 0:",
+    ): "a row that was leased has an attempt; the row that says how far was read has a number below 0",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
