@@ -18,7 +18,7 @@ def test_a_duration_without_a_unit_is_in_seconds(written: str, seconds: float) -
 
 @pytest.mark.parametrize("written", ["0", "-1", "soon", "nan", "inf"])
 def test_what_is_no_duration_is_refused_with_the_name_of_its_option(written: str) -> None:
-    with pytest.raises(InvalidOption, match="option timeout of redis://h.* has a bad value"):
+    with pytest.raises(InvalidOption, match=r"option timeout of redis://h.* has a bad value"):
         Address(f"redis://h?timeout={written}").seconds("timeout", 9.0)
 
 
