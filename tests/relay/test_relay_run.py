@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from effectonce.core import backoff
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
+from effectonce.relay import relay_run
 from effectonce.relay.relay_run import MAX_ROWS_PER_STATEMENT, RelayRun
 
 real_sleep = asyncio.sleep
@@ -334,3 +336,29 @@ async def test_a_second_stop_cancels_what_the_first_has_waited_for() -> None:
     run.stop()
     await asyncio.wait([task], timeout=10)
     assert task.cancelled()
+
+
+async def test_what_a_run_has_opened_is_closed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Opened:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        async def close(self) -> None:
+            closed.append(self._name)
+
+    outboxes = SimpleNamespace(async_outbox=lambda table: Opened(table))
+    monkeypatch.setattr(relay_run, "require_outboxes", lambda store: outboxes)
+    monkeypatch.setattr(relay_run, "RelayPump", lambda settings, signals, port, publisher: port)
+    run: Any = Run()
+    run._settings.store, run._settings.table = object(), "outbox"
+    run._settings.broker_backend = SimpleNamespace(publisher=lambda: Opened("publisher"))
+    waiting = run._spawn(asyncio.Event().wait())
+    stack = AsyncExitStack()
+    assert run._open_pump(stack) is not None
+    assert run._open_port(stack) is not None
+    await asyncio.wait_for(run._close(stack), 10)
+    assert sorted(closed) == ["outbox", "outbox", "publisher"]
+    assert waiting.cancelled()
+    await asyncio.wait_for(Run()._close(AsyncExitStack()), 10)  # nothing was opened
