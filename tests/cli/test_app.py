@@ -18,6 +18,7 @@ import typer
 from typer.main import get_command
 
 import effectonce as eo
+from effectonce.cli import _lint
 from effectonce.cli.app import COMMANDS
 
 from .conftest import Cli, Run
@@ -358,6 +359,14 @@ def test_lint_forwards_its_arguments_to_the_checker(run: Run) -> None:
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("effectonce lint: ")
     assert wrong.stderr.endswith("Try: effectonce lint --help\n")
+
+
+def test_a_checker_that_cannot_be_imported_is_not_taken_for_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "effectonce_lint.cli", None)
+    with pytest.raises(ModuleNotFoundError, match=r"effectonce_lint\.cli"):
+        _lint([])
 
 
 def test_without_the_checker_lint_names_the_install_command(run: Run, without: Callable[..., str]) -> None:

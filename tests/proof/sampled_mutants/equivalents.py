@@ -254,6 +254,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "if row.attempts >= 0:",
         "if row.attempts > 0:",
     ): "a row that was leased has an attempt; the row that says how far was read has a number below 0",
+    (
+        "intents/operation.py",
+        "log = LoggedIntent(body, name, account, step, transactional=transactional, in_saga=run.min_retention > 0)",
+        "log = LoggedIntent(body, name, account, step, transactional=transactional, in_saga=run.min_retention > 1)",
+    ): "it is 0, or the retention of a saga in microseconds",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
@@ -284,6 +289,7 @@ SIZES: Final[dict[str, str]] = {
     "backends/sqlite/record_reader.py": "MAX_COUNT MAX_PAGE_VISITS MAX_STATS_VISITS",
     "backends/sqlite/store.py": "MAX_CLAIM_ROUNDS",
     "backends/sqs/client.py": "MAX_CONNECTIONS",
+    "cli/sagas.py": "_NARROW_SCREEN_COLUMNS",
     "core/change_listener.py": "MAX_IDLE_ROUNDS",
     "core/failure_log.py": (
         "MAX_VALUE_CHARACTERS MAX_ERROR_CHARACTERS MAX_TRACEBACK_CHARACTERS MAX_TRACEBACK_LINE_CHARACTERS"
