@@ -30,3 +30,10 @@ def test_options_that_nobody_has_taken_are_refused_with_those_that_there_are() -
     known = Address("redis://h?db=1")
     known.take("db", int, 0)
     known.refuse_unknown_options()
+
+
+@pytest.mark.parametrize("option", ["ca_file", "cert_file", "key_file"])
+def test_the_files_of_tls_are_refused_where_there_is_no_tls(option: str) -> None:
+    with pytest.raises(InvalidOption, match="need rediss"):
+        Address(f"redis://h?{option}=/a.pem").tls(False, "rediss://")
+    assert Address("redis://h").tls(False) is None
