@@ -14,7 +14,7 @@ from effectonce.errors import EffectOnceError, show
 from effectonce.intents.intents import Intents
 from effectonce.store import DEFAULT_RETENTION, Store, require_existing
 from effectonce.values.durations import micros, span_text
-from effectonce.worker.startup_checks import check_spans, fit_lease
+from effectonce.worker.startup_checks import check_key, check_spans, fit_lease
 from effectonce.worker.worker import Worker
 
 from .advice import DoctorSeverity
@@ -34,6 +34,7 @@ def examine_worker(examination: Examination, worker: Worker, limits: Limits) -> 
         about = f"worker {worker.name}, {route.name}"
         with examination.check(about, "lease and retention") as check:
             capabilities = worker.broker.capabilities
+            check_key(route, capabilities)
             fit_lease(route, capabilities)
             check_spans(route, capabilities, worker.redrive_within_s)
             check.saw = (
@@ -55,7 +56,7 @@ def examine_broker(
     _note_experimental(examination, broker)
     scope, retention = "", _DEFAULT_RETENTION_S
     with examination.check("broker", "retention") as check:
-        check.about, horizon = repr(broker.backend), broker.capabilities.redelivery_horizon
+        check.about, horizon = repr(broker.backend), broker.capabilities.redelivery_horizon_s
         with suppress(EffectOnceError):  # `examine_store` has reported it
             scope, retention = (None if store is None else shortest_retention(store)) or (scope, retention)
         kept = f"records are kept for {format_setting(retention)}"
@@ -105,7 +106,7 @@ def _examine_queue(
 def examine_intents(examination: Examination, intents: Intents, broker: Broker | None) -> None:
     """Check F25 for outside calls: a provider must remember keys for as long as a message may be redelivered."""
     about = f"intents {intents.scope}"
-    horizon = None if broker is None else broker.capabilities.redelivery_horizon
+    horizon = None if broker is None else broker.capabilities.redelivery_horizon_s
     if horizon is None:
         examination.skip(about, "key windows", "no broker is given that limits its redeliveries")
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
@@ -40,13 +40,18 @@ class MessageReader:
         message = self._envelope.decode(packet)
         route = self._routes.get(message.type, self._default_route)
         if route is None:
-            raise self._unknown_type(message.type, delivery.queue)
+            known = ", ".join(sorted(kind for kind in self._routes if kind)) or "none"
+            raise UnknownType(
+                f"no handler of queue {delivery.queue!r} takes type {show(message.type)!r} (they take: {known})"
+            )
         if route.fingerprint == "data":
             prints = fingerprints(message.data)
         else:
             prints = b"" if route.fingerprint is None else route.fingerprint(_arguments(route, message), {})
         if route.data_type is not Any:
             message = self._envelope.decode(packet, route.data_type)
+        if route.offset_is_key and not message.key:
+            message = replace(message, id=delivery.offset, key=delivery.offset)
         key = encode_key(message.key if route.key is None else route.key(_arguments(route, message), {}))
         if delivery.attempt > 1:
             force_setattr(message, "attempt", delivery.attempt)
@@ -58,10 +63,6 @@ class MessageReader:
         if USED_ATTEMPTS_HEADER in packet.headers:
             job.attempts_before_redrive = read_used_attempts(packet.headers)
         return job
-
-    def _unknown_type(self, type_: str, queue: str) -> UnknownType:
-        known = ", ".join(sorted(kind for kind in self._routes if kind)) or "none"
-        return UnknownType(f"no handler of queue {queue!r} takes type {show(type_)!r} (they take: {known})")
 
 
 def _arguments(route: HandlerRoute, message: Message[Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from effectonce.core.retry import Retry, is_final
 from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, InProgress, show
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
 from effectonce.guard.options import check_scope, policy_options
-from effectonce.keys import Extract, FingerprintSpec, KeySpec, extractor
+from effectonce.keys import KAFKA_OFFSET, Extract, FingerprintSpec, KeySpec, extractor
 from effectonce.message import Message
 from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
@@ -54,7 +54,11 @@ class GiveUp(NamedTuple):
 
 
 class HandlerRoute(Struct, kw_only=True, eq=False):
-    """Which function gets which messages, and how."""
+    """Which function gets which messages, and how.
+
+    It is changed only before its worker serves: `fit_lease` may shorten its lease, and a tracer wraps its function. It
+    is compared by identity, since pools and transaction runners are kept by route.
+    """
 
     queue: str
     type: str | None  # None: every type that no other handler of the queue takes
@@ -70,6 +74,7 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
     to: str | None  # the queue that the messages which it returns are sent to
     has_default_lease: bool  # then it may be cut to fit the broker's ack window
     key: Extract | None  # None: the message's own
+    offset_is_key: bool  # a message without a key of its own has `Delivery.offset` for one
     fingerprint: Extract | Literal["data"] | None  # what of a message is the same in its duplicates; None: not compared
 
     def decide_failure(self, error: BaseException, attempt: int) -> RetryAfter | RedeliverUncounted | GiveUp:
@@ -153,7 +158,8 @@ def make_route(
         batch=options.batch,
         to=None if options.to is None else require_name(options.to),
         has_default_lease=options.lease is None,
-        key=None if options.key is None else extractor(options.key, function),
+        key=None if options.key in (None, KAFKA_OFFSET) else extractor(options.key, function),
+        offset_is_key=options.key == KAFKA_OFFSET,
         fingerprint=_fingerprint(options.fingerprint, function),
     )
 
@@ -163,9 +169,8 @@ def _required_parameters(function: Callable[..., Any], transactional: bool) -> l
     required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     if len(required) != (2 if transactional else 1) or any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in required):
         takes = "(connection, message), since the worker has inbox=" if transactional else "(message)"
-        raise ConfigurationError(
-            f"{name_of(function)} cannot be a handler here: it must take {takes}, not {_signature(function)}"
-        )
+        names = ", ".join(inspect.signature(function).parameters)
+        raise ConfigurationError(f"{name_of(function)} cannot be a handler here: it must take {takes}, not ({names})")
     return required
 
 
@@ -238,7 +243,3 @@ def _fingerprint(
         return "data"
     extract = extractor(spec, function, name="fingerprint")
     return lambda args, kwargs: fingerprints(extract(args, kwargs))
-
-
-def _signature(function: Callable[..., Any]) -> str:
-    return f"({', '.join(inspect.signature(function).parameters)})"

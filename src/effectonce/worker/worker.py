@@ -1,4 +1,9 @@
-"""`Worker`: handlers for the messages of a broker, each of whose effects happens once."""
+"""`Worker`: handlers for the messages of a broker, each of whose effects happens once.
+
+A `Worker` is what its program has set up: handlers, settings and companions. It is changed before it serves, on one
+thread. What lives only while it serves is in one `WorkerRun`, on the event loop of `serve`; another `serve` makes
+another one. Only `stop` may be called from any thread.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, RedeliveryChecked, Resumable
 from .redrive_records import InboxRedrive, StoreRedrive
 from .routes import HandlerOptions, HandlerRoute, make_route
-from .startup_checks import check_spans, fit_lease, redelivery_s
+from .startup_checks import check_key, check_spans, fit_lease, redelivery_s
 from .transaction_runner import TransactionRunner
 from .worker_run import Companion, WorkerRun
 
@@ -162,7 +167,8 @@ class Worker:
         record, sent to that queue before the ack, and sent again, with the same ids, should that be in doubt.
 
         The other options are those of `once`. Unless given, ``scope`` is queue/type/worker, and ``lease`` is 30 s, or
-        half of the broker's ack window where that is shorter.
+        half of the broker's ack window where that is shorter. ``key="topic:partition:offset"`` is for Kafka's records
+        that came without a key; `keys.KAFKA_OFFSET` says what it cannot recognise.
 
         With an inbox the function takes ``(connection, message)``, and ``batch=True`` says that all of its effects are
         in the transaction: up to 50 messages then share one. If one of them fails they are redone one by one. Its
@@ -242,9 +248,10 @@ class Worker:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, which drain; a second one gives everything back at once."""
-        self.interrupted = shared_loop.drive(self._run())
+        self.interrupted = shared_loop.drive(self._serve_and_close())
 
-    async def _run(self) -> bool:
+    async def _serve_and_close(self) -> bool:
+        """Serve, and close the broker and the store, which `run` owns. Returns whether SIGINT has ended it."""
         try:
             return await serve_until_signalled(self.serve, self.stop)
         finally:
@@ -286,6 +293,7 @@ class Worker:
         """Refuse what could not keep its promise; wait, with a message, for what is only away."""
         capabilities = self.broker.capabilities
         for route in self.routes:
+            check_key(route, capabilities)
             fit_lease(route, capabilities)
             check_spans(route, capabilities, self.redrive_within_s)
         if (store := self.store) is not None:
