@@ -34,7 +34,7 @@ class Pump:
         result = self._rounds.pop(0)
         if not self._rounds:
             self._run.stop()
-        self._run.signals.outage = result if isinstance(result, BrokerUnavailable) else None
+        self._run.state.outage = result if isinstance(result, BrokerUnavailable) else None
         if isinstance(result, StoreUnavailable):
             raise result
         return result is True
@@ -111,7 +111,7 @@ async def test_a_pause_lasts_until_its_end_however_often_rows_are_expected() -> 
     started_at = time.monotonic()
     pausing = asyncio.create_task(run._pause(0.05, OUTAGE))
     while not pausing.done():
-        run.signals.rows_expected.set()
+        run.state.rows_expected.set()
         await asyncio.sleep(0.001)
     assert time.monotonic() - started_at >= 0.04
 
@@ -146,7 +146,7 @@ def _keep_true(run_round: Callable[..., Any]) -> Callable[..., Any]:
 
 async def test_the_second_pump_runs_rounds_of_a_page_while_the_outbox_is_crowded(sleeps: list[float]) -> None:
     run = Run()
-    run.signals.crowded.set()
+    run.state.crowded.set()
     pump = Pump(run, True, True, True)
     await asyncio.wait_for(run._help_when_crowded(pump), 10)  # type: ignore[arg-type]
     assert pump.pages == [1, 1, 1]
@@ -158,7 +158,7 @@ async def test_a_second_pump_without_rows_waits_longer_each_time_up_to_a_limit(s
     pump = Pump(run, *[False] * 8, True, False, True)
     helping = asyncio.create_task(run._help_when_crowded(pump))  # type: ignore[arg-type]
     while not helping.done():
-        run.signals.crowded.set()
+        run.state.crowded.set()
         await real_sleep(0)
     await helping
     assert sleeps == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 0.64, 0.64, 0.02])
@@ -167,12 +167,12 @@ async def test_a_second_pump_without_rows_waits_longer_each_time_up_to_a_limit(s
 async def test_a_second_pump_without_rows_waits_until_the_outbox_is_crowded_again(sleeps: list[float]) -> None:
     run = Run()
     pump = Pump(run, False, True)
-    run.signals.crowded.set()
+    run.state.crowded.set()
     helping = asyncio.create_task(run._help_when_crowded(pump))  # type: ignore[arg-type]
     for _ in range(20):
         await real_sleep(0)
     assert len(pump.pages) == 1
-    run.signals.crowded.set()
+    run.state.crowded.set()
     await asyncio.wait_for(helping, 10)
     assert len(pump.pages) == 2
 
@@ -180,12 +180,12 @@ async def test_a_second_pump_without_rows_waits_until_the_outbox_is_crowded_agai
 async def test_the_second_pump_leases_nothing_during_an_outage_or_after_a_stop(sleeps: list[float]) -> None:
     for outage in (OUTAGE, None):
         run = Run()
-        run.signals.outage = outage
+        run.state.outage = outage
         pump = Pump(run, True)
         helping = asyncio.create_task(run._help_when_crowded(pump))  # type: ignore[arg-type]
         await real_sleep(0)
         if outage is not None:
-            run.signals.crowded.set()
+            run.state.crowded.set()
             await real_sleep(0)
         run.stop()
         await asyncio.wait_for(helping, 10)
@@ -197,7 +197,7 @@ async def test_a_database_that_is_away_does_not_end_the_second_pump(sleeps: list
     pump = Pump(run, StoreUnavailable("gone"), True)
     helping = asyncio.create_task(run._help_when_crowded(pump))  # type: ignore[arg-type]
     while not helping.done():
-        run.signals.crowded.set()
+        run.state.crowded.set()
         await real_sleep(0)
     await helping
     assert len(pump.pages) == 2
@@ -237,7 +237,7 @@ async def test_the_pump_is_woken_where_rows_may_have_come(
     listening = asyncio.create_task(run._listen(port))  # type: ignore[arg-type]
     while len(port.asked) < 2:
         await real_sleep(0)
-    assert run.signals.rows_expected.is_set() is is_woken
+    assert run.state.rows_expected.is_set() is is_woken
     assert sleeps == pauses
     listening.cancel()
 
@@ -247,7 +247,7 @@ async def test_a_sleep_says_whether_rows_are_expected_and_forgets_it() -> None:
     run._wake()
     assert await run._sleep(10.0) is True
     assert await run._sleep(0.001) is False
-    run.signals.rows_expected.set()
+    run.state.rows_expected.set()
     assert await run._sleep(10.0) is True
 
 
@@ -317,12 +317,12 @@ async def test_when_one_pump_fails_the_other_is_stopped_and_waited_for() -> None
         raise ZeroDivisionError("a defect")
 
     async def settle() -> None:
-        await run.signals.crowded.wait()
+        await run.state.crowded.wait()
         await real_sleep(0)
         ended.append("settled")
 
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(run._join([run._spawn(settle()), run._spawn(fail())]), 10)
+        await asyncio.wait_for(run._supervise([run._spawn(settle()), run._spawn(fail())]), 10)
     assert ended == ["settled"]
 
 
@@ -332,7 +332,7 @@ async def test_a_second_stop_cancels_what_the_first_has_waited_for() -> None:
     run.stop()
     await real_sleep(0)
     assert not task.done()
-    assert run.signals.rows_expected.is_set()
+    assert run.state.rows_expected.is_set()
     run.stop()
     await asyncio.wait([task], timeout=10)
     assert task.cancelled()

@@ -374,7 +374,7 @@ async def test_what_has_run_is_no_longer_finishing_once_it_is_settled() -> None:
 
 
 async def test_f54_what_could_not_be_extended_is_another_consumers() -> None:
-    bench = Bench(ack_window=30.0, extends=True)
+    bench = Bench(ack_window_s=30.0, extends=True)
     kept, lost = bench.accept(delivery("kept"), delivery("lost"))
     bench.broker.lost = {"lost"}
     await bench.consumer.extend()

@@ -160,7 +160,7 @@ def test_a_record_that_is_forgotten_is_free_in_a_new_generation() -> None:
     ids=["absent", "released", "done", "claimed", "expired"],
 )
 def test_only_what_is_in_doubt_is_resolved(record: StoredItem | None) -> None:
-    assert decide_resolve(Resolution(state="done", retention=RETENTION), record, TIME) == (False, None)
+    assert decide_resolve(Resolution(state="done", retention_us=RETENTION), record, TIME) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_only_what_is_in_doubt_is_resolved(record: StoredItem | None) -> None:
 def test_a_doubt_is_resolved_by_an_outcome_or_by_another_run(
     record: StoredItem, state: Any, attempts: int, generation: int
 ) -> None:
-    resolution = Resolution(state=state, retention=RETENTION, result=b"r", error=b"e")
+    resolution = Resolution(state=state, retention_us=RETENTION, result=b"r", error=b"e")
     reply, new = decide_resolve(resolution, record, TIME)
     assert reply is True
     assert new is not None
