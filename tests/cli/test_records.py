@@ -211,6 +211,40 @@ def test_forget_lets_a_key_run_again_and_is_audited(store: eo.Store, cli: Cli) -
     assert cli("records", "forget", "charge", "unknown", "--yes").code == 1
 
 
+def test_a_decision_in_json_says_whether_it_was_a_dry_run(store: eo.Store, cli: Cli) -> None:
+    forget = ("records", "forget", "charge", "pay_1", "--json")
+    assert cli(*forget, "--dry-run").json == {"forgotten": False, "dry_run": True}
+    assert cli("records", "forget", "charge", "no", "--json").json == {"forgotten": False, "dry_run": False}
+    assert cli(*forget, "--yes").json == {"forgotten": True}
+    resolve = ("records", "resolve", "mail", "m1", "--retry", "--json")
+    assert cli(*resolve, "--dry-run").json == {"resolved": None, "dry_run": True}
+    assert cli(*resolve, "--yes").json == {"resolved": "retry"}
+    purge = cli("records", "purge", "--dry-run", "--json").json
+    assert purge == {"deleted": 0, "expired": 2, "dry_run": True}
+    none = cli("records", "show", "charge", "unknown", "--json")
+    assert (none.code, none.json) == (1, {"record": None})
+
+
+def test_what_is_kept_after_a_decision_is_kept_for_its_retention(store: eo.Store, cli: Cli) -> None:
+    for arguments in (("forget", "charge", "pay_1"), ("resolve", "mail", "m1", "--done")):
+        assert cli("records", *arguments, "--retention", "2h", "--yes").code == 0
+        record = store.get(*arguments[1:3])
+        assert record is not None
+        assert record.expires_at is not None
+        assert record.expires_at - record.changed_at == 2 * HOUR
+
+
+def test_the_record_of_a_program_is_decided_by_its_command(store: eo.Store, cli: Cli) -> None:
+    for scope, command in (("saga/order", "sagas resolve"), ("intents/billing/stripe/charge", "intents resolve")):
+        with pytest.raises(ValueError, match="who"), eo.block(store, scope=scope, key="k", on_error="doubt"):
+            raise ValueError("who knows")
+        assert f"effectonce {command} " in cli("records", "show", scope, "k").out
+        refused = cli("records", "resolve", scope, "k", "--retry", "--yes")
+        assert (refused.code, f"effectonce {command} " in refused.err) == (2, True)
+        assert cli("records", "resolve", scope, "k", "--abandon", "--yes").out == f"{scope} k: abandon\n"
+    assert "records resolve mail m1 --done | --retry | --abandon" in cli("records", "show", "mail", "m1").out
+
+
 @pytest.mark.parametrize(
     ("words", "state", "result"),
     [(["--done", "--result", "42"], "done", 42), (["--retry"], "free", None), (["--abandon"], "failed", None)],

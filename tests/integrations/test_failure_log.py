@@ -75,7 +75,7 @@ def test_a_record_of_sqs_that_cannot_be_read_is_logged_once(store: eo.Store, cap
     handle({"Records": [{"messageId": "a", "body": "a", "attributes": {}}]}, None)
     (line,) = failures(caplog)
     assert isinstance(raised(line), KeyError)
-    assert facts(line)["SQS record"] == "a"
+    assert (line.levelname, facts(line)["SQS record"]) == ("WARNING", "a")
 
 
 def test_once_leaves_the_traceback_to_its_caller(store: eo.Store, caplog: pytest.LogCaptureFixture) -> None:

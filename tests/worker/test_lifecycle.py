@@ -389,6 +389,12 @@ def test_run_closes_its_broker_and_its_store(monkeypatch: pytest.MonkeyPatch) ->
     assert bench.store in closed
 
 
+def test_a_check_outside_of_an_event_loop_refuses_what_serve_would() -> None:
+    worker = with_handler(Bench().worker(), retention="1s")
+    with pytest.raises(eo.ConfigurationError, match="retention"):
+        worker.run_check()
+
+
 async def test_a_companion_runs_beside_the_handlers_and_is_stopped_with_them() -> None:
     bench = Bench()
     worker = with_handler(bench.worker())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -527,3 +528,63 @@ def test_a_cluster_that_does_not_answer_about_a_topic_is_unavailable_or_says_why
 )
 def test_how_long_a_topic_is_waited_for_depends_on_what_is_missing(code: str, seconds: float) -> None:
     assert topics._topic_timeout(code, cluster_at()) == seconds
+
+
+class RefusingAdmin:
+    """The driver's admin client. Every call fails with ``error``; a poll reports ``cause``, where there is one."""
+
+    def __init__(self, on_error: Callable[[Any], None], error: str, cause: str) -> None:
+        self._on_error, self._error, self._cause = on_error, KafkaException(error_of(error)), cause
+
+    def describe_configs(self, subjects: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        failed: Future[Any] = Future()
+        failed.set_exception(self._error)
+        return dict.fromkeys(subjects, failed)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self.poll(0)
+        raise self._error
+
+    def poll(self, timeout: float) -> None:
+        if self._cause:
+            self._on_error(error_of(self._cause))
+
+
+class ClusterWithAdmin(KafkaCluster, frozen=True, kw_only=True):
+    error: str
+    cause: str
+
+    def make_client(self, kind: Any, on_error: Callable[[Any], None], config: dict[str, Any]) -> Any:
+        return RefusingAdmin(on_error, self.error, self.cause)
+
+
+def admin_that_fails(error: str, cause: str = "") -> topics.KafkaAdmin:
+    known = cluster_at()
+    fields = {name: getattr(known, name) for name in known.__struct_fields__}
+    return topics.KafkaAdmin(ClusterWithAdmin(**fields, error=error, cause=cause))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda admin: admin.call("describe_configs", ["q"]), lambda admin: admin.replicas("q")],
+    ids=["call", "list"],
+)
+@pytest.mark.parametrize(
+    ("error", "cause", "raised", "said"),
+    [
+        ("REQUEST_TIMED_OUT", "", BrokerUnavailable, "REQUEST_TIMED_OUT"),
+        ("REQUEST_TIMED_OUT", "SASL_AUTHENTICATION_FAILED", ConfigurationError, "SASL_AUTHENTICATION_FAILED"),
+        ("REQUEST_TIMED_OUT", "_TRANSPORT", BrokerUnavailable, "REQUEST_TIMED_OUT"),
+        ("TOPIC_AUTHORIZATION_FAILED", "", ConfigurationError, "TOPIC_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_an_admin_call_that_fails_names_the_cause_that_will_not_pass(
+    ask: Callable[[topics.KafkaAdmin], object], error: str, cause: str, raised: type[Exception], said: str
+) -> None:
+    with pytest.raises(raised, match=said):
+        ask(admin_that_fails(error, cause))
+
+
+def test_an_admin_call_ignores_the_error_that_its_caller_expects() -> None:
+    admin = admin_that_fails("TOPIC_ALREADY_EXISTS")
+    assert admin.call("describe_configs", ["q"], ignored_code="TOPIC_ALREADY_EXISTS") == []

@@ -158,7 +158,12 @@ def test_an_error_of_jetstream_may_pass_or_not() -> None:
     assert isinstance(refused, JetStreamRefusal)
     assert (refused.status, refused.err_code) == (400, 10058)
     assert "in use" in str(refused)
-    assert type(connection.translate_error({"code": 499})) is JetStreamRefusal
+    unnumbered = connection.translate_error({"code": 499})
+    assert isinstance(unnumbered, JetStreamRefusal)
+    assert (unnumbered.status, unnumbered.err_code) == (499, 0)
+    undescribed = connection.translate_error({})
+    assert isinstance(undescribed, JetStreamRefusal)
+    assert undescribed.status == 0
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,10 @@ from effectonce.backends.postgres.conninfo import first_line, options_of_pool, t
 from effectonce.backends.postgres.errors import NotPrepared, _explain
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.core.run_sync import run_sync
-from effectonce.errors import InvalidOption, (
+from effectonce.errors import (
     ConfigurationError,
     InvalidKey,
+    InvalidOption,
     KeyTooLong,
     SchemaMismatch,
     SchemaMissing,
