@@ -46,7 +46,7 @@ def received(broker: eo.Broker, queue: str, count: int = 10) -> list[Any]:
     ("url", "error", "hint"),
     [
         ("rabbit://localhost", eo.UnknownScheme, "amqp://"),
-        ("localhost:5672", eo.UnknownScheme, "known are"),
+        ("localhost:5672", eo.UnknownScheme, "the schemes are"),
         ("", eo.UnknownScheme, "no broker is known"),
         ("postgresql://localhost/db", eo.UnknownScheme, "redis://"),
         ("memory://shop/orders", eo.InvalidOption, "a name and no path"),

@@ -16,8 +16,8 @@ import effectonce as eo
     ("url", "error", "hint"),
     [
         ("redsi://localhost", eo.UnknownScheme, "redis://"),
-        ("localhost:6379", eo.UnknownScheme, "known are"),
-        ("", eo.UnknownScheme, "known are"),
+        ("localhost:6379", eo.UnknownScheme, "the schemes are"),
+        ("", eo.UnknownScheme, "the schemes are"),
         ("postgresql+asyncpg://localhost/shop", eo.UnknownScheme, "leave that out: postgresql://"),
         ("memory://host/path", eo.InvalidOption, "no host or path"),
         ("memory://?speed=11", eo.InvalidOption, "no option speed"),

@@ -133,9 +133,9 @@ class BabelQueue:
         for path in _drop_forbidden(members, meta):
             log.warning("a BabelQueue message has the forbidden member %s; it is dropped", path)
         if known.meta is None or known.meta.schema_version != SCHEMA_VERSION:
-            raise Undecodable(f"its meta.schema_version is not {SCHEMA_VERSION}, which this release reads")
+            raise Undecodable(f"its meta.schema_version is not {SCHEMA_VERSION}, the only one that this release reads")
         if known.data is None:
-            raise Undecodable("it has no data, which is a JSON object")
+            raise Undecodable("it has no data, or its data is not a JSON object")
         if known.attempts is None or not (known.trace_id or "").strip(BLANK_CHARACTERS):
             raise Undecodable("it has no attempts, or no trace_id")
         own_extension = _read_object(_read_object(meta, "ext"), "effectonce")
@@ -249,7 +249,7 @@ def _created_at(message: Message[Any]) -> int:
     """When ``message`` was created, in milliseconds: its time, else that of its id, else now."""
     if message.time is not None:
         if message.time.tzinfo is None:
-            raise ConfigurationError(f"the time of message {show(message.id)} has no time zone: give it one")
+            raise ConfigurationError(f"the time of message {show(message.id)} has no time zone; use an aware datetime")
         return max((message.time - _EPOCH) // timedelta(milliseconds=1), 0)
     digits = message.id.replace("-", "")
     if len(message.id) == 36 and digits[12:13] == "7":  # a UUIDv7 begins with its milliseconds
@@ -318,7 +318,7 @@ def read_known_members(body: bytes) -> KnownMembers:
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"this is not a BabelQueue message: {show(error, 300)}") from error
     if not (_is_urn(known.job) or _is_urn(known.urn)):
-        raise Undecodable("this is not a BabelQueue message: it has no job and no urn that names what it is")
+        raise Undecodable("this is not a BabelQueue message: it has neither a job nor a urn")
     if _HUGE_INTEGER.search(text) and not _has_finite_data(text):
         raise Undecodable("this is not a BabelQueue message: its data has a number that is not finite")
     return known

@@ -106,7 +106,8 @@ def purge(
     older_than: Annotated[
         str | None,
         typer.Option(
-            metavar="SPAN", help="Delete what was handled this long ago, also within its retention, as in 30d."
+            metavar="SPAN",
+            help="Delete messages handled at least this long ago, even within their retention, as in 30d.",
         ),
     ] = None,
     limit: options.WorkLimit = None,

@@ -49,7 +49,7 @@ _NARROW_SCREEN_COLUMNS = 100
 def list_(
     name: Name,
     in_doubt: options.OnlyInDoubt = False,
-    everything: Annotated[bool, typer.Option("--all", help="List finished ones as well, while they are kept.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list finished sagas that are still kept.")] = False,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,

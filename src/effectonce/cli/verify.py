@@ -59,7 +59,7 @@ def verify(
     reset: Annotated[
         str, typer.Option(metavar="MODULE:FUNCTION", help="Clears the handler's state between trials.")
     ] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Fail where the mode says that it may repeat, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Also fail where the mode allows a repeat.")] = False,
     as_json: Json = False,
 ) -> None:
     """Kill a handler at every step, deliver it again, and count its effects.

@@ -31,11 +31,10 @@ def load_backend(url: str, kind: Literal["store", "broker"], schemes: Mapping[st
     database, plus, _ = address.scheme.partition("+")
     if plus and database in schemes:
         raise UnknownScheme(
-            f"no {kind} is known by {show(address.scheme)}://; a URL of SQLAlchemy names its driver, leave that out: "
-            f"{database}://"
+            f"there is no {kind} for {show(address.scheme)}://; leave out SQLAlchemy's driver name: {database}://"
         )
     known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
-    raise UnknownScheme(f"no {kind} is known by {show(address.scheme) or '(no scheme)'}://; known are {known}")
+    raise UnknownScheme(f"there is no {kind} for {show(address.scheme) or '(no scheme)'}://; the schemes are {known}")
 
 
 def url_in_environment(variable: str, example: str) -> str:

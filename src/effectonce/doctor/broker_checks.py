@@ -78,7 +78,7 @@ def _note_experimental(examination: Examination, broker: Broker) -> None:
     if broker.capabilities.experimental:
         with examination.check(repr(broker.backend), "experience with it") as check:
             name = broker.capabilities.name
-            check.add("experimental", f"{name} is experimental: it was never run against the service itself")
+            check.add("experimental", f"{name} is experimental: it has never run against the service itself")
 
 
 def _examine_queue(

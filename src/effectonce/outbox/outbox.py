@@ -136,7 +136,7 @@ class Outbox:
                 f"of {self.max_size} (max_size); keep large data elsewhere and send a reference to it"
             )
         if message.time is not None and message.time.tzinfo is None:
-            raise ConfigurationError(f"the time of message {show(message.id)} has no time zone: give it one")
+            raise ConfigurationError(f"the time of message {show(message.id)} has no time zone; use an aware datetime")
         row = NewOutboxRow(
             id=message.key,
             message_id=message.id,

@@ -278,7 +278,7 @@ class Saga(Generic[In]):
 
     async def _compensate(self, id: Key, client: StoreClient) -> None:
         if self.get(id) is None:
-            raise ConfigurationError(f"no saga {self.name} is known by {show(id)!r}; look at effectonce sagas list")
+            raise ConfigurationError(f"there is no saga {self.name} with id {show(id)!r}; see effectonce sagas list")
         run = self.prepare_run(encode_key(id))
         try:
             await run_saga(self, run, client, compensate=True)

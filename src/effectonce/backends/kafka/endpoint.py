@@ -61,7 +61,7 @@ def parse_cluster(address: Address) -> KafkaCluster:
     mechanism = address.take("mechanism", one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
     security = security or ("sasl_ssl" if has_login else "plaintext")
     if has_login != security.startswith("sasl"):
-        raise InvalidOption(f"{address}: a user needs security=sasl_ssl (or sasl_plaintext), and those need a user")
+        raise InvalidOption(f"{address}: a user name needs security=sasl_ssl (or sasl_plaintext), and the reverse")
     timeout = address.seconds("timeout", 30.0)
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(servers),

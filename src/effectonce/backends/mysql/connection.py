@@ -89,7 +89,7 @@ def _parse_tls(value: str) -> ssl.SSLContext | None:
     try:
         context = ssl.create_default_context(cafile=trusted)
     except OSError as error:
-        raise InvalidOption(f"no certificate authority can be read there ({error.strerror or error})") from None
+        raise InvalidOption(f"its certificate authorities cannot be read ({error.strerror or error})") from None
     # Python 3.13 refuses authorities without a key usage extension, which MySQL's own set-up makes.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
@@ -125,7 +125,7 @@ def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQ
     _, _, [(version, max_packet)], cipher = results
     if tls and not (cipher and cipher[0][1]):
         raise ConfigurationError(
-            f"{address} asks for ssl, and the server does not offer it; set up TLS there, or leave ssl out"
+            f"{address} asks for ssl, but the server does not offer it; enable TLS there, or leave ssl out"
         )
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     number = (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
@@ -137,7 +137,7 @@ def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQ
     server = MySQLServer(flavour, number, int(max_packet), supports_row_alias)
     if server.version < _OLDEST_VERSIONS[server.flavour]:
         raise UnsafeStore(
-            f"{address} is {server.flavour} {show(version, 40)}; effectonce needs MySQL 8.0 or MariaDB 10.6, or newer"
+            f"{address} is {server.flavour} {show(version, 40)}; effectonce needs MySQL >= 8.0 or MariaDB >= 10.6"
         )
     return server
 
@@ -353,7 +353,7 @@ _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] 
         ConfigurationError,
         "the server refuses this user: {message}; check its name, password and GRANTs",
     ),
-    "overloaded": (StoreUnavailable, "the server cannot serve this now: {message}"),
+    "overloaded": (StoreUnavailable, "the server is overloaded: {message}"),
     "permission_denied": (
         ConfigurationError,
         "{message}; GRANT SELECT, INSERT, UPDATE, DELETE on the tables to this user",

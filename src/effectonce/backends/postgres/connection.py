@@ -98,7 +98,7 @@ def take_options(address: Address) -> ConnectionOptions:
     try:
         make_conninfo("", **params)
     except psycopg.Error as error:
-        raise InvalidOption(f"libpq does not take {address}: {first_line(error)}") from None
+        raise InvalidOption(f"libpq rejects {address}: {first_line(error)}") from None
     return ConnectionOptions(
         address=str(address),
         timeout=address.seconds("timeout", 5.0),

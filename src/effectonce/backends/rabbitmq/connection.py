@@ -62,7 +62,7 @@ class RabbitMQConnection(asyncio.Protocol):
             self.fail(BrokerUnavailable(f"{endpoint.shown} did not answer within {endpoint.timeout:g} s"))
         except ssl.SSLError as error:
             raise ConfigurationError(
-                f"TLS with {endpoint.shown} failed ({show(error)}); is it the port for TLS, and its authority ca_file=?"
+                f"TLS with {endpoint.shown} failed ({show(error)}); check the port, and ca_file="
             ) from error
         except OSError as error:
             why = show(error) or type(error).__name__
