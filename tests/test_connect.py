@@ -18,7 +18,7 @@ import effectonce as eo
         ("redsi://localhost", eo.UnknownScheme, "redis://"),
         ("localhost:6379", eo.UnknownScheme, "the schemes are"),
         ("", eo.UnknownScheme, "the schemes are"),
-        ("postgresql+asyncpg://localhost/shop", eo.UnknownScheme, "leave that out: postgresql://"),
+        ("postgresql+asyncpg://localhost/shop", eo.UnknownScheme, "leave out SQLAlchemy's driver name: postgresql://"),
         ("memory://host/path", eo.InvalidOption, "no host or path"),
         ("memory://?speed=11", eo.InvalidOption, "no option speed"),
         ("sqlite:///x.db?colour=blue", eo.InvalidOption, "its options are"),

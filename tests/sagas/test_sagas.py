@@ -267,7 +267,7 @@ def test_f50_an_operator_has_refunded_by_hand(saga: eo.Saga[Order], shop: Shop) 
     with pytest.raises(eo.InDoubt):
         saga.run("o-1", ORDER)
     shop.at.pop("refund")
-    with pytest.raises(eo.ConfigurationError, match="is to be done"):
+    with pytest.raises(eo.ConfigurationError, match="must be done"):
         saga.resolve("o-1", "not_done")
     saga.resolve("o-1", "done", who="ann")
     assert saga.resume() == ResumeCounts(failed=1)

@@ -99,7 +99,7 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
         "--quiet",
         "-q",
         action="store_true",
-        help="print findings and what was skipped, and no summary",
+        help="print findings and what was skipped; no summary if there is neither",
     )
     add("--version", "-V", action="version", version=f"{PROGRAM} {version('effectonce-lint')}")
     return parser

@@ -90,7 +90,7 @@ def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
     start = min((progress.began for progress in started), default=0)
     end = max((progress.ended for progress in started), default=0)
     screen.print(f"started  {format_when(start, saga.store.now()) or 'not yet'}", "dim")
-    heads = ("step", "state", "tries", "began", "timeline", "took", "result")
+    heads = ("step", "state", "attempts", "began", "timeline", "took", "result")
     print_table(heads, [_part_cells(screen, part, start, end) for part in parts])
 
 

@@ -11,9 +11,8 @@ RULES = [
         severity="warning",
         summary="A message is published after the database has committed, without an outbox.",
         why="""\
-The process dies between the commit and the publish, and the event is never sent. If the consumer dedups, the redelivery is
-skipped, so it never will be. Write the event into an outbox in the same transaction, and let a relay send
-it.""",
+The process dies between the commit and the publish, and the event is never sent. If the consumer dedups, the redelivery
+is skipped, so it never will be. Write the event into an outbox in the same transaction, and let a relay send it.""",
         bad="""\
 import json
 
