@@ -205,6 +205,20 @@ def drop_frames(error: BaseException | None) -> None:
 
 
 @contextmanager
+def collecting_only_new_objects() -> Iterator[None]:
+    """Let `drop_frames` look only at objects that are made inside the ``with``. It collects garbage after every kill,
+    and in the heap of a large test session each collection took half a second."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not was_frozen:  # otherwise the program has frozen objects of its own, which stay so
+            gc.unfreeze()
+
+
+@contextmanager
 def muted_log() -> Iterator[None]:
     """Keep the logger ``effectonce`` silent: it would report each injected fault as a failure."""
     log = logging.getLogger("effectonce")

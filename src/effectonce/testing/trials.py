@@ -21,7 +21,7 @@ from effectonce.values.durations import span_text
 
 from .fault_points import Fault, FaultInjector
 from .override import override
-from .subjects import CONCURRENT_DELIVERIES, HOUR_US, DeliveryResult, Subject
+from .subjects import CONCURRENT_DELIVERIES, HOUR_US, DeliveryResult, Subject, collecting_only_new_objects
 
 CONCURRENT_SCENARIO = f"delivered {CONCURRENT_DELIVERIES} times at once"
 MAX_REDELIVERIES = 5
@@ -193,23 +193,27 @@ class IdempotenceTrials:
         return shared_loop.run(self.run(), "an event loop is running: await aassert_idempotent(…) instead")
 
     async def run(self) -> Report:
-        """Run every trial. A clean delivery comes first: its effect is what every other trial must end with."""
-        async with self._subject.running():
-            clean = await self._deliver_cleanly()
-            self._may_rerun = self._subject.may_rerun(clean) and not self._strict
-            faults: list[tuple[Fault, Sequence[int]]] = [
-                ("killed", clean.fault_points()),
-                ("raises", clean.fault_points("line")),
-                ("loses its store", clean.fault_points("store")),
-            ]
-            self._total = 3 + sum(len(points) for _, points in faults)
-            trials = [
-                await self._deliver_twice(),
-                await self._deliver_concurrently(),
-                await self._deliver_later(),
-                *[await self._deliver_with_fault(fault, at) for fault, points in faults for at in points],
-            ]
-        return Report(self._subject.name, trials)
+        """Run every trial, each in a world of its own."""
+        with collecting_only_new_objects():
+            async with self._subject.running():
+                return Report(self._subject.name, await self._run_trials())
+
+    async def _run_trials(self) -> list[Trial]:
+        """Deliver in every scenario, first cleanly: every other trial must end with the effect of that one."""
+        clean = await self._deliver_cleanly()
+        self._may_rerun = self._subject.may_rerun(clean) and not self._strict
+        faults: list[tuple[Fault, Sequence[int]]] = [
+            ("killed", clean.fault_points()),
+            ("raises", clean.fault_points("line")),
+            ("loses its store", clean.fault_points("store")),
+        ]
+        self._total = 3 + sum(len(points) for _, points in faults)
+        return [
+            await self._deliver_twice(),
+            await self._deliver_concurrently(),
+            await self._deliver_later(),
+            *[await self._deliver_with_fault(fault, at) for fault, points in faults for at in points],
+        ]
 
     @contextmanager
     def _world(self) -> Iterator[TrialWorld]:
