@@ -134,7 +134,7 @@ def test_a_search_finds_prefixes_and_shows_them_harmlessly(visitor: Visitor) -> 
     page = text(visitor, "/search", key="order-1002*")
     assert SCRIPT not in page
     assert SCRIPT in unescape(page)
-    assert "Nothing is known about it" in text(visitor, "/search", key="order-1")
+    assert "Nothing found" in text(visitor, "/search", key="order-1")
 
 
 def test_an_empty_search_is_explained(visitor: Visitor) -> None:

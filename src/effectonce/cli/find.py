@@ -57,8 +57,8 @@ def find(
 ) -> None:
     """Find an order everywhere: records, intents, sagas, inbox, outbox, dead letters. Nothing is changed.
 
-    ORDER-42 finds that key, and composite keys that begin with it (ORDER-42:refund); ORDER-4* finds every key that
-    begins so. A place that cannot be asked, or that was searched only in part, is named. Exit code 1 if nothing was
+    ORDER-42 finds that key, and composite keys that begin with it (ORDER-42:refund); ORDER-4* finds every key
+    with that beginning. A place that cannot be searched, or only in part, is named. Exit code 1 if nothing was
     found.
     """
     with ExitStack() as stack:

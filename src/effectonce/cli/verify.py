@@ -64,7 +64,7 @@ def verify(
 ) -> None:
     """Kill a handler at every step, deliver it again, and count its effects.
 
-    It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 where one is found.
+    It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 if one is found.
     """
     subject = _load_subject(handler, message, request, header or [])
     with Progress() as progress:

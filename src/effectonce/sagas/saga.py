@@ -284,7 +284,7 @@ class Saga(Generic[In]):
             await run_saga(self, run, client, compensate=True)
         except SagaFailed:
             return
-        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
+        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to compensate")
 
     def resolve(self, id: Key, outcome: SagaDecision, *, result: Any = None, who: str = "") -> None:
         """Decide what is in doubt about a saga; the next `resume` continues from there.
