@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks, commands, servers_of
+from tests.docs.pages import blocks, commands, pages, servers_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -64,6 +64,12 @@ def test_its_code_is_read_in_a_minute(name: str) -> None:
 def test_the_list_of_examples_has_every_folder() -> None:
     linked = re.findall(r"\]\((\w+)\)", (EXAMPLES / "README.md").read_text())
     assert sorted(linked) == FOLDERS
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_examples_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(r"\bexamples/\w[\w/.]*\w", page.read_text())
+    assert not [path for path in named if not (ROOT / path).exists()]
 
 
 @pytest.mark.parametrize("name", sorted(BESIDE_A_SERVER))
