@@ -202,7 +202,7 @@ def leases(scale: float) -> Iterator[Table]:
                 for _ in range(count):
                     owner = os.urandom(16)
                     began = time.perf_counter()
-                    leased = await port.lease(LeaseRequest(owner=owner, limit=100, span=30_000_000, ordered=True))
+                    leased = await port.lease(LeaseRequest(owner=owner, limit=100, lease_us=30_000_000, ordered=True))
                     spent += time.perf_counter() - began
                     await port.settle(owner, [RowOutcome(row.seq, "pending", refund=True) for row in leased.rows], 0)
                 await port.close()

@@ -325,7 +325,7 @@ _EPOCH: Final = datetime(1970, 1, 1)
 @dataclass(frozen=True, slots=True)
 class _TimeWindow(Strategy):
     key: KeySpec
-    span: int
+    span_us: int
     at: KeyPart | _TimeSource
 
     def bind(self, handler: _HandlerParameters, name: str) -> Extract:
@@ -341,10 +341,10 @@ class _TimeWindow(Strategy):
 
     def _window_start(self, now: int) -> str:
         try:
-            start = _EPOCH + timedelta(microseconds=now - now % self.span)
+            start = _EPOCH + timedelta(microseconds=now - now % self.span_us)
         except OverflowError:
             raise InvalidKey("the timestamp of the time window is outside the years 1 to 9999") from None
-        return start.isoformat(timespec="seconds" if self.span % 60_000_000 else "minutes")
+        return start.isoformat(timespec="seconds" if self.span_us % 60_000_000 else "minutes")
 
 
 def _to_micros(value: object) -> int:

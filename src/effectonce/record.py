@@ -2,8 +2,9 @@
 
     absent ──claim──► claimed ──settle──► done | failed | in_doubt | free
 
-Pure values: no clock, no I/O. Times are integers in microseconds since the epoch, on the store's
-clock; spans are microseconds too. One claim, one settlement or one renewal is one atomic step.
+Pure values: no clock, no I/O. Times are integers in microseconds since the epoch, on the store's clock, and named
+``…_at`` or ``…_until``; spans are microseconds, and named ``…_us``. Only `Answer.retry_after` is in seconds, since the
+errors have it that are made of it. One claim, one settlement or one renewal is one atomic step.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Claim(Operation, gc=False):
     """
 
     owner: bytes  # 16 bytes that no other call has
-    lease: int
-    retention: int
+    lease_us: int  # how long it holds without a renewal, from the store's time on
+    retention_us: int  # how long the record is kept after the lease, unless it is settled
     max_attempts: int = 0  # 0: no limit
     doubt_on_lapse: bool = False  # stored: when *this* lease ends, the record is in doubt
     fingerprints: bytes = b""  # one 33-byte entry per algorithm version, the first is stored; b"": not compared
@@ -81,7 +82,7 @@ class Settlement(Operation, gc=False):
     owner: bytes
     token: int
     state: SettledState
-    retention: int
+    retention_us: int
     result: bytes | None = None
     error: bytes | None = None
     refund: bool = False  # a release of work that never started does not count as an attempt
@@ -105,8 +106,8 @@ class Renewal(Operation, gc=False):
 
     owner: bytes
     token: int
-    lease: int
-    retention: int
+    lease_us: int
+    retention_us: int
 
 
 class Remember(Operation, gc=False):
@@ -116,7 +117,7 @@ class Remember(Operation, gc=False):
     all replays agree. Never overwrites a live claim, a doubt or a failure: those answer False.
     """
 
-    retention: int
+    retention_us: int
     fingerprints: bytes = b""
     result: bytes | None = None
 
@@ -210,9 +211,9 @@ class Figures(Struct, frozen=True, kw_only=True):
     overdue: int = 0
     oldest_overdue: int | None = None
     cap: int = 0
-    #: For how many seconds the oldest transaction has been open that keeps the server from removing dead rows, and
+    #: How long the oldest transaction has been open that keeps the server from removing dead rows, and
     #: whose it is.
-    transaction_age: float = 0.0
+    transaction_age_s: float = 0.0
     transaction: str = ""
     #: By table: live and dead rows, as the server estimates them.
     rows: dict[str, tuple[int, int]] = {}
@@ -226,7 +227,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     """An operator's decision about a record in doubt. ``free`` (retry) starts a new generation."""
 
     state: Literal["done", "failed", "free"]
-    retention: int
+    retention_us: int
     result: bytes | None = None
     error: bytes | None = None
 

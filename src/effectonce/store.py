@@ -238,7 +238,7 @@ class Store:
         elif body is not None:
             self._require_public(record)
         resolution = Resolution(
-            state=states[outcome], retention=micros(retention, "retention"), result=body, error=error
+            state=states[outcome], retention_us=micros(retention, "retention"), result=body, error=error
         )
         if not self._ask_once(lambda port: port.resolve(scope, stored, resolution)):
             raise NotInDoubt(f"{identity} is {record.state}, not in doubt; nothing was changed")

@@ -372,4 +372,4 @@ async def test_a_page_starts_again_where_its_place_is_gone(both: Both) -> None:
 
 def test_a_message_is_reserved_for_ninety_seconds_unless_the_url_says_otherwise() -> None:
     """As by BabelQueue's own consumers, whose ``retry_after`` is that."""
-    assert RedisBabelQueueBackend(Address("redis+babelqueue://localhost")).capabilities.ack_window == 90.0
+    assert RedisBabelQueueBackend(Address("redis+babelqueue://localhost")).capabilities.ack_window_s == 90.0

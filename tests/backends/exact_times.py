@@ -162,7 +162,7 @@ class ExactTimes:
             timed.clock.advance_micros(10)
             record = timed.get()
             assert record is not None
-            decision = Resolution(state=state, retention=RETENTION, result=b"1" if state == "done" else None)
+            decision = Resolution(state=state, retention_us=RETENTION, result=b"1" if state == "done" else None)
             assert run_sync(timed.port.resolve("s", "k", decision)) is True
             assert run_sync(timed.port.resolve("s", "k", decision)) is False, "nothing is in doubt any more"
             record = timed.get()

@@ -26,10 +26,10 @@ import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.core.group_commit import threads as thread_groups
 from effectonce.core.group_commit.batches import BatchSizes
-from effectonce.core.group_commit.send_batch import pause_thread, send_batch
+from effectonce.core.group_commit.send_batch import send_batch
 from effectonce.core.group_commit.tasks import AsyncGroup
 from effectonce.core.group_commit.threads import ThreadGroup
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.record import Answer, Batchable, Claim, Note, Reply, Settlement
 from tests.harness.waiting import auntil, until
 

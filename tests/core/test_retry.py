@@ -25,7 +25,7 @@ from effectonce.core.retry import Retry
     ids=repr,
 )
 def test_the_horizon_is_the_sum_of_the_longest_delays(retry: Retry, seconds: float) -> None:
-    assert retry.horizon == pytest.approx(seconds)
+    assert retry.horizon_s == pytest.approx(seconds)
 
 
 def test_a_delay_stops_growing_where_a_float_would_overflow() -> None:

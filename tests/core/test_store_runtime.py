@@ -98,7 +98,7 @@ async def test_a_release_that_nobody_waits_for_fails_without_a_word(
             return replies[-1]
 
     LoopClient(ByKind(Group(), Group()), loop).release(  # type: ignore[arg-type]
-        Claim("charge", "p1", b"owner", lease=1, retention=1), Answer("claimed")
+        Claim("charge", "p1", b"owner", lease_us=1, retention_us=1), Answer("claimed")
     )
     if outcome == "the loop ends":
         replies.pop().cancel()
@@ -208,7 +208,7 @@ async def test_closing_a_store_closes_the_connections_of_its_event_loop() -> Non
 
 
 def test_what_never_started_is_given_back_as_no_attempt() -> None:
-    claim = Claim("charge", "o-1", b"o" * 16, lease=1, retention=7)
+    claim = Claim("charge", "o-1", b"o" * 16, lease_us=1, retention_us=7)
     settlement = release_with_refund(claim, Answer("claimed", token=3))
     assert (settlement.scope, settlement.key, settlement.owner, settlement.token) == ("charge", "o-1", b"o" * 16, 3)
-    assert (settlement.state, settlement.retention, settlement.refund) == ("free", 7, True)
+    assert (settlement.state, settlement.retention_us, settlement.refund) == ("free", 7, True)

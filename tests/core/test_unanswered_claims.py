@@ -125,7 +125,7 @@ class Seconds:
 
 
 def granted(backend: MemoryStoreBackend, key: str, owner: int = 1) -> Claim:
-    claim = Claim("charge", key, owner.to_bytes(16), lease=30_000_000, retention=86_400_000_000)
+    claim = Claim("charge", key, owner.to_bytes(16), lease_us=30_000_000, retention_us=86_400_000_000)
     asyncio.run(backend.sync_port().run([claim]))
     return claim
 
@@ -133,8 +133,8 @@ def granted(backend: MemoryStoreBackend, key: str, owner: int = 1) -> Claim:
 def test_the_claim_of_another_owner_stays() -> None:
     backend, unanswered = MemoryStoreBackend(), UnansweredClaims(Seconds())
     granted(backend, "p1")
-    unanswered.add(Claim("charge", "p1", bytes(15) + b"x", lease=30_000_000, retention=1))
-    unanswered.add(Claim("charge", "absent", bytes(15) + b"y", lease=30_000_000, retention=1))
+    unanswered.add(Claim("charge", "p1", bytes(15) + b"x", lease_us=30_000_000, retention_us=1))
+    unanswered.add(Claim("charge", "absent", bytes(15) + b"y", lease_us=30_000_000, retention_us=1))
     unanswered.release(backend.sync_port())
     with eo.Store(backend, sweep_every=None) as store:
         assert (state(store, "p1"), state(store, "absent"), bool(unanswered)) == (("claimed", 1), None, False)
@@ -178,5 +178,5 @@ def test_a_record_that_cannot_be_read_does_not_hold_up_the_others() -> None:
 def test_there_are_never_too_many() -> None:
     unanswered = UnansweredClaims(Seconds())
     for number in range(MAX_UNANSWERED + 10):
-        unanswered.add(Claim("charge", "k", number.to_bytes(16), lease=1, retention=1))
+        unanswered.add(Claim("charge", "k", number.to_bytes(16), lease_us=1, retention_us=1))
     assert len(unanswered._claims) == MAX_UNANSWERED

@@ -18,7 +18,7 @@ from effectonce.core import change_listener
 from effectonce.core.change_listener import ChangeListener
 from effectonce.core.guarded_call import begin
 from effectonce.core.run_sync import run_sync
-from effectonce.core.waiting import Signal, TaskSignal, ThreadSignal, Waiters
+from effectonce.core.waiting import TaskWakeUp, ThreadWakeUp, Waiters, WakeUp
 from effectonce.record import Batchable, Claim, Reply, Settlement
 from tests.harness.waiting import auntil, until
 
@@ -218,50 +218,50 @@ def test_one_that_waits_without_being_woken_asks_less_and_less_often(monkeypatch
     assert 1 <= backend.waiting_claims <= 8  # after 20, 60, 140 and 300 ms
 
 
-# -- signals
+# -- wake-ups
 
 
-async def seconds_of_wait(signal: Signal, seconds: float) -> float:
+async def seconds_of_wait(wake_up: WakeUp, seconds: float) -> float:
     began = time.monotonic()
-    if isinstance(signal, TaskSignal):
-        await signal.wait(seconds)
+    if isinstance(wake_up, TaskWakeUp):
+        await wake_up.wait(seconds)
     else:
-        await asyncio.to_thread(run_sync, signal.wait(seconds))
+        await asyncio.to_thread(run_sync, wake_up.wait(seconds))
     return time.monotonic() - began
 
 
 @pytest.fixture(params=["thread", "task"])
-async def a_signal(request: pytest.FixtureRequest) -> Signal:
+async def a_wake_up(request: pytest.FixtureRequest) -> WakeUp:
     if request.param == "task":
-        return TaskSignal(asyncio.get_running_loop())
-    return await asyncio.to_thread(ThreadSignal)
+        return TaskWakeUp(asyncio.get_running_loop())
+    return await asyncio.to_thread(ThreadWakeUp)
 
 
-async def test_a_signal_that_came_before_the_wait_ends_it_at_once_and_until_it_is_cleared(a_signal: Signal) -> None:
-    assert await seconds_of_wait(a_signal, 0.05) > 0.04, "nothing has come yet"
-    a_signal.clear()
-    a_signal.wake()
+async def test_a_wake_up_that_came_before_the_wait_ends_it_at_once_and_until_it_is_cleared(a_wake_up: WakeUp) -> None:
+    assert await seconds_of_wait(a_wake_up, 0.05) > 0.04, "nothing has come yet"
+    a_wake_up.clear()
+    a_wake_up.wake()
     await asyncio.sleep(0)  # the loop's turn
     for _ in range(2):
-        assert await seconds_of_wait(a_signal, 60.0) < 30
-    a_signal.clear()
-    assert await seconds_of_wait(a_signal, 0.05) > 0.04
+        assert await seconds_of_wait(a_wake_up, 60.0) < 30
+    a_wake_up.clear()
+    assert await seconds_of_wait(a_wake_up, 0.05) > 0.04
 
 
-async def test_a_signal_wakes_from_any_thread(a_signal: Signal) -> None:
-    waker = threading.Timer(0.02, a_signal.wake)
+async def test_a_wake_up_wakes_from_any_thread(a_wake_up: WakeUp) -> None:
+    waker = threading.Timer(0.02, a_wake_up.wake)
     waker.start()
-    assert await seconds_of_wait(a_signal, 60.0) < 30
+    assert await seconds_of_wait(a_wake_up, 60.0) < 30
     waker.join()
 
 
-def test_a_signal_to_a_loop_that_is_closed_is_nothing() -> None:
+def test_a_wake_up_to_a_loop_that_is_closed_is_nothing() -> None:
     loop = asyncio.new_event_loop()
-    signal = TaskSignal(loop)
+    wake_up = TaskWakeUp(loop)
     loop.close()
-    signal.wake()
+    wake_up.wake()
 
 
 async def test_a_thread_never_waits_inside_an_event_loop() -> None:
     with pytest.raises(eo.SyncAsyncMismatch, match="would block the running event loop"):
-        ThreadSignal()
+        ThreadWakeUp()

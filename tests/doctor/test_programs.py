@@ -200,7 +200,7 @@ class Horizon:
         import msgspec
 
         self._backend = broker.backend
-        self.capabilities = msgspec.structs.replace(broker.capabilities, redelivery_horizon=30 * 86_400.0)
+        self.capabilities = msgspec.structs.replace(broker.capabilities, redelivery_horizon_s=30 * 86_400.0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

@@ -19,7 +19,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import ConnectionLost
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.record import Claim
 from effectonce.testing import ManualClock
 from tests.harness.faulty_store import FaultyBackend, down
@@ -237,7 +237,7 @@ def test_f20_a_handler_that_kills_its_process_is_stopped_by_its_attempts(tmp_pat
 
 def test_f68_a_claim_resent_after_a_lost_reply_is_its_own(faulty: FaultyBackend, clock: ManualClock) -> None:
     """The reply to the claim is lost once; the repetition by the same owner is granted, as one attempt."""
-    from effectonce.core.group_commit.send_batch import pause_thread, send_batch
+    from effectonce.core.group_commit.send_batch import send_batch
 
     lost = [True]
     faulty.after = lambda op: ConnectionLost("reset") if lost and lost.pop() else None

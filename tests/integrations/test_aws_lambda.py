@@ -9,7 +9,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
-from effectonce.core.guarded_call.process_limit import LEASE_MARGIN_S
+from effectonce.core.guarded_call.process_deadline import LEASE_MARGIN_S
 from effectonce.integrations.aws_lambda import lease_until_timeout, sqs_batch
 from effectonce.testing import ManualClock
 

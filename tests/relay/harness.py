@@ -117,7 +117,7 @@ def message(number: int, key: str | None = None) -> eo.Message[Any]:
 async def lease(
     port: OutboxPort, owner: bytes, limit: int = 100, span: float = 30.0, ordered: bool = True
 ) -> LeasedRows:
-    return await port.lease(LeaseRequest(owner=owner, limit=limit, span=round(span * 1e6), ordered=ordered))
+    return await port.lease(LeaseRequest(owner=owner, limit=limit, lease_us=round(span * 1e6), ordered=ordered))
 
 
 def numbers(leased: LeasedRows) -> list[int]:

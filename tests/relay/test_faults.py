@@ -170,7 +170,9 @@ class Meter:
         assert len(rows) >= 18
         await self._port.settle(A, [RowOutcome(row.seq, "published") for row in rows[:6]], HOUR)
         await self._port.settle(A, [RowOutcome(row.seq, "published") for row in rows[6:12]], 0)
-        await self._port.settle(A, [RowOutcome(row.seq, "waiting", span=HOUR, error="no") for row in rows[12:]], HOUR)
+        await self._port.settle(
+            A, [RowOutcome(row.seq, "waiting", wait_us=HOUR, error="no") for row in rows[12:]], HOUR
+        )
         return await self._read() - before
 
     async def _read(self) -> float:

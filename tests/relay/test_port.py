@@ -107,7 +107,7 @@ async def test_rows_behind_a_waiting_one_wait_as_long(database: Database, port: 
     """F46: and the next lease does not look at them."""
     database.send_numbers([1, 2, 3], key=lambda n: "k" if n != 3 else None)
     (first, *_) = (await lease(port, A, 1)).rows
-    await port.settle(A, [RowOutcome(first.seq, "waiting", span=HOUR, error="Refused: no")], HOUR)
+    await port.settle(A, [RowOutcome(first.seq, "waiting", wait_us=HOUR, error="Refused: no")], HOUR)
     assert numbers(await lease(port, B)) == [3]
     due = database.execute("SELECT message_id, due_at, attempts FROM {outbox} WHERE state = 'waiting' ORDER BY seq")
     assert [(who, tries) for who, _, tries in due] == [("m1", 1), ("m2", 0)]
@@ -120,7 +120,7 @@ async def test_a_row_behind_one_that_is_due_and_left_out_is_left_out(database: D
     """F43: the limit cuts a line after its first rows, never before them."""
     database.send_numbers([1, 2, 3, 4], key=lambda n: "k" if n != 2 else "j")
     (first, *_) = (await lease(port, A, 1)).rows
-    await port.settle(A, [RowOutcome(first.seq, "waiting", span=1, error="Refused: no")], HOUR)
+    await port.settle(A, [RowOutcome(first.seq, "waiting", wait_us=1, error="Refused: no")], HOUR)
     assert numbers(await lease(port, B, 2)) == [1, 2]
     assert numbers(await lease(port, C)) == []
 
@@ -191,7 +191,7 @@ async def test_entries_are_settled_one_by_one(database: Database, port: OutboxPo
     rows = (await lease(port, A)).rows
     kinds = [
         RowOutcome(rows[0].seq, "published"),
-        RowOutcome(rows[1].seq, "waiting", span=HOUR, error="Refused: later"),
+        RowOutcome(rows[1].seq, "waiting", wait_us=HOUR, error="Refused: later"),
         RowOutcome(rows[2].seq, "parked", error="Refused: never"),
         RowOutcome(rows[3].seq, "pending", refund=True),
     ]

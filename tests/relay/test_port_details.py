@@ -25,7 +25,7 @@ async def port(database: Database) -> AsyncIterator[OutboxPort]:
 
 
 def request(owner: bytes, **options: Any) -> LeaseRequest:
-    return LeaseRequest(owner=owner, **{"limit": 100, "span": 30 * SECOND, "ordered": True, **options})
+    return LeaseRequest(owner=owner, **{"limit": 100, "lease_us": 30 * SECOND, "ordered": True, **options})
 
 
 def due_in(database: Database, state: str) -> list[float]:
@@ -90,7 +90,10 @@ async def test_rows_to_queues_that_do_not_answer_are_left_out(database: Database
 async def test_a_row_waits_as_long_as_its_outcome_says(database: Database, port: OutboxPort) -> None:
     database.send_numbers(range(2))
     first, second = (await lease(port, A)).rows
-    outcomes = [RowOutcome(first.seq, "waiting", span=HOUR, error="no"), RowOutcome(second.seq, "waiting", refund=True)]
+    outcomes = [
+        RowOutcome(first.seq, "waiting", wait_us=HOUR, error="no"),
+        RowOutcome(second.seq, "waiting", refund=True),
+    ]
     assert await port.settle(A, outcomes, HOUR) == 2
     far, near = due_in(database, "waiting")
     assert 3500 < far <= 3600
@@ -128,7 +131,7 @@ async def test_a_list_is_in_the_order_in_which_rows_are_due(database: Database, 
     database.send_numbers(range(5))
     rows = (await lease(port, A)).rows
     spans = [5, 3, 1, 3, 2]
-    await port.settle(A, [RowOutcome(r.seq, "waiting", span=s * HOUR) for r, s in zip(rows, spans, strict=True)], 0)
+    await port.settle(A, [RowOutcome(r.seq, "waiting", wait_us=s * HOUR) for r, s in zip(rows, spans, strict=True)], 0)
     pages, cursor = [], None
     while True:
         page = await port.list("waiting", 2, cursor)

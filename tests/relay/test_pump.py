@@ -10,7 +10,7 @@ import pytest
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable
 from effectonce.relay.pump import RelayPump
-from effectonce.relay.settings import RelaySignals
+from effectonce.relay.settings import RelayState
 from tests.relay.harness import Database, FakeBroker, FakePublisher, message
 
 pytestmark = pytest.mark.quick_on("sqlite")
@@ -23,8 +23,8 @@ class Round:
         self.published: list[str] = []
         self.away: set[str] = {"stuck"}
         self.on_publish: Callable[[str], None] = lambda queue: None
-        self.signals = RelaySignals()
-        self.signals.unresponsive.add("stuck")
+        self.state = RelayState()
+        self.state.unresponsive.add("stuck")
         self._relay = database.relay(broker, **options)
         self._broker = broker
         self._port = database.port()
@@ -40,7 +40,7 @@ class Round:
                     raise BrokerUnavailable("it does not answer")
                 return await super().publish(queue, packets)
 
-        pump = RelayPump(self._relay._settings, self.signals, self._port, Publisher(self._broker))
+        pump = RelayPump(self._relay._settings, self.state, self._port, Publisher(self._broker))
         try:
             async with asyncio.timeout(5):
                 return await pump.run_round()
@@ -78,7 +78,7 @@ async def test_a_broker_that_is_away_is_not_asked_for_each_of_its_queues(
     round = Round(database, broker, batch=1)
     round.away |= {f"queue-{number}" for number in range(1, 9)}
     await round.run()
-    assert round.signals.outage is not None
+    assert round.state.outage is not None
     assert len(round.published) <= 4
 
 
@@ -90,7 +90,7 @@ async def test_a_relay_that_stops_leases_nothing_more_for_the_other_queues(
     round = Round(database, broker, batch=1)
 
     def stop(queue: str) -> None:
-        round.signals.stopping = True
+        round.state.stopping = True
 
     round.on_publish = stop
     assert not await round.run()

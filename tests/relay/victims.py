@@ -67,9 +67,9 @@ def relay(pipe: Connection, database: Database, broker_url: str, at: str) -> Non
     """Send what is due until nothing is, with leases that end soon."""
     honest = RelayPump.__init__
 
-    def watch(self: Any, settings: Any, signals: Any, port: Any, publisher: Any) -> None:
+    def watch(self: Any, settings: Any, state: Any, port: Any, publisher: Any) -> None:
         port = _Watched(_Watched(port, "lease", "leased", pipe, at), "settle", "settled", pipe, at)
-        honest(self, settings, signals, port, _Watched(publisher, "publish", "published", pipe, at))
+        honest(self, settings, state, port, _Watched(publisher, "publish", "published", pipe, at))
 
     RelayPump.__init__ = watch  # type: ignore[method-assign]
     halt(pipe, "starting", at)

@@ -116,7 +116,7 @@ async def test_what_a_store_does_on_its_own_thread_does_not_fail(memory_store: e
     """It comes when it likes: with the dice thrown for it, the same seed would not fail in the same way."""
     store = ChaosStore(memory_store, failure_rate=0.99, seed=1)
     port = store.runtime.backend.sync_port()
-    claim = Claim("chaos", "k", bytes(16), lease=30_000_000, retention=86_400_000_000)
+    claim = Claim("chaos", "k", bytes(16), lease_us=30_000_000, retention_us=86_400_000_000)
     (grant,) = await memory_store.runtime.backend.sync_port().run([claim])
     assert isinstance(grant, Answer)
     renewal = Renewal("chaos", "k", bytes(16), grant.token, 30_000_000, 86_400_000_000)

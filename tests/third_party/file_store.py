@@ -131,12 +131,12 @@ class FilePort:
     def _set_swept_at(self, now: int) -> None:
         Path(f"{self._path}.swept").write_text(str(now))
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
+    async def forget(self, scope: str, key: str, retention_us: int) -> bool:
         with self._rows() as (rows, now):
             row = rows.get((scope, key))
             if row is None or not row.is_live(now):
                 return False
-            rows[scope, key] = structs.replace(reopen(row, now, retention), fingerprint=None, note=None)
+            rows[scope, key] = structs.replace(reopen(row, now, retention_us), fingerprint=None, note=None)
             return True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
@@ -145,7 +145,7 @@ class FilePort:
             answer = answer_of(row, b"", now) if row is not None and row.is_live(now) else None
             if row is None or answer is None or answer.kind != "in_doubt":
                 return False
-            new = reopen(row, now, resolution.retention)
+            new = reopen(row, now, resolution.retention_us)
             if resolution.state != "free":
                 new = structs.replace(new, generation=row.generation, attempts=row.attempts)
             rows[scope, key] = structs.replace(
@@ -225,7 +225,7 @@ def claim(op: Claim, old: Row | None, row: Row | None, now: int) -> tuple[Row | 
             result=None,
             changed_at=now,
             lease_until=None,
-            expires_at=now + op.retention,
+            expires_at=now + op.retention_us,
         )
         return failed, Answer("exhausted", row.token, row.attempts, row.generation, error=failed.error)
     new = make_row(op, old, row, now)
@@ -236,8 +236,8 @@ def claim(op: Claim, old: Row | None, row: Row | None, now: int) -> tuple[Row | 
         attempts=new.attempts + 1,
         fingerprint=new.fingerprint or (row.fingerprint if row else None),
         doubt_on_lapse=op.doubt_on_lapse,
-        lease_until=now + op.lease,
-        expires_at=None if op.doubt_on_lapse else now + op.lease + op.retention,
+        lease_until=now + op.lease_us,
+        expires_at=None if op.doubt_on_lapse else now + op.lease_us + op.retention_us,
         error=row.error if row else None,
         note=op.note if new.note is None else new.note,
         lapsed=row is not None and row.state == "claimed",
@@ -258,7 +258,7 @@ def make_row(op: Claim | Remember, old: Row | None, row: Row | None, now: int) -
         doubt_on_lapse=False,
         created_at=row.created_at if row else now,
         changed_at=now,
-        expires_at=now + op.retention,
+        expires_at=now + op.retention_us,
         fingerprint=op.fingerprints[:33] or None,
         note=row.note if row else None,
     )
@@ -276,7 +276,7 @@ def settle(op: Settlement | Note | Renewal, row: Row | None, now: int) -> Row | 
             state=op.state,
             changed_at=now,
             lease_until=None,
-            expires_at=None if op.state == "in_doubt" else now + op.retention,
+            expires_at=None if op.state == "in_doubt" else now + op.retention_us,
             attempts=row.attempts - op.refund,
             result=op.result,
             error=row.error if op.refund else op.error,
@@ -286,8 +286,8 @@ def settle(op: Settlement | Note | Renewal, row: Row | None, now: int) -> Row | 
         return None
     if isinstance(op, Note):
         return structs.replace(row, note=op.note, changed_at=now)
-    until = now + op.lease
-    return structs.replace(row, lease_until=until, expires_at=None if row.doubt_on_lapse else until + op.retention)
+    until = now + op.lease_us
+    return structs.replace(row, lease_until=until, expires_at=None if row.doubt_on_lapse else until + op.retention_us)
 
 
 def reopen(row: Row, now: int, retention: int) -> Row:

@@ -25,11 +25,11 @@ class SpoolBackend:
     """``spool:///var/spool/shop``. Option: ``ack_window`` (30 s)."""
 
     def __init__(self, address: Address) -> None:
-        self.window = address.seconds("ack_window", 30.0)
+        self.window_s = address.seconds("ack_window", 30.0)
         address.refuse_unknown_options()  # refuses options that do not exist
         self.root = Path(address.path)
         self.capabilities = BrokerCapabilities(
-            name="spool", ack_window=self.window, extends=True,
+            name="spool", ack_window_s=self.window_s, extends=True,
             counts_attempts=True, max_body=MAX_BODY,
         )  # fmt: skip
 
@@ -149,13 +149,13 @@ class SpoolPublisher:
 
 class SpoolConsumer:
     def __init__(self, backend: SpoolBackend, queue: str, prefetch: int) -> None:
-        self._spool, self._window, self._prefetch = Spool(backend, queue), backend.window, prefetch
+        self._spool, self._window_s, self._prefetch = Spool(backend, queue), backend.window_s, prefetch
         self._unsettled: dict[int, Delivery] = {}
 
     async def receive(self, limit: int, wait: float) -> Sequence[Delivery]:
         deadline = time.monotonic() + wait
         while True:
-            deliveries = self._spool.take(min(limit, self._prefetch - len(self._unsettled)), self._window)
+            deliveries = self._spool.take(min(limit, self._prefetch - len(self._unsettled)), self._window_s)
             self._unsettled.update((id(delivery), delivery) for delivery in deliveries)
             if deliveries or time.monotonic() >= deadline:
                 return deliveries
@@ -185,7 +185,7 @@ class SpoolConsumer:
         return True
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        if not self._extend(delivery, self._window):
+        if not self._extend(delivery, self._window_s):
             return False
         dead_letter = structs.replace(delivery.packet, headers={**delivery.packet.headers, **headers})
         write(self._spool.dead, dead_letter)  # before it is removed: a process killed in between leaves two, not none

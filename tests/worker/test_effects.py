@@ -621,7 +621,7 @@ async def test_f76_a_grant_that_arrives_after_its_lease_is_claimed_again(suspect
     message = paid()
     if suspect:
         await bench.store_backend.async_port().run(
-            [Claim("orders/*/billing", message.id, bytes(16), lease=1_000_000, retention=86_400_000_000)]
+            [Claim("orders/*/billing", message.id, bytes(16), lease_us=1_000_000, retention_us=86_400_000_000)]
         )
         clock.advance("2s")
     slow = [True] * (2 if suspect else 1)

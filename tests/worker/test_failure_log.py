@@ -14,8 +14,8 @@ from effectonce.worker.causes import Poison
 from tests.harness.failure_lines import facts, failures, raised
 
 from .bench import Bench, paid, serving, until
+from .test_outcome_recorder import RefusingOutlet
 from .test_poison import SCOPE, Mortal
-from .test_recorder import RefusingOutlet
 from .test_transactions import Database, sqlite
 
 __all__ = ["sqlite"]  # a fixture

@@ -16,7 +16,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import BrokerCapabilities
-from effectonce.worker import settler
+from effectonce.worker import delivery_settler
 
 from .bench import Backend, Bench, Watched, paid, serving, until
 
@@ -44,7 +44,7 @@ def capable(bench: Bench, **capabilities: Any) -> None:
 
 async def test_f25_a_retention_shorter_than_the_last_possible_duplicate_is_refused() -> None:
     bench = Bench()
-    capable(bench, redelivery_horizon=14 * 86400.0)
+    capable(bench, redelivery_horizon_s=14 * 86400.0)
     with pytest.raises(
         eo.ConfigurationError,
         match=r"for 10d, but a duplicate may come after 14d.* \(14d redelivery by slow .* set retention=",
@@ -481,7 +481,7 @@ async def test_wrong_credentials_end_the_worker_at_once() -> None:
 async def test_f59_while_the_broker_is_away_an_ack_is_tried_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settler, "RETRY_PAUSE_S", 0.2)
+    monkeypatch.setattr(delivery_settler, "RETRY_PAUSE_S", 0.2)
     bench = Bench()
     ack, tries = Watched.ack, list[float]()
 

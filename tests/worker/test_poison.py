@@ -182,7 +182,7 @@ async def test_f20_a_suspect_that_loses_a_reply_of_the_store_is_not_counted_as_a
     message = paid()
     died = begin.prepare_run(bench.store.runtime, worker.routes[0].policy, message.id, b"").claim_request()
     assert isinstance(died, Claim)
-    died.lease = 10_000
+    died.lease_us = 10_000
     await bench.store_backend.async_port().run((died,))
     await asyncio.sleep(0.02)
     if lost_reply == "release":

@@ -155,7 +155,7 @@ def test_what_cannot_be_recovered_is_refused() -> None:
 
 async def test_a_worker_does_not_start_where_a_message_may_come_after_the_provider_has_dropped_its_key() -> None:
     bench = Bench()
-    bench.backend.capabilities = structs.replace(bench.backend.capabilities, redelivery_horizon=14 * 86_400.0)
+    bench.backend.capabilities = structs.replace(bench.backend.capabilities, redelivery_horizon_s=14 * 86_400.0)
     intents = eo.Intents(bench.store, scope="billing")
 
     @intents.operation("stripe", "charge")

@@ -35,7 +35,7 @@ def test_the_first_delay_may_be_none_at_all_and_a_number_is_in_seconds() -> None
 def test_without_options_there_are_five_attempts_whose_delays_double_from_a_second_up_to_five_minutes() -> None:
     retry = Retry()
     assert (retry.max_attempts, retry.max_crashes) == (5, 2)
-    assert (retry.first, retry.factor, retry.cap, retry.jitter) == (1.0, 2.0, 300.0, True)
+    assert (retry.first_s, retry.factor, retry.cap_s, retry.jitter) == (1.0, 2.0, 300.0, True)
 
 
 def test_delays_that_do_not_grow_are_all_alike() -> None:
@@ -71,11 +71,11 @@ def test_an_error_that_says_when_to_come_back_is_believed() -> None:
 
 
 def test_the_horizon_is_the_longest_time_that_retries_can_take() -> None:
-    assert Retry(1).horizon == 0
-    assert Retry(5, first="1s", cap="5m").horizon == 1 + 2 + 4 + 8
-    assert Retry(10, first="1m", cap="5m").horizon == 60 + 120 + 240 + 6 * 300
-    assert Retry(2, on={OSError: Retry(3, first="1h", cap="1h")}).horizon == 7200
-    assert Retry(None).horizon == float("inf")
+    assert Retry(1).horizon_s == 0
+    assert Retry(5, first="1s", cap="5m").horizon_s == 1 + 2 + 4 + 8
+    assert Retry(10, first="1m", cap="5m").horizon_s == 60 + 120 + 240 + 6 * 300
+    assert Retry(2, on={OSError: Retry(3, first="1h", cap="1h")}).horizon_s == 7200
+    assert Retry(None).horizon_s == float("inf")
 
 
 @pytest.mark.parametrize(

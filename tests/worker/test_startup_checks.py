@@ -34,23 +34,23 @@ def test_a_lease_that_nobody_has_set_is_at_most_half_of_the_ack_window(
     bench: Bench, window: float | None, lease: float
 ) -> None:
     route = route_of(bench.worker())
-    fit_lease(route, broker(ack_window=window))
+    fit_lease(route, broker(ack_window_s=window))
     assert route.policy.lease_us == lease * 1e6
 
 
 def test_a_lease_that_was_set_stays_and_must_end_within_the_ack_window(bench: Bench) -> None:
     route = route_of(bench.worker(), lease="20s", retry=NO_RETRIES)
-    fit_lease(route, broker(ack_window=20.0))
+    fit_lease(route, broker(ack_window_s=20.0))
     assert route.policy.lease_us == 20_000_000
-    check_spans(route, broker(ack_window=20.1), 0.0)
+    check_spans(route, broker(ack_window_s=20.1), 0.0)
     with pytest.raises(eo.ConfigurationError, match="has a lease of 20s, and fake delivers again after 20s"):
-        check_spans(route, broker(ack_window=20.0), 0.0)
+        check_spans(route, broker(ack_window_s=20.0), 0.0)
 
 
 def test_where_nothing_is_leased_the_ack_window_may_be_short(bench: Bench) -> None:
     transactional = eo.Worker(bench.broker, inbox=eo.Inbox(scope="billing"), connect=connect)
-    check_spans(route_of(bench.worker(), mode="seen", lease="20s"), broker(ack_window=1.0), 0.0)
-    check_spans(route_of(transactional, handle_in_transaction, lease="20s"), broker(ack_window=1.0), 0.0)
+    check_spans(route_of(bench.worker(), mode="seen", lease="20s"), broker(ack_window_s=1.0), 0.0)
+    check_spans(route_of(transactional, handle_in_transaction, lease="20s"), broker(ack_window_s=1.0), 0.0)
 
 
 # -- F25: records outlive every duplicate
@@ -60,10 +60,10 @@ def test_records_outlive_redeliveries_retries_and_redrives(bench: Bench) -> None
     retry = eo.Retry(3, first="1h", factor=2, cap="1d", jitter=False)  # 1 h, then 2 h
     worker = bench.worker()
     enough = route_of(worker, retention="27h", retry=retry)
-    check_spans(enough, broker(redelivery_horizon=DAY_S * 5 / 6), 4 * 3600.0)
+    check_spans(enough, broker(redelivery_horizon_s=DAY_S * 5 / 6), 4 * 3600.0)
     short = route_of(bench.worker(), retention=27 * 3600 - 1, retry=retry, scope="short")
     with pytest.raises(eo.ConfigurationError) as refused:
-        check_spans(short, broker(redelivery_horizon=DAY_S * 5 / 6), 4 * 3600.0)
+        check_spans(short, broker(redelivery_horizon_s=DAY_S * 5 / 6), 4 * 3600.0)
     assert "after 1.12d (20h redelivery by fake + 3h of retries + 4h redrive_within)" in str(refused.value)
 
 
@@ -73,7 +73,7 @@ def test_only_what_there_is_is_named_as_the_reason(bench: Bench) -> None:
     with pytest.raises(eo.ConfigurationError, match=r"after 2h \(2h redrive_within\)"):
         check_spans(route, broker(), 7200.0)
     with pytest.raises(eo.ConfigurationError, match=r"after 2h \(2h redelivery by fake\)"):
-        check_spans(route, broker(redelivery_horizon=7200.0), 0.0)
+        check_spans(route, broker(redelivery_horizon_s=7200.0), 0.0)
 
 
 def test_of_retries_without_end_the_longest_delay_counts(bench: Bench) -> None:

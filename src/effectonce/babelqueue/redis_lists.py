@@ -71,7 +71,7 @@ class RedisBabelQueueBackend(BrokerBackend):
             name="redis+babelqueue",
             ordering="queue",
             ordered_publish=True,
-            ack_window=self.window,
+            ack_window_s=self.window,
             extends=True,
         )
 
@@ -130,9 +130,9 @@ class BabelQueueListConsumer(PollingConsumer[ListReservation]):
 
     async def _poll_once(self, limit: int, wait: float) -> list[Delivery]:
         keys = [self._queue.encode(), *self._processing_keys, self._delayed]
-        ends_at = time.monotonic() + self._window
+        ends_at = time.monotonic() + self._window_s
         async with self._exchange:
-            reserved = await self._connection.batch(TAKE_SCRIPT, keys, [str(self._window), limit, os.urandom(16)])
+            reserved = await self._connection.batch(TAKE_SCRIPT, keys, [str(self._window_s), limit, os.urandom(16)])
         return [
             Delivery(packet=read_packet(element), queue=self._queue, handle=ListReservation(token, ends_at, element))
             for token, element in reserved

@@ -45,7 +45,7 @@ class Delivery(Struct, kw_only=True, gc=False):
 
 
 class BrokerCapabilities(Struct, frozen=True, kw_only=True):
-    """How a broker differs from the others, as data. Times are in seconds. The suite and the worker read this."""
+    """How a broker differs from the others, as data. The suite and the worker read this."""
 
     name: str
     #: It was never run against the real broker. Doctor says so.
@@ -57,7 +57,7 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     #: Where a packet of `Publisher.publish` fails, those behind it with its ordering key are not sent.
     ordered_publish: bool = False
     #: How long an unsettled delivery stays with its consumer; None: as long as its connection.
-    ack_window: float | None = None
+    ack_window_s: float | None = None
     #: `Consumer.extend` moves the end of the ack window.
     extends: bool = False
     #: `Delivery.attempt` is counted by the broker.
@@ -65,9 +65,9 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     #: Every group of consumers gets every message. A group's nacks and dead letters concern that group only.
     groups: bool = False
     #: The longest time after publishing at which a message may still be delivered; None: unlimited.
-    redelivery_horizon: float | None = None
+    redelivery_horizon_s: float | None = None
     #: For how long the broker drops a second packet with the same id; None: it does not deduplicate.
-    dedup_window: float | None = None
+    dedup_window_s: float | None = None
     #: Messages outlive the process.
     durable: bool = True
     #: Several processes share the queues.

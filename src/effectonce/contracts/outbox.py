@@ -4,8 +4,9 @@
        ▲                      │ the broker refused it
        └──── waiting ◄────────┴──► parked ──(operator)──► pending | absent
 
-Pure values: no clock, no I/O. Times are integers in microseconds since the epoch, on the database's clock; spans are
-microseconds too. A leased row is ``pending`` with an owner; when its lease ends, any relay may lease it again.
+Pure values: no clock, no I/O. Times are integers in microseconds since the epoch, on the database's clock, and named
+``…_at`` or ``…_until``; spans are microseconds, and named ``…_us``. A leased row is ``pending`` with an owner; when its
+lease ends, any relay may lease it again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ BLOCKED_ROW_RECHECK_US: Final = 600_000_000
 
 
 class OutboxRow(Struct, gc=False):
-    """One leased row: the parts of its message, its number in the table, and how often it was leased."""
+    """One leased row: the parts of its message, its number in the table, and how often it was leased. The statements of
+    the backends select the columns in the order of these fields."""
 
     seq: int
     id: str  # the message's key
@@ -52,7 +54,7 @@ class LeaseRequest(Struct, kw_only=True):
     owner: bytes  # 16 random bytes, new for every lease
     limit: int  # read up to so many fresh rows, and up to so many that are due
     take: int | None = None  # lease up to so many of the rows that were read; None: ``limit``
-    span: int  # how long the lease holds, in microseconds
+    lease_us: int  # how long the lease holds
     ordered: bool  # rows of one ordering key go out in their order, across all relays
     #: Read only fresh rows after this number: an earlier page showed that those before it wait for other relays.
     after: int = 0
@@ -72,13 +74,13 @@ class RowOutcome(Struct, gc=False):
 
     seq: int
     state: OutboxState
-    span: int = 0  # only for ``waiting``: how long, in microseconds
+    wait_us: int = 0  # only for ``waiting``: how long
     error: str | None = None
     refund: bool = False  # the row was not tried, so its attempt is not counted
 
 
 class OutboxEntry(Struct, frozen=True):
-    """One row as operators see it."""
+    """One row as operators see it. The statements of the backends select the columns in the order of these fields."""
 
     seq: int
     id: str

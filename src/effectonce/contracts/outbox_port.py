@@ -27,7 +27,8 @@ class OutboxPort(Protocol):
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
         """Read up to ``limit`` fresh rows and up to ``limit`` that are due, and lease up to ``take`` of them, for
-        ``span`` from now on the database's clock. The attempt is counted. Rows to the queues ``without`` are not read.
+        ``lease_us`` from now on the database's clock. The attempt is counted. Rows to the queues ``without`` are not
+        read.
 
         Which rows may be leased depends on the rows alone, never on a reader's position (F41: rows do not commit in the
         order of their numbers): those that are pending and not leased, pending with a lease that has ended, or waiting
@@ -41,10 +42,10 @@ class OutboxPort(Protocol):
         as it is.
         """
 
-    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep_us: int) -> int:
         """Apply the outcome of each leased row, in one round trip (F44: a batch may fail in part). Returns how many
         rows this lease still had. A row that another relay has leased since stays as it is. Published rows are deleted
-        after ``keep``; 0: now."""
+        after ``keep_us`` microseconds; 0: now."""
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
         """Make parked rows pending again (or delete them): those in ``seqs``, or up to ``limit`` of all. The rows
@@ -60,7 +61,7 @@ class OutboxPort(Protocol):
     async def stats(self) -> OutboxBacklog: ...
 
     async def clean(self, limit: int) -> CleanupResult:
-        """Delete up to ``limit`` published rows whose ``keep`` is over, and as many expired rows of the inbox of the
+        """Delete up to ``limit`` published rows whose ``keep_us`` is over, and as many expired rows of the inbox of the
         same name, where there is one. Never waits for the lock of a row. Records the time when nothing is left to
         delete (F37: a clean-up that fails in silence is noticed)."""
 

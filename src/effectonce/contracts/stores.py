@@ -91,10 +91,10 @@ class Port(Protocol):
            record is flagged, and its next settlement is reported by `changes`;
         7. claimed, lapsed, ``doubt_on_lapse``: moved to in_doubt, owner and token kept: ``in_doubt``;
         8. absent, free, or lapsed with rerun: where ``max_attempts`` > 0 and attempts >= max_attempts, it is
-           moved to failed with `record.exhausted_error` of its error, expiring in ``retention``: ``exhausted``.
+           moved to failed with `record.exhausted_error` of its error, expiring in ``retention_us``: ``exhausted``.
            Otherwise taken: claimed, attempts + 1 (absent: 1), generation and error kept (absent: 0 and none), its
            result dropped, token = max(old + 1, now),
-           lease_until = now + lease, expires_at = lease_until + retention (never, with ``doubt_on_lapse``),
+           lease_until = now + lease_us, expires_at = lease_until + retention_us (never, with ``doubt_on_lapse``),
            the claim's first fingerprint stored where it has one, the claim's note stored where the record has
            none, and ``lapsed`` true where it was taken from a lapsed lease: ``claimed``, with the record's note and
            error.
@@ -121,7 +121,7 @@ class Port(Protocol):
 
     async def stats(self) -> Stats: ...
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
+    async def forget(self, scope: str, key: str, retention_us: int) -> bool:
         """Let the next claim run. The record becomes free: generation + 1, attempts 0, without result, error, note and
         fingerprint (the next claim may bring a corrected payload); a new token fences the owner out. False where there
         is no such record."""

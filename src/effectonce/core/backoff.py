@@ -16,7 +16,7 @@ MAX_PAUSE_S = 15.0
 
 class Backoff:
     """The next pause while a server fails. It logs when the failure begins, when pauses reach their maximum, and when
-    the server answers again."""
+    the server answers again. It belongs to one task or thread."""
 
     def __init__(self, what: str) -> None:
         self._what = what

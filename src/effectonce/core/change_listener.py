@@ -20,7 +20,8 @@ MAX_IDLE_ROUNDS: Final = 30  # after so many rounds without a waiter, the thread
 class ChangeListener:
     """A thread that reads the store's changes on a port of its own. It ends when no call has waited for a while.
 
-    Without it waiters only wake up later: each polls the store, too.
+    Without it waiters only wake up later: each polls the store, too. Any thread may call `start` and `stop`. The thread
+    closes its port itself, and opens a new one when it is started again.
     """
 
     def __init__(self, backend: Backend, waiters: Waiters) -> None:

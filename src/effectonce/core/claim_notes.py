@@ -1,4 +1,9 @@
-"""Notes on a claim: they say how far its work has come, for the process that resumes it. Needs `Capabilities.notes`."""
+"""Notes on a claim: they say how far its work has come, for the process that resumes it. Needs `Capabilities.notes`.
+
+A note is written by the process that holds the claim, and fenced like a settlement. It stays when the claim is released
+or lapses, and the next claim gets it. So write it before the effect that it announces: after a crash it says what may
+have happened.
+"""
 
 from __future__ import annotations
 

@@ -17,13 +17,18 @@ _hooks_lock = threading.Lock()  # one for all instances: hooks are rarely added
 
 
 class Events:
-    """Emits events to hooks."""
+    """Emits events to hooks, from any thread and any event loop.
+
+    The tuple ``hooks`` is replaced and never changed, so that `emit` reads it without a lock: a signal handler may emit
+    while its own thread adds a hook.
+    """
 
     def __init__(self, hooks: tuple[Hook, ...] = ()) -> None:
         self.tracer: Tracer | None = None  # links runs to their traces
         self.hooks = hooks
 
     def add_hook(self, hook: Hook) -> None:
+        """Call ``hook`` with every event from now on. Adding it twice has no further effect."""
         with _hooks_lock:
             if hook not in self.hooks:
                 self.hooks = (*self.hooks, hook)

@@ -2,7 +2,8 @@
 sweeps what has ended.
 
 It runs on a sync port of its own, for sync and async handlers alike. So a handler that blocks its event loop keeps its
-lease, too.
+lease, too. It cannot keep a lease for a process that is stopped, or has lost its store: then the lease ends, and the
+run learns it from the clock (`Run.lease_lost`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING
 from effectonce.contracts import Port
 from effectonce.record import Claim
 
-from .group_commit.send_batch import pause_thread, send_batch
-from .run_sync import run_sync
+from .group_commit.send_batch import send_batch
+from .run_sync import pause_thread, run_sync
 from .unanswered_claims import UnansweredClaims
 
 if TYPE_CHECKING:
@@ -36,9 +37,10 @@ NEVER_S = 10 * 365 * 86400.0
 class Heartbeat:
     """Renews the lease of every run in ``leased``, when a quarter to half of it has passed.
 
-    A guarded call only adds its run to that set, calls `cover`, and removes the run when it ends. The thread starts
-    with the first call. ``report_sweep`` is called after each sweep with the numbers of deleted and of lapsed records,
-    and an error. ``manual``: a test moves the clock, so there is no thread; it calls `beat` and `sweep` itself.
+    A guarded call only adds its run to that set, calls `cover`, and removes the run when it ends; each is one step on a
+    set, so no lock is needed for it. The thread starts with the first call. ``report_sweep`` is called after each sweep
+    with the numbers of deleted and of lapsed records, and an error. ``manual``: a test moves the clock, so there is no
+    thread; it calls `beat` and `sweep` itself.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Heartbeat:
         #: The shortest lease that the thread beats often enough for. Infinite while it does not run, or is being
         #: stopped: then every `cover` takes the lock.
         self._shortest_lease_us = math.inf
+        # What starts and ends the thread is changed under the lock: `cover` and `stop` come from any thread.
         self._thread: threading.Thread | None = None
         self._wake_up = threading.Event()
         self._lock = threading.Lock()
@@ -88,7 +91,7 @@ class Heartbeat:
     def release_later(self, claim: Claim) -> None:
         """Release ``claim``, which the store did not answer, if it was granted. Its caller will not repeat it."""
         self._unanswered.add(claim)
-        self.cover(claim.lease)
+        self.cover(claim.lease_us)
         self._wake_up.set()
 
     def stop(self, wait: bool = True) -> None:

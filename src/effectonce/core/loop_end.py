@@ -15,7 +15,8 @@ def call_at_loop_end(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[Non
     """Await ``close`` when the running event loop ends, for at most `MAX_CLOSE_S`, and ignore its errors.
 
     Connections that are left open would be found by the garbage collector, and their drivers print that on the way out.
-    Keep what is returned: if it is garbage-collected, ``close`` is called then.
+    Keep what is returned as long as the connections: if it is garbage-collected earlier, ``close`` is called then. A
+    loop that is closed without `asyncio.AbstractEventLoop.shutdown_asyncgens` never calls it.
     """
 
     async def wait_for_end() -> AsyncGenerator[None, None]:

@@ -1,4 +1,7 @@
-"""`Retry`: how often a message is tried, and how long it waits in between. Exponential backoff with full jitter."""
+"""`Retry`: how often a message is tried, and how long it waits in between. Exponential backoff with full jitter.
+
+It holds no state: the attempts are counted by the store, the inbox or the broker, and given to it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class Retry:
     T) the start of a first delivery is not counted, so such a message may end one process more.
     """
 
-    __slots__ = ("cap", "factor", "first", "jitter", "max_attempts", "max_crashes", "on")
+    __slots__ = ("cap_s", "factor", "first_s", "jitter", "max_attempts", "max_crashes", "on")
 
     def __init__(
         self,
@@ -60,14 +63,14 @@ class Retry:
     ) -> None:
         self.max_attempts = _check_attempts("max_attempts", max_attempts) if max_attempts is not None else None
         self.max_crashes = _check_attempts("max_crashes", max_crashes)
-        self.first = micros(first, "first") / 1e6 if first != 0 else 0.0
-        self.cap = micros(cap, "cap") / 1e6 if cap is not None else math.inf
+        self.first_s = micros(first, "first") / 1e6 if first != 0 else 0.0
+        self.cap_s = micros(cap, "cap") / 1e6 if cap is not None else math.inf
         self.factor = factor
         self.jitter = jitter
         if not 1 <= factor <= 100:
             raise InvalidOption(f"Retry(factor={factor!r}): give 1 (the same delay each time) to 100")
         self.on = dict(on or {})
-        if self.cap < self.first:
+        if self.cap_s < self.first_s:
             raise InvalidOption(f"Retry(first={first!r}, cap={cap!r}): the first delay is over the cap")
         for kind, rule in self.on.items():
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
@@ -88,7 +91,7 @@ class Retry:
 
     def max_delay(self, attempt: int) -> float:
         """The longest time to wait after attempt number ``attempt``, in seconds."""
-        return min(self.cap, self.first * self.factor ** min(attempt - 1, _MAX_GROWTH_STEPS))
+        return min(self.cap_s, self.first_s * self.factor ** min(attempt - 1, _MAX_GROWTH_STEPS))
 
     def refuses(self, error: BaseException) -> bool:
         """Whether there is never another attempt after ``error``."""
@@ -102,9 +105,9 @@ class Retry:
         return None if is_final(error) else self
 
     @property
-    def horizon(self) -> float:
+    def horizon_s(self) -> float:
         """The longest time, in seconds, from the first attempt to the last; infinite without a limit."""
-        inner = [rule.horizon for rule in self.on.values() if isinstance(rule, Retry)]
+        inner = [rule.horizon_s for rule in self.on.values() if isinstance(rule, Retry)]
         if self.max_attempts is None:
             return math.inf
         growing = min(self.max_attempts - 1, _MAX_GROWTH_STEPS)
@@ -113,8 +116,8 @@ class Retry:
         return max([own, *inner])
 
     def __repr__(self) -> str:
-        first = span_text(round(self.first * 1e6))
-        cap = span_text(round(self.cap * 1e6)) if self.cap < math.inf else None
+        first = span_text(round(self.first_s * 1e6))
+        cap = span_text(round(self.cap_s * 1e6)) if self.cap_s < math.inf else None
         return f"Retry({self.max_attempts}, first={first!r}, cap={cap!r})"
 
 

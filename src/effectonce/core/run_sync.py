@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -27,6 +28,11 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
         return value
     coro.close()
     raise SyncAsyncMismatch("a sync call reached something that only works inside an event loop; use the async form")
+
+
+async def pause_thread(seconds: float) -> None:
+    """What a coroutine that `run_sync` drives awaits in place of `asyncio.sleep`: it blocks the thread."""
+    time.sleep(seconds)  # noqa: ASYNC251  # no event loop runs on this thread
 
 
 def refuse_in_event_loop(reason: str) -> None:

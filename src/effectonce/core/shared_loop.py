@@ -35,7 +35,11 @@ T = TypeVar("T")
 
 
 class SharedLoop:
-    """An event loop that is driven by a thread of its own, or for a time by a caller of `drive`."""
+    """An event loop that is driven by a thread of its own, or for a time by a caller of `drive`.
+
+    ``_lock`` guards who drives it: ``_loop``, ``_thread`` and ``_driven``. Nothing waits for the loop while it has the
+    lock, except `drive` for the end of the thread's present step.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -2,6 +2,9 @@
 
 A *word* is a name in braces, as in ``SELECT seq FROM {outbox}``, that is replaced before the statement is sent: by the
 name of a table, for example. A file is named by its path inside the package, as in ``backends/postgres/records.sql``.
+
+Words are pasted in, and not escaped: only names that `table_prefix` or `quote_name` has checked, and our own SQL, may
+be words. Values are parameters of the statement.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from effectonce.record import Answer, Batchable, Claim, Look, Note, Remember, Se
 
 from .group_commit.tasks import AsyncGroup
 from .group_commit.threads import ThreadGroup
-from .waiting import Signal, TaskSignal, ThreadSignal
+from .waiting import TaskWakeUp, ThreadWakeUp, WakeUp
 
 G = TypeVar("G", covariant=True)
 
@@ -21,6 +21,12 @@ class ByKind(NamedTuple, Generic[G]):
 
     claims: G
     settlements: G
+
+    def by_label(self) -> tuple[tuple[str, G], ...]:
+        """Each of them with its label, for metrics: ``claims``, ``settlements``, or ``both``."""
+        if self.claims is self.settlements:
+            return (("both", self.claims),)
+        return ("claims", self.claims), ("settlements", self.settlements)
 
     def distinct(self) -> tuple[G, ...]:
         return (self.claims,) if self.claims is self.settlements else self
@@ -43,8 +49,8 @@ class StoreClient(Protocol):
     async def settle(self, op: Settlement | Note | Remember) -> bool:
         """Whether it was applied. It goes to the store even if the caller is cancelled meanwhile."""
 
-    def signal(self) -> Signal:
-        """A new signal that wakes one caller, which waits for another delivery of its key."""
+    def new_wake_up(self) -> WakeUp:
+        """A new wake-up for one caller, which waits for another delivery of its key."""
 
 
 class LocalClient:
@@ -64,8 +70,8 @@ class LocalClient:
 
     settle = claim
 
-    def signal(self) -> Signal:
-        return ThreadSignal() if self.loop is None else TaskSignal(self.loop)
+    def new_wake_up(self) -> WakeUp:
+        return ThreadWakeUp() if self.loop is None else TaskWakeUp(self.loop)
 
 
 class ThreadClient:
@@ -88,8 +94,8 @@ class ThreadClient:
     async def settle(self, op: Settlement | Note | Remember) -> Any:
         return self._open_groups().settlements.submit(op)
 
-    def signal(self) -> Signal:
-        return ThreadSignal()
+    def new_wake_up(self) -> WakeUp:
+        return ThreadWakeUp()
 
 
 class LoopClient:
@@ -123,10 +129,10 @@ class LoopClient:
     async def settle(self, op: Settlement | Note | Remember) -> Any:
         return await self.groups.settlements.submit(op)
 
-    def signal(self) -> Signal:
-        return TaskSignal(self.loop)
+    def new_wake_up(self) -> WakeUp:
+        return TaskWakeUp(self.loop)
 
 
 def release_with_refund(claim: Claim, answer: Answer) -> Settlement:
     """The settlement that gives a grant back whose work never started, so that it does not count as an attempt."""
-    return Settlement(claim.scope, claim.key, claim.owner, answer.token, "free", claim.retention, refund=True)
+    return Settlement(claim.scope, claim.key, claim.owner, answer.token, "free", claim.retention_us, refund=True)

@@ -2,6 +2,10 @@
 
 Each part is opened when it is first needed. A forked child opens its own: it keeps its parent's connections without
 using or closing them, since closing one would send bytes on a socket that the parent still uses.
+
+Any thread may call this. ``_lock`` guards the opening of each part; what is open is read without it, since a signal
+handler may come in while its own thread holds the lock. So collections that others iterate over are replaced, and never
+changed; only ``leased_runs`` is, by single steps on a set.
 """
 
 from __future__ import annotations
@@ -88,6 +92,7 @@ class StoreRuntime(Events):
         self.admin_lock = threading.Lock()
 
     def after_fork(self) -> None:
+        """Start afresh in a forked child, which has this thread only. Claims that were held stay the parent's."""
         self._finalizer.detach()
         for run in self.leased_runs:  # only the parent settles them
             run.protected = False
@@ -154,7 +159,7 @@ class StoreRuntime(Events):
         client = self._loop_clients.get(loop)
         if client is None:
             with self._lock:
-                client = self._new_loop_client(loop)
+                client = self._new_loop_client(loop)  # only this loop's thread makes one for it
                 others = {other: theirs for other, theirs in self._loop_clients.items() if not other.is_closed()}
                 self._loop_clients = {**others, loop: client}
         return client
@@ -200,18 +205,10 @@ class StoreRuntime(Events):
         client.release(claim, answer)
 
     def batch_sizes(self) -> list[tuple[str, BatchSizes]]:
-        """The batch sizes of every group and batcher, each after its label: ``claims``, ``settlements`` or ``both``."""
-        sizes: list[tuple[str, BatchSizes]] = []
+        """The batch sizes of every group and batcher, each after its label: see `ByKind.by_label`."""
         clients = [client.groups for client in self._loop_clients.values()]
         senders: list[ByKind[Any] | None] = [self._thread_groups, *clients, *self._batchers]
-        for sender in senders:
-            if sender is None:
-                continue
-            if sender.claims is sender.settlements:
-                sizes.append(("both", sender.claims.sizes))
-            else:
-                sizes += [("claims", sender.claims.sizes), ("settlements", sender.settlements.sizes)]
-        return sizes
+        return [(label, group.sizes) for sender in filter(None, senders) for label, group in sender.by_label()]
 
     # -- events
 

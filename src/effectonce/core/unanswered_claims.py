@@ -10,8 +10,8 @@ from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable, show
 from effectonce.record import Claim, Settlement
 
-from .group_commit.send_batch import pause_thread, send_batch
-from .run_sync import run_sync
+from .group_commit.send_batch import send_batch
+from .run_sync import pause_thread, run_sync
 
 log = logging.getLogger("effectonce")
 
@@ -23,7 +23,7 @@ class UnansweredClaims:
     """Releases those that were granted, so that the next delivery does not wait for a lease without an owner.
 
     It looks each record up by its key: a claim that never arrived must not be made now. Any thread may `add`; one
-    thread calls `release`, until nothing is left.
+    thread calls `release`, until nothing is left. If the process dies first, the leases end by themselves.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -36,7 +36,7 @@ class UnansweredClaims:
     def add(self, claim: Claim) -> None:
         """``claim`` will not be repeated by its owner."""
         if len(self._claims) < MAX_UNANSWERED:
-            self._claims[claim.owner] = (claim, self._monotonic() + claim.lease / 1e6)
+            self._claims[claim.owner] = (claim, self._monotonic() + claim.lease_us / 1e6)
 
     def release(self, port: Port) -> None:
         """Release what the store has granted. If it does not answer, the rest is left for the next call."""
@@ -56,7 +56,7 @@ def _release_if_granted(port: Port, claim: Claim) -> None:
     if record is None or record.state != "claimed" or record.owner != claim.owner:
         return
     # Its work did not start, so that does not count as an attempt.
-    op = Settlement(claim.scope, claim.key, claim.owner, record.token, "free", claim.retention, refund=True)
+    op = Settlement(claim.scope, claim.key, claim.owner, record.token, "free", claim.retention_us, refund=True)
     (reply,) = run_sync(send_batch(port, (op,), pause_thread))
     if isinstance(reply, Exception):
         raise reply

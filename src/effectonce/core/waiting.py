@@ -20,7 +20,10 @@ MAX_POLL_S: Final = 1.0
 
 
 class Waiters:
-    """The calls of this process that wait for another delivery, sync and async ones, by the identity they wait for."""
+    """The calls of this process that wait for another delivery, sync and async ones, by the identity they wait for.
+
+    Any thread may call this. Wake-ups are called outside of the lock: one of them could register or remove itself.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +51,7 @@ class Waiters:
             wake()
 
 
-class ThreadSignal:
+class ThreadWakeUp:
     """Wakes a thread, which blocks in `wait`."""
 
     def __init__(self) -> None:
@@ -66,7 +69,7 @@ class ThreadSignal:
         self._event.clear()
 
 
-class TaskSignal:
+class TaskWakeUp:
     """Wakes a task, which suspends in `wait`. Any thread may call `wake`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -100,4 +103,4 @@ class TaskSignal:
         self._set = False
 
 
-Signal = ThreadSignal | TaskSignal
+WakeUp = ThreadWakeUp | TaskWakeUp

@@ -23,7 +23,7 @@ LIST_PATHS: Final = ("/records", "/in-doubt", "/sagas", "/dead-letters")
 
 
 class RequestContext(Struct, frozen=True):
-    """One request of a visitor who has logged in."""
+    """One request of a visitor who has logged in. It belongs to the thread of its view."""
 
     dashboard: Dashboard
     session: LoginSession

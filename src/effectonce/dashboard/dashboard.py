@@ -1,4 +1,7 @@
-"""`Dashboard`: what all requests share, from the sources to the templates."""
+"""`Dashboard`: what all requests share, from the sources to the templates.
+
+Views run in threads, several at once. What they change here is one step on a dict, or under a lock.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Dashboard:
         self.view_pool = ViewPool()
         #: (tone, text) messages by session id, shown on the session's next page.
         self.flashes: dict[str, list[tuple[str, str]]] = {}
-        self.redrive_lock = threading.Lock()
+        self.redrive_lock = threading.Lock()  # held by the one redrive that may run at a time
         #: When doctor ran (monotonic), and its findings. All requests of the next `FINDINGS_MAX_AGE_S` share them.
         self.doctor_findings: CachedProbe[tuple[float, list[DoctorFinding]]] = CachedProbe(
             "doctor", lambda: (time.monotonic(), sources.examine()), FINDINGS_MAX_AGE_S

@@ -55,7 +55,7 @@ def examine_broker(
     _note_experimental(examination, broker)
     scope, retention = "", _DEFAULT_RETENTION_S
     with examination.check("broker", "retention") as check:
-        check.about, horizon = repr(broker.backend), broker.capabilities.redelivery_horizon
+        check.about, horizon = repr(broker.backend), broker.capabilities.redelivery_horizon_s
         with suppress(EffectOnceError):  # `examine_store` has reported it
             scope, retention = (None if store is None else shortest_retention(store)) or (scope, retention)
         kept = f"records are kept for {format_setting(retention)}"
@@ -105,7 +105,7 @@ def _examine_queue(
 def examine_intents(examination: Examination, intents: Intents, broker: Broker | None) -> None:
     """Check F25 for outside calls: a provider must remember keys for as long as a message may be redelivered."""
     about = f"intents {intents.scope}"
-    horizon = None if broker is None else broker.capabilities.redelivery_horizon
+    horizon = None if broker is None else broker.capabilities.redelivery_horizon_s
     if horizon is None:
         examination.skip(about, "key windows", "no broker is given that limits its redeliveries")
         return

@@ -117,8 +117,8 @@ class _StoreReading:
         figures = self._figures
         seen = [f"{name}={value}" for name, value in figures.settings.items()]
         seen += [f"{table}: {live:,} rows, {dead:,} dead" for table, (live, dead) in figures.rows.items()]
-        if figures.transaction_age:
-            seen.append(f"the oldest transaction is {format_seconds(figures.transaction_age)} old")
+        if figures.transaction_age_s:
+            seen.append(f"the oldest transaction is {format_seconds(figures.transaction_age_s)} old")
         used, limit = figures.memory or (0, 0)
         if limit:
             seen.append(f"{used / 2**20:,.0f} of {limit / 2**20:,.0f} MB used")
@@ -130,8 +130,10 @@ class _StoreReading:
 
     def _check_transactions_and_tables(self, check: OpenCheck) -> None:
         figures, limits = self._figures, self._limits
-        if figures.transaction_age > limits.transaction:
-            what = f"a transaction has been open for {format_seconds(figures.transaction_age)} ({figures.transaction})"
+        if figures.transaction_age_s > limits.transaction:
+            what = (
+                f"a transaction has been open for {format_seconds(figures.transaction_age_s)} ({figures.transaction})"
+            )
             check.add("long-transaction", what, transaction=figures.transaction.partition(",")[0])
         for table, (live, dead) in figures.rows.items():
             if dead >= limits.dead_rows and dead / (live + dead) >= limits.dead_share:

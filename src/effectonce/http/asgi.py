@@ -19,7 +19,7 @@ from effectonce.values.awaitables import maybe_await
 
 from . import protocol
 from .guard import HttpGuard, HttpMiddleware, Principal, identify_request
-from .inner_app import EXCHANGE_SCOPE_KEY, watch_base_http_middleware
+from .inner_app import KEYED_REQUEST_SCOPE_KEY, watch_base_http_middleware
 from .protocol import Response
 from .response_recording import IncompleteResponse, ResponseRecording
 from .routes import RoutePlan
@@ -53,17 +53,17 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
         if plan is None:
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(self._guard, scope, receive, send)
+        keyed_request = KeyedRequest(self._guard, scope, receive, send)
         try:
             key = protocol.parse_key(key_lines(scope), plan.route.max_key)
             principal = await maybe_await(self._guard.get_principal(scope))
-            response = await exchange.claim(plan, key, principal)
+            response = await keyed_request.claim(plan, key, principal)
         except EffectOnceError as error:
-            response = self._guard.refusal(error, exchange.method, scope["path"])
+            response = self._guard.refusal(error, keyed_request.method, scope["path"])
         except Disconnected:  # in the middle of its body: nothing was claimed, and no client waits for an answer
             return
         if response is None:
-            await exchange.run(self._app)
+            await keyed_request.run(self._app)
         else:
             for message in make_messages(response):
                 await send(message)
@@ -73,7 +73,7 @@ class Disconnected(Exception):
     """The client left before its whole request had arrived."""
 
 
-class Exchange:
+class KeyedRequest:
     """One request with a key, and its response.
 
     The body is hashed while it is read; if the request is claimed, its response is recorded while it is sent. `receive`
@@ -134,7 +134,7 @@ class Exchange:
         extensions = {
             name: value for name, value in (scope.get("extensions") or {}).items() if name not in BYPASSING_EXTENSIONS
         }
-        return {**scope, "headers": headers, "extensions": extensions, EXCHANGE_SCOPE_KEY: self}
+        return {**scope, "headers": headers, "extensions": extensions, KEYED_REQUEST_SCOPE_KEY: self}
 
     async def _end(self, error: BaseException) -> None:
         try:

@@ -14,20 +14,20 @@ from typing import Any, Final
 
 from .response_recording import IncompleteResponse
 
-#: The ASGI scope's entry in which an application finds the `Exchange` that it runs in.
-EXCHANGE_SCOPE_KEY: Final = "effectonce.exchange"
+#: The ASGI scope's entry in which an application finds the `KeyedRequest` that it runs in.
+KEYED_REQUEST_SCOPE_KEY: Final = "effectonce.keyed_request"
 
 
 class InnerApp:
-    """The application inside of a `BaseHTTPMiddleware`. It tells the `Exchange` if it broke off a response that it had
-    started."""
+    """The application inside of a `BaseHTTPMiddleware`. It tells the `KeyedRequest` if it broke off a response that it
+    had started."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        exchange = scope.get(EXCHANGE_SCOPE_KEY)
-        if exchange is None:
+        keyed_request = scope.get(KEYED_REQUEST_SCOPE_KEY)
+        if keyed_request is None:
             await self._app(scope, receive, send)
             return
         started = ended = False
@@ -42,10 +42,10 @@ class InnerApp:
             await self._app(scope, receive, send_and_watch)
         except BaseException as error:
             if started and not ended:
-                exchange.break_off(error)
+                keyed_request.break_off(error)
             raise
         if started and not ended:
-            exchange.break_off(IncompleteResponse("the application returned before its response was complete"))
+            keyed_request.break_off(IncompleteResponse("the application returned before its response was complete"))
 
 
 def watch_base_http_middleware() -> None:

@@ -1,4 +1,8 @@
-"""The response of one claimed request: recorded while it is sent, and stored before its last bytes leave."""
+"""The response of one claimed request: recorded while it is sent, and stored before its last bytes leave.
+
+A process that dies before that leaves a claim that lapses: the client has not seen the end of a response, and its retry
+runs again or is in doubt, as the route says.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,8 @@ class ResponseRecording:
 
     An adapter calls `start` with the status and headers, `add` with each chunk of the body, and `settle` at the end; or
     `fail` if there is no whole response. It must not send what `add` holds back before `settle` has returned: a client
-    that has seen the end of a response takes it for final, and its retry has to get the same one.
+    that has seen the end of a response takes it for final, and its retry has to get the same one. One adapter calls it,
+    in one task or thread at a time.
     """
 
     def __init__(self, plan: RoutePlan, run: StoreRun, client: StoreClient, docs: str) -> None:

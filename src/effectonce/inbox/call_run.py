@@ -1,4 +1,8 @@
-"""`CallRun`: one `Inbox.call`. Row, function and result share a savepoint of the caller's transaction."""
+"""`CallRun`: one `Inbox.call`. Row, function and result share a savepoint of the caller's transaction.
+
+The steps are those of `InboxRun`; `abort` rolls back to the savepoint. The transaction stays the caller's, who commits
+it or not: a crash before that undoes all of it.
+"""
 
 from __future__ import annotations
 

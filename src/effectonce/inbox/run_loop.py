@@ -19,7 +19,8 @@ from effectonce.sessions import BaseDriverSession
 
 
 class InboxRun(Protocol):
-    """One message through a handler, in steps."""
+    """One message through a handler, in steps: `begin`, the handler, `finish`. After an error in any of them `abort`,
+    and then the error is raised, or `begin` is called again."""
 
     outcome: Outcome[Any]  # set by `finish`, and by `begin` for a duplicate
 

@@ -24,7 +24,7 @@ import msgspec
 
 from effectonce.core.delivery_outcome import Ack
 from effectonce.core.failure_log import log_failed_attempt
-from effectonce.core.guarded_call.process_limit import process_limit
+from effectonce.core.guarded_call.process_deadline import process_deadline
 from effectonce.core.retry import Retry
 from effectonce.core.run_sync import run_sync
 from effectonce.core.shared_loop import shared_loop
@@ -59,7 +59,7 @@ def _limited_by(context: Any) -> AbstractContextManager[None]:
     nothing."""
     context = getattr(context, "lambda_context", context)  # of a durable function
     milliseconds_left = getattr(context, "get_remaining_time_in_millis", None)
-    return nullcontext() if milliseconds_left is None else process_limit(lambda: milliseconds_left() / 1000)
+    return nullcontext() if milliseconds_left is None else process_deadline(lambda: milliseconds_left() / 1000)
 
 
 def from_json(record: SqsRecord) -> Any:

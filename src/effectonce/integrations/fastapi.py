@@ -23,7 +23,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError
 from effectonce.guard.once import GLOBAL
 from effectonce.http import asgi, protocol
 from effectonce.http.guard import HttpGuard, identify_request, make_principal_getter, refusal
-from effectonce.http.inner_app import EXCHANGE_SCOPE_KEY
+from effectonce.http.inner_app import KEYED_REQUEST_SCOPE_KEY
 from effectonce.http.routes import SAFE_METHODS, RoutePlan, make_view_plan
 from effectonce.sessions import outage_error
 from effectonce.store import Store
@@ -102,14 +102,14 @@ class Idempotency:
             if not plan.guards(request.method, bool(lines)):
                 return
             key = protocol.parse_key(lines, plan.route.max_key)
-            exchange = request.scope.get(EXCHANGE_SCOPE_KEY)
-            if not isinstance(exchange, asgi.Exchange) or request.app is not self._app:
+            keyed_request = request.scope.get(KEYED_REQUEST_SCOPE_KEY)
+            if not isinstance(keyed_request, asgi.KeyedRequest) or request.app is not self._app:
                 raise ConfigurationError(
                     "Idempotency(app, store) was made for another application than this route's; one that is mounted "
                     "answers by itself, so it needs an Idempotency of its own"
                 )
             try:
-                response = await exchange.claim(plan, key, principal)
+                response = await keyed_request.claim(plan, key, principal)
             except asgi.Disconnected:  # as FastAPI answers it, though the client is gone
                 raise HTTPException(400, "The body is not whole.") from None
             if response is not None:
@@ -180,7 +180,7 @@ class _RecordingMiddleware:
 
     async def __call__(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         if scope["type"] == "http" and scope["method"] not in SAFE_METHODS and asgi.key_lines(scope):
-            await asgi.Exchange(self._guard, scope, receive, send).run(self._app)
+            await asgi.KeyedRequest(self._guard, scope, receive, send).run(self._app)
         else:
             await self._app(scope, receive, send)
 

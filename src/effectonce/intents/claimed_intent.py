@@ -21,6 +21,9 @@ class ProviderRefusal(Exception):
 class ClaimedIntent:
     """A claimed intent and its log. Nothing is sent before the log says so, and nothing is settled without its outcome.
 
+    ``log`` is this process's copy, which only the claim's holder writes. What a method changes in it counts when
+    `write_note` or the settlement is committed; a crash before that leaves the log as it was.
+
     ``has_reconciler``: whether the effect can be looked up at the provider. ``claimed_after``: the time on this
     process's monotonic clock before it asked for the claim.
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from effectonce.core.entered_result import encode_entered_result
 from effectonce.core.guarded_call.begin import begin
+from effectonce.core.operator_results import encode_entered_result
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, StoreUnavailable, show
 from effectonce.record import Record

@@ -177,7 +177,11 @@ class IntentOperation(Generic[Req, Res_co]):
         return _unwrap(run, await self.run_intent(run, run.runtime.async_client()), as_outcome)
 
     async def run_intent(self, run: StoreRun, client: StoreClient, completion: Completion = "record") -> IntentResult:
-        """Run an intent from its claim to its settlement. With ``completion="leave"`` a success is not settled."""
+        """Run an intent from its claim to its settlement, and end its run.
+
+        With ``completion="leave"`` a success is not settled, and its run goes on: the caller settles it and calls
+        ``run.end()``. Until then the heartbeat keeps the claim.
+        """
         left_to_caller = False
         # The run may have been prepared long ago: its lease counts from now.
         claimed_after = run.lease_requested_at = run.started_at = run.runtime.monotonic()

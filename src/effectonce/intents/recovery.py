@@ -1,4 +1,8 @@
-"""`IntentRecovery`: resumes the intents that other processes left unfinished."""
+"""`IntentRecovery`: resumes the intents that other processes left unfinished.
+
+Several processes, and the workers, may do so at once: the claim decides who resumes an intent, and the others count it
+as ``later``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,8 @@ class RecoveryCounts(Struct, frozen=True):
 
 
 class IntentRecovery:
-    """Finds unfinished intents and resumes them. See `Intents.recover`."""
+    """Finds unfinished intents and resumes them. See `Intents.recover`. ``_unfinished`` keeps, by scope, where a call
+    with a limit goes on."""
 
     def __init__(self, intents: Intents) -> None:
         self._intents = intents

@@ -1,6 +1,8 @@
 """`IntentRunner`: sends one claimed intent, or looks up its outcome, and settles it.
 
-Written once for sync and async operations: everything that waits goes through the `StoreClient`.
+Written once for sync and async operations: everything that waits goes through the `StoreClient`. The order is the
+promise: the send is committed to the log, then the function is called, then its outcome is settled. After a crash in
+between, the log says that the request may have been sent, and `ResendRules` decides what is safe.
 """
 
 from __future__ import annotations

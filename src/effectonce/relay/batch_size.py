@@ -15,7 +15,7 @@ class AdaptiveBatchSize:
     """``rows`` is the size of the next lease, at most ``max_rows``.
 
     A batch that takes longer to publish than its lease of ``window_s`` seconds holds would be sent again and again,
-    and a batch of large messages would fill the memory.
+    and a batch of large messages would fill the memory. Each pump has its own.
     """
 
     def __init__(self, max_rows: int, window_s: float) -> None:

@@ -11,7 +11,7 @@ from effectonce.contracts.outbox import BLOCKED_ROW_RECHECK_US, OutboxRow, RowOu
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 from effectonce.outbox.outbox import message_of
 
-from .settings import RefusedQueue, RelaySettings, RelaySignals
+from .settings import RefusedQueue, RelaySettings, RelayState
 
 FIRST_REFUSED_QUEUE_DELAY_S: Final = 1.0
 MAX_REFUSED_QUEUE_DELAY_S: Final = 60.0
@@ -24,11 +24,13 @@ OrderingLine = tuple[str, str]  # destination and ordering key
 class PublishBatch:
     """One lease of rows while it is published.
 
-    ``until``: when to stop, in seconds of the loop's clock. A stop of the relay takes effect before the next step.
+    ``until``: when to stop, in seconds of the loop's clock. A stop of the relay takes effect before the next step. It
+    belongs to one pump; the state are shared with the other pump, on the same event loop. An outcome is set only when
+    it is known: a row without one was perhaps sent, and goes back to be sent again with the same id.
     """
 
     def __init__(
-        self, rows: list[OutboxRow], publisher: Publisher, settings: RelaySettings, signals: RelaySignals, until: float
+        self, rows: list[OutboxRow], publisher: Publisher, settings: RelaySettings, state: RelayState, until: float
     ) -> None:
         self.rows = rows
         #: By ``seq``. Grows as the broker answers.
@@ -41,9 +43,9 @@ class PublishBatch:
         self._publisher = publisher
         self._settings = settings
         self._capabilities = settings.broker_backend.capabilities
-        self._signals = signals
-        self._unresponsive = signals.unresponsive
-        self._refused_queues = signals.refused_queues
+        self._state = state
+        self._unresponsive = state.unresponsive
+        self._refused_queues = state.refused_queues
         self._time = asyncio.get_running_loop().time
         self._until = until
         #: By line: the outcome of the row that failed, which blocks the rows behind it.
@@ -76,7 +78,7 @@ class PublishBatch:
 
     @property
     def _seconds_left(self) -> float:
-        return 0.0 if self._signals.stopping else self._until - self._time()
+        return 0.0 if self._state.stopping else self._until - self._time()
 
     async def _publish_queue(self, queue: str, rows: Sequence[OutboxRow]) -> bool:
         """Publish ``rows`` to ``queue``, in as few calls as their order allows. False: the broker did not answer."""
@@ -160,8 +162,8 @@ class PublishBatch:
         blocker = self._blocked_lines.get(line) if line is not None else None
         if blocker is None:
             return False
-        span = blocker.span if blocker.state == "waiting" else BLOCKED_ROW_RECHECK_US
-        self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)
+        wait_us = blocker.wait_us if blocker.state == "waiting" else BLOCKED_ROW_RECHECK_US
+        self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", wait_us=wait_us, refund=True)
         return True
 
     def _record_failure(self, row: OutboxRow, error: Exception) -> None:
@@ -170,7 +172,7 @@ class PublishBatch:
         if delay is None:
             outcome = RowOutcome(row.seq, "parked", error=_describe(error))
         else:
-            outcome = RowOutcome(row.seq, "waiting", span=round(delay * 1e6), error=_describe(error))
+            outcome = RowOutcome(row.seq, "waiting", wait_us=round(delay * 1e6), error=_describe(error))
         self.outcomes[row.seq] = outcome
         self.failures.append((row, error))
         line = self._line(row)
@@ -196,10 +198,12 @@ class PublishBatch:
 
     def _defer_rows(self, rows: Sequence[OutboxRow], delay: float, error: Exception) -> None:
         """Let ``rows`` wait, uncounted."""
-        span = round(delay * 1e6)
+        wait_us = round(delay * 1e6)
         for row in rows:
             if row.seq not in self.outcomes:
-                self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, error=_describe(error), refund=True)
+                self.outcomes[row.seq] = RowOutcome(
+                    row.seq, "waiting", wait_us=wait_us, error=_describe(error), refund=True
+                )
 
 
 def _describe(error: Exception) -> str:

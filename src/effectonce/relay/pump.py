@@ -1,4 +1,9 @@
-"""`RelayPump`: lease, publish, settle, over one connection to the database and one to the broker."""
+"""`RelayPump`: lease, publish, settle, over one connection to the database and one to the broker.
+
+Nothing is open in the database while rows are published. If the relay dies after the broker has a row and before it is
+settled, the row's lease ends, and it is sent again with the same id (F42). So every row that was leased is settled or
+given back before the next lease, also when the pump is cancelled; if the database does not answer, when its lease ends.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from effectonce.errors import PermanentFailure, StoreUnavailable
 
 from .batch_size import AdaptiveBatchSize
 from .publish_batch import PublishBatch
-from .settings import RelaySettings, RelaySignals
+from .settings import RelaySettings, RelayState
 
 T = TypeVar("T")
 
@@ -33,10 +38,10 @@ _MAX_SETTLE_PAUSE_S: Final = 1.0
 class RelayPump:
     """Moves rows from the outbox to the broker, one round at a time."""
 
-    def __init__(self, settings: RelaySettings, signals: RelaySignals, port: OutboxPort, publisher: Publisher) -> None:
+    def __init__(self, settings: RelaySettings, state: RelayState, port: OutboxPort, publisher: Publisher) -> None:
         self.port = port
         self._settings = settings
-        self._signals = signals
+        self._state = state
         self._publisher = publisher
         self._time = asyncio.get_running_loop().time
         self._window_s = settings.lease_us / 1e6 * _USABLE_LEASE
@@ -47,41 +52,41 @@ class RelayPump:
         to read through in search of one that can go.
 
         Raises `StoreUnavailable` or `Contention` where nothing could be leased. An outage of the broker is set on the
-        signals instead.
+        state instead.
         """
-        signals = self._signals
-        if signals.unresponsive:
+        state = self._state
+        if state.unresponsive:
             # One queue may be unresponsive while its rows stand before those of all others: the others go first.
             until = self._time() + self._window_s
-            while await self._pump_once(pages, frozenset(signals.unresponsive)):
-                if signals.outage or signals.stopping or self._time() > until:
+            while await self._pump_once(pages, frozenset(state.unresponsive)):
+                if state.outage or state.stopping or self._time() > until:
                     break
-        return not signals.stopping and await self._pump_once(pages)
+        return not state.stopping and await self._pump_once(pages)
 
     async def _pump_once(self, pages: int, without: Set[str] = frozenset()) -> bool:
-        """Lease, publish and settle, without rows to the queues ``without``."""
-        signals = self._signals
+        """Lease, publish and settle, without rows to the queues ``without``. Returns whether there were rows."""
+        state = self._state
         # The database may have granted a lease whose reply was lost: asked again with its owner, it gives those rows
         # and prolongs their lease. Under a new owner they would wait until the old lease is over.
-        owner, unheard_until = signals.unheard_leases.popleft() if signals.unheard_leases else (os.urandom(16), 0.0)
+        owner, unheard_until = state.unheard_leases.popleft() if state.unheard_leases else (os.urandom(16), 0.0)
         began = self._time()
         try:
             rows = await self._lease(owner, pages, without)
             chosen = await self._isolate_suspect(owner, rows) if rows else []
         except BaseException:
-            signals.unheard_leases.append((owner, self._time() + self._settings.lease_us / 1e6))
+            state.unheard_leases.append((owner, self._time() + self._settings.lease_us / 1e6))
             raise
         if not rows:
             if self._time() < unheard_until:
-                signals.unheard_leases.append((owner, unheard_until))
-            signals.outage = None
+                state.unheard_leases.append((owner, unheard_until))
+            state.outage = None
             return False
         deadline = began + self._window_s
-        batch = PublishBatch(chosen, self._publisher, self._settings, signals, deadline)
+        batch = PublishBatch(chosen, self._publisher, self._settings, state, deadline)
         leased_at = self._time()
         try:
             await batch.publish()
-            signals.outage = batch.outage
+            state.outage = batch.outage
         finally:
             # Also when cancelled: known outcomes are settled, and the other rows are free for the next lease.
             await self._settle(owner, batch.release_rest(), deadline)
@@ -93,23 +98,24 @@ class RelayPump:
         return True
 
     async def _lease(self, owner: bytes, pages: int, without: Set[str]) -> list[OutboxRow]:
-        settings, signals = self._settings, self._signals
+        """Lease rows for ``owner``, reading up to ``pages`` pages of rows that other rows block. [] if none can go."""
+        settings, state = self._settings, self._state
         take = self._batch_size.rows
         request = LeaseRequest(
             owner=owner,
             limit=settings.max_batch,
             take=take,
-            span=settings.lease_us,
+            lease_us=settings.lease_us,
             ordered=settings.ordered,
             without=sorted(without),
         )
         for _ in range(pages):
-            async with signals.lease_lock:
+            async with state.lease_lock:
                 leased = await retry_request(lambda: self.port.lease(request))
             if len(leased.rows) == take:
-                signals.crowded.set()
-            elif not signals.stopping:
-                signals.crowded.clear()
+                state.crowded.set()
+            elif not state.stopping:
+                state.crowded.clear()
             request.after = leased.after or request.after
             if leased.rows or not leased.more:
                 return leased.rows
@@ -145,11 +151,11 @@ class RelayPump:
         while outcomes:
             try:
                 await retry_request(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
-                self._signals.rows_expected.set()  # rows behind these may have become due
+                self._state.rows_expected.set()  # rows behind these may have become due
                 return
             except (StoreUnavailable, Contention) as error:
                 self._settings.runtime.emit("relay_paused", seconds=pause, detail=str(error))
-                if self._time() + pause > deadline or self._signals.stopping:
+                if self._time() + pause > deadline or self._state.stopping:
                     log.warning(
                         "could not settle %d messages before their lease ends; they will be sent again: %s",
                         len(outcomes),
@@ -169,7 +175,7 @@ class RelayPump:
         for row, error in batch.failures:
             outcome = batch.outcomes[row.seq]
             parked = outcome.state == "parked"
-            self._log_failed(row, error, _PARKED if parked else retried_in(outcome.span / 1e6), last=parked)
+            self._log_failed(row, error, _PARKED if parked else retried_in(outcome.wait_us / 1e6), last=parked)
             event = "parked" if parked else "publish_failed"
             runtime.emit(event, row.destination, row.id, row.attempts, detail=str(error))
         for row in published:

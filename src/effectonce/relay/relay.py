@@ -151,12 +151,12 @@ class Relay:
         run = self._run
         if run is None:
             return "stopped"
-        return "draining" if run.signals.stopping else "running"
+        return "draining" if run.state.stopping else "running"
 
     @property
     def outage(self) -> Exception | None:
         """Why nothing can be sent now, while the broker is away."""
-        return self._run.signals.outage if self._run is not None else None
+        return self._run.state.outage if self._run is not None else None
 
     def _endpoints(self) -> AbstractContextManager[Any]:
         if self.listen is None:

@@ -1,4 +1,9 @@
-"""`RelayRun`: one run of a relay. Its pumps, what wakes them, and the clean-up beside them."""
+"""`RelayRun`: one run of a relay. Its pumps, what wakes them, and the clean-up beside them.
+
+All tasks are on one event loop and share the `RelayState`. Each pump, the clean-up and the listener have connections
+of their own. At the end the pumps settle what they have sent; then every task is cancelled, and then the connections
+are closed, so that none is closed under a task.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,13 @@ from typing import Any, Final
 
 from effectonce.contracts import Contention, OutboxPort
 from effectonce.core.backoff import Backoff
-from effectonce.core.closing import finish_despite_cancellation
+from effectonce.core.cancellation import finish_despite_cancellation
 from effectonce.core.failure_log import log_failed_attempt
 from effectonce.errors import StoreUnavailable
 from effectonce.outbox.notifications import subscribe
 
 from .pump import RelayPump
-from .settings import RelaySettings, RelaySignals, require_outboxes
+from .settings import RelaySettings, RelayState, require_outboxes
 
 log = logging.getLogger("effectonce")
 
@@ -36,14 +41,14 @@ class RelayRun:
 
     def __init__(self, settings: RelaySettings) -> None:
         self.loop = asyncio.get_running_loop()
-        self.signals = RelaySignals()
+        self.state = RelayState()
         self._settings = settings
         self._tasks: list[asyncio.Task[None]] = []
 
     def _open_pump(self, stack: AsyncExitStack) -> RelayPump:
         publisher = self._settings.broker_backend.publisher()
         stack.push_async_callback(publisher.close)
-        return RelayPump(self._settings, self.signals, self._open_port(stack), publisher)
+        return RelayPump(self._settings, self.state, self._open_port(stack), publisher)
 
     def _open_port(self, stack: AsyncExitStack) -> OutboxPort:
         port = require_outboxes(self._settings.store).async_outbox(self._settings.table)
@@ -51,6 +56,7 @@ class RelayRun:
         return port
 
     async def drain(self) -> None:
+        """Run one pump until no row is due. Raises `BrokerUnavailable` in an outage."""
         stack = AsyncExitStack()
         try:
             await self._supervise([self._spawn(self._pump_until_empty(self._open_pump(stack)))])
@@ -58,11 +64,12 @@ class RelayRun:
             await finish_despite_cancellation(self._close(stack))
 
     async def _pump_until_empty(self, pump: RelayPump) -> None:
-        while not self.signals.stopping and await pump.run_round():
-            if self.signals.outage is not None:
-                raise self.signals.outage
+        while not self.state.stopping and await pump.run_round():
+            if self.state.outage is not None:
+                raise self.state.outage
 
     async def serve(self) -> None:
+        """Run everything until `stop` is called, or a pump fails."""
         capabilities = self._settings.runtime.backend.capabilities
         stack = AsyncExitStack()
         try:
@@ -80,13 +87,20 @@ class RelayRun:
             await finish_despite_cancellation(self._close(stack))
 
     async def _supervise(self, pumps: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for ``pumps``. On cancellation they first settle what they have sent; a second one does not wait."""
+        """Wait until all pumps have ended. When one fails, stop the others and raise its error. On cancellation they
+        first settle what they have sent; a second one does not wait."""
         try:
-            await self._join(pumps)
+            _, running = await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
+            if running:
+                self.stop()
+                await asyncio.wait(running)
         except asyncio.CancelledError:
             self.stop()
             await asyncio.wait(pumps, timeout=_CANCEL_GRACE_S)
             raise
+        for pump in pumps:
+            if not pump.cancelled():
+                pump.result()
 
     async def _close(self, stack: AsyncExitStack) -> None:
         """End every task, and then close the connections that they use."""
@@ -96,16 +110,6 @@ class RelayRun:
             await asyncio.wait(self._tasks)
         await stack.aclose()
 
-    async def _join(self, pumps: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until all pumps have ended. When one fails, stop the others and raise its error."""
-        _, running = await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
-        if running:
-            self.stop()
-            await asyncio.wait(running)
-        for pump in pumps:
-            if not pump.cancelled():
-                pump.result()
-
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(coroutine)
         self._tasks.append(task)
@@ -113,22 +117,22 @@ class RelayRun:
 
     def stop(self) -> None:
         """Lease no more rows and end after the current round. A second call cancels the current round, too."""
-        if self.signals.stopping:
+        if self.state.stopping:
             for task in self._tasks:
                 task.cancel()
-        self.signals.stopping = True
-        self.signals.rows_expected.set()
-        self.signals.crowded.set()
+        self.state.stopping = True
+        self.state.rows_expected.set()
+        self.state.crowded.set()
 
     # -- pumps
 
     async def _pump_until_stopped(self, pump: RelayPump) -> None:
         """Run round after round until the relay stops, with growing pauses while there are no rows."""
-        settings, signals = self._settings, self.signals
+        settings, state = self._settings, self.state
         store_backoff = Backoff(f"outbox {pump.port.table}")
         broker_backoff = Backoff(f"relay to {settings.broker_backend!r}")
         pause = _MIN_POLL_S
-        while not signals.stopping:
+        while not state.stopping:
             try:
                 had_rows = await pump.run_round()
                 if store_backoff.failures:
@@ -137,8 +141,8 @@ class RelayRun:
             except (StoreUnavailable, Contention) as error:
                 await self._pause(store_backoff.record_failure(error), error)
                 continue
-            if signals.outage is not None:
-                await self._pause(broker_backoff.record_failure(signals.outage), signals.outage)
+            if state.outage is not None:
+                await self._pause(broker_backoff.record_failure(state.outage), state.outage)
             elif had_rows:
                 broker_backoff.record_success()
                 pause = _MIN_POLL_S
@@ -149,23 +153,23 @@ class RelayRun:
 
     async def _help_when_crowded(self, pump: RelayPump) -> None:
         """Run rounds of the second pump while ``crowded`` is set: there are more rows than the first can publish."""
-        signals = self.signals
+        state = self.state
         idle_rounds = 0
-        while not signals.stopping:
-            await signals.crowded.wait()
+        while not state.stopping:
+            await state.crowded.wait()
             try:
-                helped = not signals.outage and not signals.stopping and await pump.run_round(pages=1)
+                helped = not state.outage and not state.stopping and await pump.run_round(pages=1)
             except (StoreUnavailable, Contention):  # the first pump reports it and waits
                 helped = False
             idle_rounds = 0 if helped else min(idle_rounds + 1, _HELPER_MAX_DOUBLINGS)
             if idle_rounds:  # no rows for it: they may all belong to one line, which the first pump has leased
-                signals.crowded.clear()
+                state.crowded.clear()
                 await asyncio.sleep(_HELPER_PAUSE_S * 2**idle_rounds)
 
     async def _pause(self, seconds: float, reason: Exception) -> None:
         self._settings.runtime.emit("relay_paused", seconds=seconds, detail=str(reason))
         deadline = self.loop.time() + seconds
-        while not self.signals.stopping and (seconds_left := deadline - self.loop.time()) > 0:
+        while not self.state.stopping and (seconds_left := deadline - self.loop.time()) > 0:
             await self._sleep(seconds_left)
 
     # -- waking up
@@ -173,29 +177,29 @@ class RelayRun:
     def _wake(self) -> None:
         """A sender in this process has written a row, and will soon commit: end the pump's sleep. Called from any
         thread."""
-        self.loop.call_soon_threadsafe(self.signals.rows_expected.set)
+        self.loop.call_soon_threadsafe(self.state.rows_expected.set)
 
     async def _sleep(self, seconds: float) -> bool:
         """Sleep for ``seconds``, or until rows are expected. Returns whether they are."""
         try:
             async with asyncio.timeout(seconds):
-                await self.signals.rows_expected.wait()
+                await self.state.rows_expected.wait()
             return True
         except TimeoutError:
             return False
         finally:
-            self.signals.rows_expected.clear()
+            self.state.rows_expected.clear()
 
     async def _listen(self, port: OutboxPort) -> None:
         """Wake the pump at the senders' notifications. These are hints: where they fail, polling finds the rows."""
         while True:
             try:
                 if await port.wait(_NOTIFY_WAIT_S):
-                    self.signals.rows_expected.set()
+                    self.state.rows_expected.set()
             except Exception as error:
                 log.debug("no notifications for outbox %s, polling instead: %s", port.table, error)
                 await asyncio.sleep(_NOTIFY_RETRY_S)
-                self.signals.rows_expected.set()  # of rows that came meanwhile it has not heard
+                self.state.rows_expected.set()  # of rows that came meanwhile it has not heard
 
     # -- cleaning up
 

@@ -1,4 +1,4 @@
-"""The settings, counters and signals of one relay, which its pumps share."""
+"""The settings, counters and state of one relay, which its pumps share."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class RefusedQueue(Struct, frozen=True):
     error: ConfigurationError
 
 
-class RelaySignals:
-    """The state that the pumps of one relay share."""
+class RelayState:
+    """The state that the pumps of one relay share. It is touched on their event loop only."""
 
     def __init__(self) -> None:
         self.stopping = False

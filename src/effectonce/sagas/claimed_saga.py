@@ -18,7 +18,8 @@ from .log import LoggedStep, StepProgress, decode_log, encode_log, pack_results
 
 
 class ClaimedSaga:
-    """A claimed saga and its log.
+    """A claimed saga and its log. The log is this process's copy: what the runner changes in it counts when it is
+    committed or settled, which the store refuses once another process has claimed the saga.
 
     ``claimed_at``: when the saga was first claimed, on the store's clock, if that is known.
     """

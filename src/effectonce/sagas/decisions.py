@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from effectonce.core.entered_result import encode_entered_result
+from effectonce.core.operator_results import encode_entered_result
 from effectonce.errors import ConfigurationError
 
 from .log import SagaLog

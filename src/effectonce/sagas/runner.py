@@ -1,6 +1,8 @@
 """Runs a saga, from its claim to its settlement: forward step by step, or backward by compensations.
 
-Written once for sync and async sagas: everything that waits goes through the `StoreClient`.
+Written once for sync and async sagas: everything that waits goes through the `StoreClient`. The end of each step is
+committed to the log before the next one begins, and the end of the last one with the settlement. A step that was begun
+and whose end is not in the log is called again under the same key.
 """
 
 from __future__ import annotations
@@ -338,7 +340,7 @@ class SagaRunner:
 
     async def _pause(self, seconds: float) -> None:
         try:
-            await self._claimed.client.signal().wait(seconds)
+            await self._claimed.client.new_wake_up().wait(seconds)
         except BaseException as error:
             await self._claimed.release_after_error(type(error).__name__)
             raise

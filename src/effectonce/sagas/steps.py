@@ -157,7 +157,11 @@ class StepRun(Run, eq=False):
 
 
 class StepCall(Struct, eq=False):
-    """One call of a step: on this thread, as a task, or (so that it can time out) in a thread of its own."""
+    """One call of a step: on this thread, as a task, or (so that it can time out) in a thread of its own.
+
+    All methods are the runner's. A call that outlasts its timeout is ``pending``; it can only be awaited, or cancelled
+    if it is a task. Its error is a value, never raised here: a coroutine would turn a StopIteration into another error.
+    """
 
     run: StepRun
     client: StoreClient

@@ -32,12 +32,12 @@ def micros(value: Duration, what: str = "duration") -> int:
     return span
 
 
-def span_text(span: int) -> str:
-    """Format ``span``, in microseconds, as users write it: ``15d``, ``1.5h``, ``30s``."""
+def span_text(span_us: int) -> str:
+    """Format a span in microseconds as users write it: ``15d``, ``1.5h``, ``30s``."""
     for unit in ("d", "h", "m", "s", "ms"):
-        if span >= _MICROS_PER_UNIT[unit]:
-            return f"{span / _MICROS_PER_UNIT[unit]:.3g}{unit}"
-    return f"{span}us"
+        if span_us >= _MICROS_PER_UNIT[unit]:
+            return f"{span_us / _MICROS_PER_UNIT[unit]:.3g}{unit}"
+    return f"{span_us}us"
 
 
 def format_span(span_us: float) -> str:

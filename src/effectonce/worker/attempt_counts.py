@@ -1,7 +1,9 @@
 """How often a message was tried, as far as this process knows.
 
 Brokers count deliveries, not attempts: a message that was delivered and given back untried was not tried. Some brokers
-do not count at all; then the attempts of this process are counted here.
+do not count at all; then the attempts of this process are counted here. The counts are lost with the process. Then
+a message starts again at one where the broker does not count, and where it does, deliveries that were given back
+untried count as attempts.
 """
 
 from __future__ import annotations

@@ -11,7 +11,10 @@ ReportFailure = Callable[[BaseException], None]
 
 
 class BackgroundTasks:
-    """The tasks of one executor. ``on_end`` is called after each task."""
+    """The tasks of one executor, on one event loop. ``on_end`` is called after each task.
+
+    They are not cancelled here: each of them settles something, and `wait` lets all of them end.
+    """
 
     def __init__(self, fail: ReportFailure, on_end: Callable[[], None]) -> None:
         self.tasks: set[asyncio.Task[None]] = set()

@@ -1,13 +1,17 @@
-"""Opens the consumers of a worker: each with its reader, its prefetch and the executor of its mode."""
+"""Opens the consumers of a worker: each with its reader, its prefetch and the executor of its mode.
+
+Here the parts of a run meet: what all consumers share (batchers, quarantine, turns), and what each has for itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .executor import Executor
 from .lease_executor import LeaseExecutor
 from .quarantine import Quarantine, SuspectTurns
-from .queue_consumer import Executor, QueueConsumer
+from .queue_consumer import QueueConsumer
 from .transaction_executor import MAX_BATCH, TransactionExecutor
 from .worker_run import WorkerRun
 

@@ -13,6 +13,11 @@ What must hold for that:
   task, which ends with that message; `_forget_task` lets another one take over.
 - What a handler raised is handed on as a value wherever a coroutine lies between: a StopIteration raised inside one
   would become a RuntimeError.
+
+Everything runs on one event loop; only the function of a sync handler runs on a thread. Work counts in
+``claimed_count`` from `begin_claim` to `end_claim`, and from `add_ready` until it has ended, was late, or was taken
+back by `take_ready`. For work that has started, either ``on_success`` or ``on_error`` is called, once, also when its
+task is cancelled: what it has claimed must be settled.
 """
 
 from __future__ import annotations
@@ -57,7 +62,6 @@ class Work(Protocol):
     @property
     def run(self) -> Run | None:
         """The run that `current()` returns while it runs."""
-        ...
 
 
 W = TypeVar("W", bound=Work)

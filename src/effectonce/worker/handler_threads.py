@@ -11,7 +11,12 @@ from typing import Any
 
 
 class HandlerThreads:
-    """Daemon threads for sync handlers: one that never returns must not keep the process from ending."""
+    """Daemon threads for sync handlers: one that never returns must not keep the process from ending.
+
+    The event loop and the threads share only the queue of work. All else is touched on the loop: `submit`, `close`, and
+    `_deliver`, which a thread schedules there. A thread that is still running when the loop ends loses its result: the
+    delivery was given back before.
+    """
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit = limit
@@ -54,5 +59,6 @@ class HandlerThreads:
             future.set_result(outcome)
 
     def close(self) -> None:
+        """Let each thread end after its present work. Does not wait."""
         for _ in self._threads:
             self._work.put(None)

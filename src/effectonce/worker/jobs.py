@@ -29,7 +29,8 @@ def read_used_attempts(headers: Mapping[str, str]) -> int:
 class Job(Struct, eq=False, gc=False):
     """One delivery that can be handled, from its receipt to its settlement.
 
-    The cycle collector does not track jobs: no field may lead back to its job.
+    It belongs to the event loop of its consumer. While its handler runs, only that task or thread writes to it, except
+    for ``stale``. The cycle collector does not track jobs: no field may lead back to its job.
     """
 
     delivery: Delivery

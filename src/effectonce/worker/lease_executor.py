@@ -5,8 +5,12 @@
                │                    └───► raised InProgress ──release, uncounted──► redelivered
                └─► done: ack; in progress: redelivered; in doubt, failed, mismatch: dead
 
-The executor claims, and gives what is granted to the handlers' pools; the `Recorder` does the rest. Claims go to the
-store in batches: what waits while one is under way goes out with the next.
+The executor claims, and gives what is granted to the handlers' pools; the `OutcomeRecorder` does the rest. Claims go
+to the store in batches: what waits while one is under way goes out with the next.
+
+Everything runs on one event loop: calls of the consumer, callbacks of the batchers with the store's replies, callbacks
+of the pools. ``job.run`` is the claim of a job. It is set when the claim is sent, kept while the store has not answered
+it, and None again once the claim was refused or released: then the next claim has another owner.
 
 While the store does not answer, nothing is acked (F36: a store that is away must not lose or double anything). Claims
 without an answer stay in flight and are repeated by the same owner.
@@ -34,10 +38,10 @@ from .background_tasks import ReportFailure, wait_for_either
 from .causes import CauseCode, Poison
 from .handler_pool import HandlerPool
 from .jobs import Job
+from .outcome_recorder import OutcomeRecorder, Publish
 from .pause import Pause
 from .quarantine import Quarantine
 from .queue_consumer import QueueConsumer
-from .recorder import Publish, Recorder
 from .routes import HandlerRoute
 
 log = logging.getLogger("effectonce")
@@ -86,7 +90,9 @@ class LeaseExecutor:
         self._quarantine = quarantine
         self._fail = fail
         self._pause = Pause(f"queue {consumer.queue}, {store!r}", self._resume)
-        self._recorder = Recorder(consumer, store, self._settlements, self._pause, publish, fail, self._make_progress)
+        self._recorder = OutcomeRecorder(
+            consumer, store, self._settlements, self._pause, publish, fail, self._make_progress
+        )
         self._pool_of: dict[HandlerRoute, HandlerPool[Job]] = {
             route: HandlerPool(
                 route,
@@ -268,7 +274,7 @@ class LeaseExecutor:
         the store is away or set up wrongly."""
         assert isinstance(reply, Exception)
         if not isinstance(reply, StoreUnavailable | ConfigurationError):
-            delay = job.route.retry.first
+            delay = job.route.retry.first_s
             self._consumer.log_failed(job, reply, f"its claim {retried_in(delay)}")
             self._consumer.redeliver(job, delay)
             return

@@ -3,6 +3,9 @@
 A lane is the messages of one ordering key, or of one key. Those behind the first of a lane wait until it is settled.
 Where the first is delayed, those behind it are delayed with it, and `DelayedLanes` remembers their order until they are
 redelivered.
+
+Both classes belong to one `QueueConsumer`, on its event loop. They keep nothing that a broker or a store does not know:
+after a crash the broker redelivers all of it, and another process orders it again.
 """
 
 from __future__ import annotations
@@ -28,22 +31,22 @@ delays more lanes than that, and looking at all of them for each message would s
 
 
 class Lanes:
-    """Which of the received messages may start, and which wait behind another one of their lane."""
+    """Which of the received messages may start, and which wait behind another one of their lane.
+
+    The first message of a lane stays its first, running or not, until `remove_first` is called for it: once, when it
+    has left the worker, whatever became of it.
+    """
 
     def __init__(self) -> None:
         # A lane is here while its first message is in flight; the value is what waits behind that.
-        self._behind: dict[str, deque[Job] | None] = {}
+        self._behind: dict[str, deque[Job]] = {}
 
     def add(self, job: Job) -> bool:
         """Queue ``job`` in its lane. Returns whether it is the first there, so that it may start."""
         if job.lane not in self._behind:
-            self._behind[job.lane] = None
+            self._behind[job.lane] = deque()
             return True
-        behind = self._behind[job.lane]
-        if behind is None:
-            self._behind[job.lane] = deque((job,))
-        else:
-            behind.append(job)
+        self._behind[job.lane].append(job)
         return False
 
     def remove_first(self, lane: str) -> Job | None:
@@ -51,17 +54,15 @@ class Lanes:
         behind = self._behind.pop(lane, None)
         if not behind:
             return None
-        following = behind.popleft()
-        self._behind[lane] = behind or None
-        return following
+        self._behind[lane] = behind
+        return behind.popleft()
 
     def remove_waiting(self, lane: str) -> list[Job]:
         """Take out all messages that wait behind the first of ``lane``, in their order."""
-        behind = self._behind.get(lane)
-        if not behind:
-            return []
-        self._behind[lane] = None
-        return list(behind)
+        behind = self._behind.get(lane, deque())
+        waiting = list(behind)
+        behind.clear()
+        return waiting
 
     def take_batchable(self, job: Job, limit: int) -> list[Job]:
         """Take the messages out of the lane of ``job`` that may share a transaction with it: up to ``limit - 1`` that
@@ -76,9 +77,7 @@ class Lanes:
     def put_back(self, jobs: Sequence[Job]) -> None:
         """Put ``jobs``, which `take_batchable` took from one lane and which are not done, back behind its first
         message."""
-        behind = self._behind.get(jobs[0].lane) or deque()
-        behind.extendleft(reversed(jobs))
-        self._behind[jobs[0].lane] = behind
+        self._behind.setdefault(jobs[0].lane, deque()).extendleft(reversed(jobs))
 
 
 class _DelayedLane(Struct):

@@ -40,7 +40,10 @@ class MessageReader:
         message = self._envelope.decode(packet)
         route = self._routes.get(message.type, self._default_route)
         if route is None:
-            raise self._unknown_type(message.type, delivery.queue)
+            known = ", ".join(sorted(kind for kind in self._routes if kind)) or "none"
+            raise UnknownType(
+                f"no handler of queue {delivery.queue!r} takes type {show(message.type)!r} (they take: {known})"
+            )
         if route.fingerprint == "data":
             prints = fingerprints(message.data)
         else:
@@ -58,10 +61,6 @@ class MessageReader:
         if USED_ATTEMPTS_HEADER in packet.headers:
             job.attempts_before_redrive = read_used_attempts(packet.headers)
         return job
-
-    def _unknown_type(self, type_: str, queue: str) -> UnknownType:
-        known = ", ".join(sorted(kind for kind in self._routes if kind)) or "none"
-        return UnknownType(f"no handler of queue {queue!r} takes type {show(type_)!r} (they take: {known})")
 
 
 def _arguments(route: HandlerRoute, message: Message[Any]) -> tuple[Any, ...]:

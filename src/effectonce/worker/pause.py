@@ -12,7 +12,11 @@ from effectonce.errors import BrokerUnavailable, StoreUnavailable
 
 
 class Pause:
-    """Leaves a server alone for a while after each failure; longer each time until it answers."""
+    """Leaves a server alone for a while after each failure; longer each time until it answers.
+
+    ``active``: between `begin` and the end of the pause; nothing may be sent. ``waits_for_answer``: from `begin` until
+    the server has answered, which may be several pauses later. Runs on one event loop.
+    """
 
     def __init__(self, server: str, resume: Callable[[], None]) -> None:
         """``server`` is its name in the log; ``resume`` is called at the end of each pause."""

@@ -6,6 +6,9 @@ be taken down with it. Nothing new is started while a suspect waits. But neither
 
 `SuspectTurns` is for handlers in transactions, which undo what they have not committed: there it is enough that two
 suspects never run at the same time, since one would be counted for what the other did to their process.
+
+Both belong to one run of a worker, on its event loop, and all of its executors share them. Other processes have their
+own, which is enough: a suspect takes down only what runs in its process.
 """
 
 from __future__ import annotations
@@ -27,13 +30,11 @@ class QuarantineMember(Protocol):
     @property
     def claimed_count(self) -> int:
         """How many jobs it has claimed and not settled."""
-        ...
 
     def start(self) -> None: ...
 
     def start_alone(self, job: Job) -> bool:
         """Start a suspect. Returns False where it is not to run here any more."""
-        ...
 
 
 class _BoundedWait:

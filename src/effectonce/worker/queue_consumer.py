@@ -1,8 +1,13 @@
 """One queue of a worker: receive → decode → order → execute → settle.
 
 The consumer receives deliveries and reads them as jobs (`MessageReader`). It gives each to the `Executor` when its turn
-in its lane has come (`Lanes`), and hands what the executor decides to the `Settler`. A job is *in flight* from its
-receipt until it is settled; while it is, the broker is asked to keep it ours.
+in its lane has come (`Lanes`), and hands what the executor decides to the `DeliverySettler`. A job is *in flight* from
+its receipt until it is settled; while it is, the broker is asked to keep it ours.
+
+Everything runs on one event loop. Three tasks belong to the consumer: one receives, one sends settlements, one extends
+ack windows; the executor calls it from its own. No method awaits between reading the state below and changing it, so
+there is no lock. A job leaves ``in_flight`` in the same step in which its settlement is handed over. If the process
+dies, the broker redelivers all that it has not been told about: what had an effect is found in its record.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, cast
 
 from effectonce.contracts import BrokerCapabilities, Consumer, Delivery, HandlerTracer
 from effectonce.core.backoff import Backoff
@@ -22,11 +27,11 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceE
 from .attempt_counts import AttemptCounts
 from .background_tasks import ReportFailure
 from .causes import CauseCode, cause_of
-from .handler_pool import HandlerPool
+from .delivery_settler import DeliverySettler
+from .executor import Executor
 from .jobs import Job
 from .message_order import DELAY_STEP_S, DelayedLanes, Lanes
 from .message_reader import MessageReader, UnknownType
-from .settler import Settler
 
 log = logging.getLogger("effectonce")
 
@@ -38,34 +43,6 @@ MIN_DUPLICATE_DELAY_S: Final = 0.05
 
 Unknown = Literal["dead", "delete", "retry", "fail"]
 """What happens to a message whose type no handler takes."""
-
-
-class Executor(Protocol):
-    """Runs the jobs of one queue so that their effects happen once: under leases, or in transactions.
-
-    It decides what happens to each job, and calls `ack`, `redeliver`, `dead_letter` or `drop` of the `QueueConsumer`.
-    """
-
-    @property
-    def pools(self) -> Sequence[HandlerPool[Any]]:
-        """One per handler."""
-        ...
-
-    def enqueue(self, job: Job) -> None:
-        """``job`` may start as soon as there is room."""
-        ...
-
-    def start(self) -> None:
-        """Start what there is room for."""
-        ...
-
-    def on_suspect_left(self, job: Job) -> None:
-        """``job``, a suspect, is settled or given back."""
-        ...
-
-    async def stop(self, drain_ended: asyncio.Event) -> None:
-        """Start nothing more, let what runs end until ``drain_ended`` is set, then cancel the rest."""
-        ...
 
 
 class QueueConsumer:
@@ -89,29 +66,29 @@ class QueueConsumer:
     ) -> None:
         self.queue = queue
         self.stopping = False
-        self.in_flight: dict[Job, None] = {}  # in the order of their receipt
+        self.in_flight: dict[Job, None] = {}  # in the order of their receipt; a job waiting in its lane is in it, too
         self.finishing: set[Job] = set()  # jobs in flight that have run; others are received in their place
         self.received = 0  # deliveries, ever
         self.events = events
         self.tracer = tracer
         self.backoff = Backoff(f"queue {queue}")
-        self.settler = Settler(queue, worker, consumer, events=self.events, tracer=tracer)
+        self.settler = DeliverySettler(queue, worker, consumer, events=self.events, tracer=tracer)
         self.counts = AttemptCounts(broker_counts=capabilities.counts_attempts)
         self._consumer = consumer
         self._reader = reader
         self._prefetch = prefetch
         self._max_receive = capabilities.batch
         #: How long a delivery stays ours, where that can be extended.
-        self._ack_window_s = capabilities.ack_window if capabilities.extends else None
+        self._ack_window_s = capabilities.ack_window_s if capabilities.extends else None
         self._broker_counts = capabilities.counts_attempts
         self._unknown = unknown
         self._private = private
         self._fail = fail
         self._loop = asyncio.get_running_loop()
-        self._lanes = Lanes()
+        self.lanes = Lanes()
         self._broker_keeps_order = capabilities.ordering == "key"
         self._delayed = DelayedLanes(self._loop.time, broker_keeps_order=self._broker_keeps_order)
-        self._room = asyncio.Event()
+        self._room = asyncio.Event()  # set whenever a job has left or is finishing: more may be received
         self._receiving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.executor = make_executor(self)  # at last: the two know each other
@@ -159,6 +136,8 @@ class QueueConsumer:
                 self._accept(deliveries)
 
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
+        """Read ``deliveries`` as jobs, and let those start whose turn has come. One that cannot be read, or that has to
+        wait for a delayed message of its ordering key, goes back without ever being in flight."""
         # Where the broker does not count, what comes first may be what the last process left behind.
         maybe_tried = not self._broker_counts and self.received <= self._prefetch
         self.received += len(deliveries)
@@ -179,7 +158,7 @@ class QueueConsumer:
                 self.settler.redeliver(delivery, delay)
                 continue
             self.in_flight[job] = None
-            if self._lanes.add(job):
+            if self.lanes.add(job):
                 self.executor.enqueue(job)
         self.executor.start()
 
@@ -211,14 +190,6 @@ class QueueConsumer:
             what, error, then, last=last, message=id, attempt=max(1, delivery.attempt), private=self._private
         )
 
-    def take_batchable(self, job: Job, limit: int) -> list[Job]:
-        """See `Lanes.take_batchable`. All but the last of what it returns are settled by `ack_batched`."""
-        return self._lanes.take_batchable(job, limit)
-
-    def put_back(self, jobs: Sequence[Job]) -> None:
-        """See `Lanes.put_back`."""
-        self._lanes.put_back(jobs)
-
     # -- what the executor decides
 
     def ack(self, jobs: Sequence[Job]) -> None:
@@ -230,7 +201,8 @@ class QueueConsumer:
         self.settler.ack([job.delivery for job in jobs if not job.stale])
 
     def ack_batched(self, job: Job) -> None:
-        """Ack a job whose lane does not move on, since others of it have run together with it."""
+        """Ack a job that others of its lane have run together with (`Lanes.take_batchable`): all of them but the last,
+        after which alone the lane moves on."""
         self.settler.ack([] if job.stale else [job.delivery])
         self.counts.forget(job)
         self.in_flight.pop(job, None)
@@ -242,7 +214,7 @@ class QueueConsumer:
         ``tried``: that was an attempt.
         """
         delay = round(delay, 2)
-        behind = self._lanes.remove_waiting(job.lane)
+        behind = self.lanes.remove_waiting(job.lane)
         if job.message.ordering_key:  # without a delay, too: what was given back before it must not come first
             ids = [waiting.message.id for waiting in (job, *behind)]
             self._delayed.delay(job.lane, delay, ids, self.settler.next_round)
@@ -306,10 +278,10 @@ class QueueConsumer:
         self._room.set()
 
     def _advance(self, jobs: Sequence[Job]) -> None:
-        """``jobs`` have left; the next ones of their lanes may start."""
+        """``jobs``, each the first of its lane, have left; the next ones of their lanes may start."""
         self._room.set()
         for job in jobs:
-            following = self._lanes.remove_first(job.lane)
+            following = self.lanes.remove_first(job.lane)
             if following is not None:
                 self.executor.enqueue(following)
             self.in_flight.pop(job, None)

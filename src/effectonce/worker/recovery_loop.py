@@ -1,4 +1,7 @@
-"""Beside the handlers, now and then: resume the intents and sagas that another process has left unfinished."""
+"""`RecoveryLoop`: beside the handlers, now and then, it resumes the intents and sagas that others left unfinished.
+
+Several processes may do that at once: a record is resumed by the one that claims it.
+"""
 
 from __future__ import annotations
 

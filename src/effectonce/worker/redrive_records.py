@@ -1,5 +1,9 @@
 """The records of a redrive: what would become of a dead letter that is redriven now (F51), and the change that lets it
-run."""
+run.
+
+`StoreRedrive` and `InboxRedrive` have the same three methods, for a `DeadLetterQueue`. A prediction changes nothing. It
+may be wrong by the time of the redrive, which is safe: the delivery itself claims, and finds out.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,7 @@ class StoreRedrive:
         self._store = store
 
     async def predict(self, job: Job) -> tuple[Fate, int]:
+        """What a redrive would do, and how many attempts the store has counted."""
         return await asyncio.to_thread(self._predict, job)
 
     def _predict(self, job: Job) -> tuple[Fate, int]:
@@ -59,6 +64,8 @@ class StoreRedrive:
         return ("execute" if record is None else "resume"), attempts
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
+        """Let the next delivery of a finished or doubtful record run, as a new generation. Returns whether there was
+        one. Commit this before the message is published: a delivery that comes first would be a no-op."""
         scope, retention = job.route.policy.scope, job.route.policy.retention_us / 1e6
         if fate == "in-doubt":
             await asyncio.to_thread(self._store.resolve, scope, job.key, "retry", retention=retention)
@@ -76,6 +83,7 @@ class InboxRedrive:
         self._runners = runners
 
     async def predict(self, job: Job) -> tuple[Fate, int]:
+        """What a redrive would do, and 0: an inbox does not say how many attempts there were."""
         runner = self._runners[job.route]
 
         async def look(session: BaseDriverSession) -> Fate:
@@ -91,6 +99,7 @@ class InboxRedrive:
             return "in-progress", 0
 
     async def reopen(self, job: Job, fate: Fate) -> bool:
+        """Delete the row that makes the message a duplicate, and the count of its starts. Always True."""
         runner = self._runners[job.route]
 
         async def forget(session: BaseDriverSession) -> bool:
@@ -103,5 +112,6 @@ class InboxRedrive:
         return await runner.run_beside(forget)
 
     async def reset_crash_count(self, job: Job) -> None:
+        """Count the starts of ``job`` from 0 again, so that it is not given up as poison at once."""
         runner = self._runners[job.route]
         await runner.run_beside(partial(runner.forget_attempts, job))

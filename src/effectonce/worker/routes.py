@@ -54,7 +54,11 @@ class GiveUp(NamedTuple):
 
 
 class HandlerRoute(Struct, kw_only=True, eq=False):
-    """Which function gets which messages, and how."""
+    """Which function gets which messages, and how.
+
+    It is changed only before its worker serves: `fit_lease` may shorten its lease, and a tracer wraps its function. It
+    is compared by identity, since pools and transaction runners are kept by route.
+    """
 
     queue: str
     type: str | None  # None: every type that no other handler of the queue takes
@@ -163,9 +167,8 @@ def _required_parameters(function: Callable[..., Any], transactional: bool) -> l
     required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     if len(required) != (2 if transactional else 1) or any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in required):
         takes = "(connection, message), since the worker has inbox=" if transactional else "(message)"
-        raise ConfigurationError(
-            f"{name_of(function)} cannot be a handler here: it must take {takes}, not {_signature(function)}"
-        )
+        names = ", ".join(inspect.signature(function).parameters)
+        raise ConfigurationError(f"{name_of(function)} cannot be a handler here: it must take {takes}, not ({names})")
     return required
 
 
@@ -238,7 +241,3 @@ def _fingerprint(
         return "data"
     extract = extractor(spec, function, name="fingerprint")
     return lambda args, kwargs: fingerprints(extract(args, kwargs))
-
-
-def _signature(function: Callable[..., Any]) -> str:
-    return f"({', '.join(inspect.signature(function).parameters)})"

@@ -1,4 +1,4 @@
-"""What a worker refuses to start with, since it could not keep its promise (DESIGN: start-up checks)."""
+"""What a worker refuses to start with, since it could not keep its promise: leases and retentions that do not fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .routes import HandlerRoute
 
 def fit_lease(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
     """Cut the default lease to half of the broker's ack window, where that is shorter. A lease that was set stays."""
-    window = capabilities.ack_window
+    window = capabilities.ack_window_s
     if route.has_default_lease and window is not None:
         route.policy = replace(route.policy, lease_us=min(route.policy.lease_us, round(window / 2 * 1e6)))
 
@@ -29,7 +29,7 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
             f"{route.name} retries forever, with delays that grow without limit, so no retention= outlives its "
             "duplicates; give its Retry a cap, or a number of attempts"
         )
-    horizon = capabilities.redelivery_horizon
+    horizon = capabilities.redelivery_horizon_s
     needed = redelivery_s(route, capabilities, redrive_within_s)
     if policy.retention_us / 1e6 < needed:
         parts = [f"{_span(horizon)} redelivery by {capabilities.name}"] if horizon is not None else []
@@ -39,7 +39,7 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
             f"{route.name} keeps its records for {span_text(policy.retention_us)}, but a duplicate may come after "
             f"{_span(needed)} ({' + '.join(parts)}), and would run again; set retention= to more than that"
         )
-    window = capabilities.ack_window
+    window = capabilities.ack_window_s
     if window is not None and not route.with_connection and not policy.seen_set and policy.lease_us / 1e6 >= window:
         raise ConfigurationError(
             f"{route.name} has a lease of {span_text(policy.lease_us)}, and {capabilities.name} delivers again after "
@@ -50,11 +50,11 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
 
 def redelivery_s(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> float:
     """For how many seconds a message of ``route`` may be delivered again: by the broker, by retries and by redrives."""
-    return (capabilities.redelivery_horizon or 0.0) + _retries_s(route) + redrive_within_s
+    return (capabilities.redelivery_horizon_s or 0.0) + _retries_s(route) + redrive_within_s
 
 
 def _retries_s(route: HandlerRoute) -> float:
-    return route.retry.horizon if math.isfinite(route.retry.horizon) else route.retry.cap
+    return route.retry.horizon_s if math.isfinite(route.retry.horizon_s) else route.retry.cap_s
 
 
 def _span(seconds: float) -> str:

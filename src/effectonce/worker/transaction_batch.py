@@ -1,4 +1,8 @@
-"""`TransactionBatch`: several jobs of one handler in one transaction."""
+"""`TransactionBatch`: several jobs of one handler in one transaction.
+
+The steps have an order: `begin`, then each handler and `check_still_open` after it, then `finish`; or `abort`, from any
+of them. If the process dies in between, the database undoes rows and effects together.
+"""
 
 from __future__ import annotations
 

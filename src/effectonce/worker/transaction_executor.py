@@ -8,6 +8,10 @@ message runs at a time, and its start is counted and committed before it runs. T
 counted before it runs, and is counted if it fails: one that succeeds costs no other transaction than its own. So
 attempts are started ones (F74: what a dying process had only prefetched has used none), on every broker, also after a
 restart.
+
+Everything runs on one event loop, except what `TransactionRunner` runs on the threads of sync handlers. A unit belongs
+to its pool from `add_ready` until `_settle` or `_give_back` is called with it. There each of its jobs is settled, put
+back behind the first one of its lane, or goes back with the one that failed before it.
 """
 
 from __future__ import annotations
@@ -17,12 +21,13 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from effectonce.core.events import Events
 from effectonce.core.guarded_call.run import Run
-from effectonce.core.storeless_runtime import StorelessRuntime
 from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch
 from effectonce.inbox.events import kind_of_failure
 from effectonce.record import Answer
 
+from .attempt_reports import DATABASE_ERRORS, stops_worker
 from .background_tasks import ReportFailure, wait_for_either
 from .causes import Poison
 from .handler_pool import HandlerPool
@@ -31,7 +36,7 @@ from .pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
 from .routes import GiveUp, HandlerRoute, RedeliverUncounted
-from .transaction_runner import DATABASE_ERRORS, TransactionRunner, WorkUnit, stops_worker
+from .transaction_runner import TransactionRunner, WorkUnit
 
 MAX_BATCH: Final = 50
 
@@ -95,7 +100,7 @@ class TransactionExecutor:
             if job.stale:
                 self._consumer.drop(job)
             elif not job.suspect:
-                jobs += self._consumer.take_batchable(job, limit - len(jobs))
+                jobs += self._consumer.lanes.take_batchable(job, limit - len(jobs))
             elif self._turns.is_taken:
                 self._turns.wait(job, self.resume)
             elif jobs:  # the suspect starts when the jobs of this unit have ended
@@ -116,18 +121,15 @@ class TransactionExecutor:
         for position, (job, error) in enumerate(zip(unit.jobs, unit.errors, strict=True)):
             if unit.waits_for_failed(position):
                 continue  # it went back with the one that failed
-            others = _others_in_lane(unit, position)
             if self._consumer.events.hooks:
                 self._emit(job, error)
-            if error is None:
-                if others:
-                    self._consumer.ack_batched(job)
-                else:
-                    self._consumer.ack([job])
-                continue
-            if others:
-                self._consumer.put_back(others)
-            self._settle_failed(job, error)
+            if error is not None:
+                self._put_back_others(unit, position)
+                self._settle_failed(job, error)
+            elif _others_in_lane(unit, position):
+                self._consumer.ack_batched(job)
+            else:
+                self._consumer.ack([job])
         if not any(unit.errors):
             self._pause.server_answered()
         self._make_progress(unit)
@@ -156,10 +158,13 @@ class TransactionExecutor:
         """Give the jobs of ``unit`` back untried, each with what is behind it in its lane, in their order."""
         for position, job in enumerate(unit.jobs):
             if job in self._consumer.in_flight:  # else it went back with an earlier one, or at the end of the drain
-                others = _others_in_lane(unit, position)
-                if others:
-                    self._consumer.put_back(others)
+                self._put_back_others(unit, position)
                 self._consumer.redeliver(job, 0.0)
+
+    def _put_back_others(self, unit: WorkUnit, position: int) -> None:
+        """Let the jobs that share the lane of the one at ``position``, and come after it, wait behind it again."""
+        if others := _others_in_lane(unit, position):
+            self._consumer.lanes.put_back(others)
 
     def _settle_failed(self, job: Job, error: BaseException) -> None:
         """Decide what a failed job needs: stop the worker, retry, wait for the database, or a dead letter."""
@@ -210,21 +215,25 @@ def _others_in_lane(unit: WorkUnit, position: int) -> list[Job]:
     return [other for other in unit.jobs[position + 1 :] if other.lane == lane]
 
 
-_runtime = StorelessRuntime()
+class _TransactionRuntime(Events):
+    """A `RunRuntime` with a clock, and without hooks: the executor emits the events of its transactions itself."""
+
+    monotonic = staticmethod(time.monotonic)
+
+
+_runtime = _TransactionRuntime()
 
 
 def _make_run(job: Job) -> Run:
     """Make the run that `current()` returns in the handler of ``job``. It holds no lease that could be lost."""
-    run = Run(
+    return Run(
         runtime=_runtime,
         policy=job.route.policy,
         key=job.key,
         stored_key=job.key,
-        owner=b"",
-        fingerprints=b"",
         parent=None,
         answer=Answer("claimed", attempts=1),
         protected=False,
+        redriven=job.redriven,
+        bypassing=job.bypassing,
     )
-    run.redriven, run.bypassing = job.redriven, job.bypassing
-    return run

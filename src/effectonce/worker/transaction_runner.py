@@ -1,4 +1,12 @@
-"""Mode T: the messages of one handler run in transactions, one in each, or a batch in one."""
+"""`TransactionRunner`: mode T runs the messages of one handler in transactions, one in each, or a batch in one.
+
+A sync handler runs on a thread of its pool, where `run_sync` drives the same coroutines over a sync connection, which
+never suspend; an async one runs on the event loop. Handlers are called in the frames of `_execute` and `_execute_batch`
+themselves, or of plain functions that these call: a StopIteration that left a coroutine would become a RuntimeError.
+
+If the process dies before a commit, the database undoes everything, and the broker redelivers. If it dies after a
+commit and before the ack, the redelivery finds the row, and is acked without a run.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +14,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost
-from effectonce.core.error_text import describe_error
 from effectonce.core.guarded_call.run import Run, current_run
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.core.tracing import continue_trace
-from effectonce.errors import (
-    AttemptsExhausted,
-    ConfigurationError,
-    InProgress,
-    NotInTransaction,
-    SchemaMissing,
-    SyncAsyncMismatch,
-    TransactionConflict,
-    UnsafeStore,
-    show,
-)
+from effectonce.errors import AttemptsExhausted, ConfigurationError
 from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 from effectonce.inbox.handler import TransactionalHandler
 from effectonce.inbox.inbox import Inbox
@@ -35,28 +31,21 @@ from effectonce.inbox.transaction import InboxTransaction
 from effectonce.record import Answer
 from effectonce.sessions import BaseDriverSession
 
+from .attempt_reports import FATAL_ERRORS, AttemptReports
 from .causes import Poison
 from .handler_pool import is_failure
 from .jobs import Job
-from .routes import HandlerRoute, RedeliverUncounted
+from .routes import HandlerRoute
 from .transaction_batch import TransactionBatch
 
 log = logging.getLogger("effectonce")
 
 T = TypeVar("T")
 
-MAX_ERROR_CHARS: Final = 300
-"""How much of an attempt's error is kept, for the dead letter of a message whose attempts are used up."""
-
-#: The database failed, not the handler: that is not an attempt at the message.
-DATABASE_ERRORS: Final = (ConnectionLost, TransactionConflict)
-
-#: What no retry can fix: the worker stops.
-FATAL_ERRORS: Final = (SchemaMissing, UnsafeStore, SyncAsyncMismatch, NotInTransaction)
-
 
 class WorkUnit(Struct, eq=False):
-    """What runs at once: one job, or a batch. ``errors`` are what its jobs raised, in their order."""
+    """What runs at once: one job, or a batch. ``errors`` are what its jobs raised, in their order; None: it is
+    committed, or it waits for one that failed (`waits_for_failed`)."""
 
     jobs: list[Job]
     errors: list[BaseException | None]
@@ -65,20 +54,13 @@ class WorkUnit(Struct, eq=False):
     def run(self) -> Run | None:
         return self.jobs[0].transaction_run
 
-    def waits_for_failed(self, at: int) -> bool:
-        """Whether an earlier job of the lane of job ``at`` has failed: then it has to wait with that."""
-        lane = self.jobs[at].lane
+    def waits_for_failed(self, position: int) -> bool:
+        """Whether an earlier job of the lane of the job at ``position`` has failed: then it has to wait with that."""
+        lane = self.jobs[position].lane
         return any(
-            error is not None and job.lane == lane for job, error in zip(self.jobs[:at], self.errors, strict=False)
+            error is not None and job.lane == lane
+            for job, error in zip(self.jobs[:position], self.errors, strict=False)
         )
-
-
-class AttemptEnd(Struct, frozen=True):
-    """How an attempt that did not succeed ended. ``error``: with which failure; None: with none, so it does not count.
-    ``uncounted``: its start was not counted."""
-
-    error: str | None
-    uncounted: bool = False
 
 
 class TransactionRunner:
@@ -89,12 +71,12 @@ class TransactionRunner:
         #: The worker's inbox, under the scope of the handler.
         self.inbox = inbox.for_scope(route.policy.scope, route.policy.retention_us)
         self._handle = _make_handle(route)
-
+        self._pause = asyncio.sleep if route.is_async else pause_thread
         options = self.inbox.handler(connect=connect, returns=None)
         self.plain = TransactionalHandler(options, self._handle, self.key_for)
         #: Counts each start, and commits that before its handler runs.
         self._counting = TransactionalHandler(options, self._handle, self.key_for, _check_start)
-        self._unrecorded: dict[str, AttemptEnd] = {}  # by key: how an attempt ended, while the database is away
+        self._reports = AttemptReports(self.plain)
 
     def key_for(self, job: Job) -> InboxKey:
         """The key of the row of ``job``, whose key and fingerprints its reader has made."""
@@ -118,27 +100,22 @@ class TransactionRunner:
     async def _execute(self, unit: WorkUnit) -> None:
         if len(unit.jobs) > 1 and await self._execute_batch(unit):
             return
-        for at, job in enumerate(unit.jobs):
-            if unit.waits_for_failed(at):
+        for position, job in enumerate(unit.jobs):
+            if unit.waits_for_failed(position):
                 continue
             job.started_at = 0.0  # not called yet; a batch that was rolled back may have called it
             try:
-                if job.key in self._unrecorded and not await self._record_end(job, self._unrecorded[job.key]):
-                    raise ConnectionLost(
-                        "the database does not answer: how an attempt ended could not be recorded; that is retried "
-                        "before the next attempt"
-                    )
+                await self._reports.record_earlier(job)
                 handler = self._counting if job.suspect else self.plain
                 if self.route.is_async:
                     await handler.run_async(job)
                 else:
                     handler.run_sync(job)
             except (Exception, asyncio.CancelledError) as error:
-                if job.key not in self._unrecorded and (end := self._end_of(job, error)) is not None:
-                    await self._record_end(job, end)
+                await self._reports.record(job, error)
                 if not is_failure(error):
                     raise
-                unit.errors[at] = error
+                unit.errors[position] = error
 
     async def _execute_batch(self, unit: WorkUnit) -> bool:
         """Run all of ``unit`` in one transaction. Returns whether the unit is settled: all of its jobs are committed,
@@ -147,8 +124,6 @@ class TransactionRunner:
         while True:
             try:
                 for job in await batch.begin(unit.jobs):
-                    # A sync handler runs in this very frame: a StopIteration that left a coroutine would become a
-                    # RuntimeError.
                     pending = self._handle(batch.session.connection, job)
                     if pending is not None:
                         await pending
@@ -170,59 +145,12 @@ class TransactionRunner:
                     if isinstance(error, ConfigurationError):
                         log.error("a batch is redone one by one: %s", error)
                     return False
-            if self.route.is_async:
-                await asyncio.sleep(pause)
-            else:
-                time.sleep(pause)  # noqa: ASYNC251  # on a thread of its own
-
-    def _end_of(self, job: Job, error: BaseException) -> AttemptEnd | None:
-        """How the attempt at ``job`` that raised ``error`` ended; None where there is nothing to record: no start of it
-        is counted."""
-        if _is_failed_attempt(job, error):
-            text = type(error).__name__ if self.inbox.private else describe_error(error, MAX_ERROR_CHARS)
-            return AttemptEnd(text, uncounted=not job.suspect)
-        refunded = not job.was_called and isinstance(error, InProgress)  # by the inbox
-        return AttemptEnd(None) if job.suspect and not refunded else None
-
-    async def _record_end(self, job: Job, end: AttemptEnd) -> bool:
-        """Record how the last attempt at ``job`` ended, so that only starts that never reported an outcome stay
-        unreported. Returns False if the database did not answer; it is repeated before the next attempt."""
-        self._unrecorded[job.key] = end
-        try:
-            await InboxTransaction(self.plain).run_once(partial(self._write_end, job, end))
-        except Exception as error:
-            log.warning("the end of an attempt at key %s is not recorded yet: %s", show(job.key), error)
-            return False
-        del self._unrecorded[job.key]
-        return True
-
-    async def _write_end(self, job: Job, end: AttemptEnd, session: BaseDriverSession) -> None:
-        table, key = self.inbox.table(session), self.key_for(job)
-        if end.error is None:
-            await table.refund_attempt(session, key)
-        else:
-            await table.report_failure(session, key, end.error, uncounted=end.uncounted)
-        await session.commit()
+            await self._pause(pause)
 
     async def forget_attempts(self, job: Job, session: BaseDriverSession) -> None:
         """Reset the count of the starts of ``job``, and commit."""
         await self.inbox.table(session).forget_attempts(session, self.key_for(job))
         await session.commit()
-
-
-def _is_failed_attempt(job: Job, error: BaseException) -> bool:
-    """Whether the handler of ``job`` failed with ``error``: not the database, nor what it waits for elsewhere."""
-    if not job.was_called or not is_failure(error) or isinstance(error, DATABASE_ERRORS) or stops_worker(job, error):
-        return False
-    return not isinstance(job.route.decide_failure(error, job.attempt), RedeliverUncounted)
-
-
-def stops_worker(job: Job, error: BaseException) -> bool:
-    """Whether ``error``, raised for ``job``, is one that no retry can fix. A handler may raise the error of a table or
-    a database of its own."""
-    if job.was_called and isinstance(error, SchemaMissing | UnsafeStore):
-        return False
-    return isinstance(error, FATAL_ERRORS)
 
 
 def _check_start(job: Job, starts: StartCount) -> None:
@@ -241,7 +169,10 @@ def _check_start(job: Job, starts: StartCount) -> None:
 
 
 def _make_handle(route: HandlerRoute) -> Callable[[Any, Job], Awaitable[None] | None]:
-    """Make the function that runs the jobs of ``route``. The errors of the inbox call it by the handler's name."""
+    """Make the function that runs the jobs of ``route``. The errors of the inbox call it by the handler's name.
+
+    It is sync or async as the handler is: by that the inbox decides which connections ``connect=`` must return.
+    """
     handle: Callable[[Any, Job], Awaitable[None] | None]
     if route.is_async:
 

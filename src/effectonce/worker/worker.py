@@ -1,4 +1,9 @@
-"""`Worker`: handlers for the messages of a broker, each of whose effects happens once."""
+"""`Worker`: handlers for the messages of a broker, each of whose effects happens once.
+
+A `Worker` is what its program has set up: handlers, settings and companions. It is changed before it serves, on one
+thread. What lives only while it serves is in one `WorkerRun`, on the event loop of `serve`; another `serve` makes
+another one. Only `stop` may be called from any thread.
+"""
 
 from __future__ import annotations
 
@@ -242,9 +247,10 @@ class Worker:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain. A second signal gives everything back at once."""
-        self.interrupted = shared_loop.drive(self._run())
+        self.interrupted = shared_loop.drive(self._serve_and_close())
 
-    async def _run(self) -> bool:
+    async def _serve_and_close(self) -> bool:
+        """Serve, and close the broker and the store, which `run` owns. Returns whether SIGINT has ended it."""
         try:
             return await serve_until_signalled(self.serve, self.stop)
         finally:

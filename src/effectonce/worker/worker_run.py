@@ -1,4 +1,9 @@
-"""`WorkerRun`: one `serve` of a worker, from its checks to its end."""
+"""`WorkerRun`: one `serve` of a worker, from its checks to its end.
+
+The end has an order. Companions are told to stop, and end while the consumers drain. The batchers are closed after the
+consumers, whose last settlements go through them. Companions that still run are awaited, and cancelled when the drain
+is over.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from effectonce.core.closing import finish_despite_cancellation
+from effectonce.core.cancellation import finish_despite_cancellation
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.store_clients import ByKind
 
@@ -28,7 +33,8 @@ class Companion(Protocol):
 class WorkerRun:
     """What lives only while a worker serves: its consumers, its batchers, its companions, and how it is to end.
 
-    It belongs to the running event loop. Only `stop` may be called from other threads.
+    It belongs to the running event loop. Only `stop` may be called from other threads. Whatever fails, `serve` closes
+    what was opened: messages that stay with an open consumer would reach no other.
     """
 
     def __init__(self, name: str, companions: Sequence[Companion], drain_s: float) -> None:
@@ -42,7 +48,7 @@ class WorkerRun:
         self._companions = companions
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
-        self._drain_ended = asyncio.Event()  # set: handlers that still run are cancelled
+        self._drain_ended = asyncio.Event()  # set: handlers that still run are cancelled; set once, and never cleared
 
     @property
     def stopping(self) -> bool:
@@ -77,7 +83,7 @@ class WorkerRun:
         companion_tasks: list[asyncio.Task[None]] = []
         try:
             self.consumers = open_consumers()
-            companion_tasks += [self._spawn_companion(companion.serve()) for companion in self._companions]
+            companion_tasks += [self._spawn(companion.serve()) for companion in self._companions]
             for consumer in self.consumers:
                 consumer.start()
             log.info("worker %s consumes %s", self._name, ", ".join(consumer.queue for consumer in self.consumers))
@@ -86,8 +92,6 @@ class WorkerRun:
             self._drain_ended.set()  # a cancelled `serve` does not wait for handlers
             raise
         finally:
-            # A cancelled `serve` does not wait for handlers. What was left open would keep its messages from other
-            # consumers.
             await finish_despite_cancellation(self._close(companion_tasks), self._drain_ended.set)
         if self.failure is not None:
             raise self.failure
@@ -105,16 +109,19 @@ class WorkerRun:
         if not working.cancelled():
             working.result()
 
-    def _spawn_companion(self, work: Awaitable[Any]) -> asyncio.Task[None]:
-        return self.loop.create_task(self._report_failure(work))
+    def _spawn(self, companion_work: Awaitable[Any]) -> asyncio.Task[None]:
+        """Run what a companion does in a task, whose failure ends the worker."""
 
-    async def _report_failure(self, work: Awaitable[Any]) -> None:
-        try:
-            await work
-        except Exception as error:
-            self.fail(error)
+        async def run() -> None:
+            try:
+                await companion_work
+            except Exception as error:
+                self.fail(error)
+
+        return self.loop.create_task(run())
 
     async def _close(self, companion_tasks: list[asyncio.Task[None]]) -> None:
+        """End everything, in the order of the module."""
         for companion in self._companions:
             try:
                 stopping = companion.stop()
@@ -122,7 +129,7 @@ class WorkerRun:
                 self.fail(error)
             else:
                 if inspect.isawaitable(stopping):
-                    companion_tasks.append(self._spawn_companion(stopping))
+                    companion_tasks.append(self._spawn(stopping))
         await asyncio.gather(*(consumer.close(self._drain_ended) for consumer in self.consumers))
         if self.batchers is not None:
             for batcher in self.batchers.distinct():

@@ -32,9 +32,9 @@ def test_a_note_and_a_renewal_are_settlements_that_stay_claimed() -> None:
     settlement = Settlement("s", "k", b"o", 1, "done", 7)
     assert as_settlement(settlement) is settlement
     note = as_settlement(Note("s", "k", b"o", 1, b"note"))
-    assert (note.state, note.retention, note.note) == ("claimed", 0, b"note")
-    renewal = as_settlement(Renewal("s", "k", b"o", 1, lease=5, retention=7))
-    assert (renewal.state, renewal.retention, renewal.note) == ("claimed", 7, None)
+    assert (note.state, note.retention_us, note.note) == ("claimed", 0, b"note")
+    renewal = as_settlement(Renewal("s", "k", b"o", 1, lease_us=5, retention_us=7))
+    assert (renewal.state, renewal.retention_us, renewal.note) == ("claimed", 7, None)
 
 
 @pytest.mark.parametrize(

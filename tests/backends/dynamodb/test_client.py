@@ -163,7 +163,7 @@ def test_what_an_operator_did_is_done_once_where_the_reply_is_lost(table: str, k
             for generation in (1, 2):
                 proxy.drop_reply(to=b"PutItem")
                 if generation == 1:
-                    assert await port.resolve("scope", key, Resolution(state="free", retention=HOUR)) is True
+                    assert await port.resolve("scope", key, Resolution(state="free", retention_us=HOUR)) is True
                 else:
                     assert await port.forget("scope", key, HOUR) is True
                 record = await port.get("scope", key)

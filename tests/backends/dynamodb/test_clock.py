@@ -171,7 +171,7 @@ def test_a_process_unsure_of_the_time_ends_no_lease_early(timeless: TimelessBack
     unsure = DynamoDBBackend(Address(str(timeless.target)), clock=clock).sync_port()
     claims = [make_claim("rerun", lease=2 * SECOND), make_claim("doubt", lease=2 * SECOND, doubt_on_lapse=True)]
     tokens = [claim_answer(owner, claim).token for claim in claims]
-    word = Resolution(state="done", retention=HOUR)
+    word = Resolution(state="done", retention_us=HOUR)
 
     timeless.clock.advance_micros(2 * SECOND - 1)
     assert run_sync(unsure.sweep(10)) == SweepResult(0, 0, False)

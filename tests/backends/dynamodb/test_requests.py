@@ -325,7 +325,7 @@ def test_the_stored_item_comes_with_a_failed_condition() -> None:
     [
         lambda ready: ready.get("scope", "key"),
         lambda ready: ready.forget("scope", "key", 1),
-        lambda ready: ready.resolve("scope", "key", Resolution(state="free", retention=1)),
+        lambda ready: ready.resolve("scope", "key", Resolution(state="free", retention_us=1)),
         lambda ready: ready.list(Query(limit=1)),
         lambda ready: ready.stats(),
         lambda ready: ready.sweep(1),
@@ -349,7 +349,7 @@ def test_a_change_replaces_the_version_that_was_read_by_the_next() -> None:
     ready = DynamoDBPort(service)
     run_sync(ready.now())
     service._replies["get_item"] = {"Item": stored}
-    assert run_sync(ready.resolve("scope", "key", Resolution(state="done", retention=1))) is True
+    assert run_sync(ready.resolve("scope", "key", Resolution(state="done", retention_us=1))) is True
     (put,) = service.made("put_item")
     assert put["Item"]["version"] == {"N": "8"}
     assert put["ExpressionAttributeValues"] == {":version": {"N": "7"}, ":token": {"N": "5"}}
@@ -357,7 +357,7 @@ def test_a_change_replaces_the_version_that_was_read_by_the_next() -> None:
 
 def test_a_record_that_is_absent_becomes_the_first_version() -> None:
     service = Service()
-    assert run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention=1)])) == [True]
+    assert run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention_us=1)])) == [True]
     (put,) = service.made("put_item")
     assert put["Item"]["version"] == {"N": "1"}
     assert put["ConditionExpression"] == "attribute_not_exists(#id)"
@@ -365,7 +365,7 @@ def test_a_record_that_is_absent_becomes_the_first_version() -> None:
 
 def test_a_record_that_changes_under_every_attempt_is_contended() -> None:
     service = Service(put_item=ConditionFailed(item("key", state="free")))
-    (reply,) = run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention=1)]))
+    (reply,) = run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention_us=1)]))
     assert isinstance(reply, StoreUnavailable)
     assert "changed 20 times" in str(reply)
     assert reply.retry_after == 0.1
@@ -376,7 +376,7 @@ def test_a_write_whose_reply_was_lost_is_recognised_by_its_name() -> None:
         raise ConditionFailed(parameters["Item"])
 
     service = Service(put_item=lose)
-    assert run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention=1)])) == [True]
+    assert run_sync(DynamoDBPort(service).run([Remember("scope", "key", retention_us=1)])) == [True]
     assert len(service.made("put_item")) == 1
 
 

@@ -443,4 +443,4 @@ def test_f66_the_password_is_in_nothing_that_is_printed() -> None:
     broker = KafkaBackend(Address("kafka://user:canary@host:9093?mechanism=SCRAM-SHA-512&bootstrap=other:9093"))
     shown = repr(broker) + repr(vars(broker)) + repr(broker.publisher()) + str(vars(broker.publisher()))
     assert "canary" not in shown
-    assert broker.capabilities.redelivery_horizon == 7 * 86400
+    assert broker.capabilities.redelivery_horizon_s == 7 * 86400

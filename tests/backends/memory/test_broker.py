@@ -141,10 +141,10 @@ async def test_settled_messages_leave_nothing_behind() -> None:
 
 def test_an_address_is_a_name_and_options() -> None:
     backend = MemoryBrokerBackend(Address("memory://shop?ack_window=2s"))
-    assert (repr(backend), backend.window, backend.capabilities.ack_window) == ("memory://shop", 2_000_000, 2.0)
+    assert (repr(backend), backend.window_us, backend.capabilities.ack_window_s) == ("memory://shop", 2_000_000, 2.0)
     assert MemoryBrokerBackend(Address("memory://shop/")).queues is backend.queues
     assert MemoryBrokerBackend().queues is not MemoryBrokerBackend().queues
-    assert MemoryBrokerBackend().window == 30_000_000
+    assert MemoryBrokerBackend().window_us == 30_000_000
     for url in ("memory://shop/path", "memory://shop?option=1"):
         with pytest.raises(eo.InvalidOption):
             MemoryBrokerBackend(Address(url))

@@ -103,13 +103,15 @@ def own() -> Iterator[servers.MariaDB]:
 
 
 def claim(key: str = "k", **options: Any) -> Claim:
-    return Claim(**{"scope": "s", "key": key, "owner": os.urandom(16), "lease": LONG, "retention": KEEP, **options})
+    return Claim(
+        **{"scope": "s", "key": key, "owner": os.urandom(16), "lease_us": LONG, "retention_us": KEEP, **options}
+    )
 
 
 def settlement(of: Claim, answer: Answer, **options: Any) -> Settlement:
     return Settlement(**{
         "scope": of.scope, "key": of.key, "owner": of.owner, "token": answer.token, "state": "done",
-        "retention": KEEP, **options,
+        "retention_us": KEEP, **options,
     })  # fmt: skip
 
 
@@ -319,7 +321,7 @@ async def test_a_lease_counts_from_the_end_of_a_wait_for_a_lock(
     thread.start()
     held.wait(10)
     began = time.monotonic()
-    granted = await answer(port, claim(lease=SECOND // 2))
+    granted = await answer(port, claim(lease_us=SECOND // 2))
     waited = time.monotonic() - began
     record = await port.get("s", "k")
     left = (record.lease_until or 0) - await port.now() if record else 0
@@ -401,22 +403,22 @@ async def test_what_has_expired_is_not_ones_own_any_more(
     """F08: the row is still there, with our owner and token; a settlement of the shortest retention is applied."""
     port = make(mariadb_url, prefix=unique_name, returning=returning)
     await port.migrate()
-    gone = claim("gone", lease=1, retention=1)
+    gone = claim("gone", lease_us=1, retention_us=1)
     expired = await answer(port, gone)
     assert await port.run([Renewal("s", "gone", gone.owner, expired.token, LONG, KEEP)]) == [False]
     assert not await settle(port, gone, expired)
     brief = claim("brief")
     granted = await answer(port, brief)
-    assert await settle(port, brief, granted, retention=1)
-    assert not await settle(port, brief, granted, retention=1)
+    assert await settle(port, brief, granted, retention_us=1)
+    assert not await settle(port, brief, granted, retention_us=1)
 
 
 async def test_a_sweep_waits_for_nobody(make: PortMaker, mariadb_url: str, unique_name: str) -> None:
     """F26: what another holds is left for the next sweep."""
     port = make(mariadb_url, prefix=unique_name)
     await port.migrate()
-    claims = [claim(f"k{n}", lease=1, retention=1) for n in range(3)] + [
-        claim(f"d{n}", lease=1, doubt_on_lapse=True) for n in range(3)
+    claims = [claim(f"k{n}", lease_us=1, retention_us=1) for n in range(3)] + [
+        claim(f"d{n}", lease_us=1, doubt_on_lapse=True) for n in range(3)
     ]
     await port.run(claims)
     with locked(mariadb_url, unique_name, "k1", "d1"):
@@ -434,8 +436,8 @@ async def test_a_sweep_that_finds_only_what_others_hold_has_no_more(
     """F26: `purge` and the heartbeat call again while there is more; they must not spin until a lock is given up."""
     port = make(mariadb_url, prefix=unique_name)
     await port.migrate()
-    claims = [claim(f"k{n}", lease=1, retention=1) for n in range(4)] + [
-        claim(f"d{n}", lease=1, doubt_on_lapse=True) for n in range(4)
+    claims = [claim(f"k{n}", lease_us=1, retention_us=1) for n in range(4)] + [
+        claim(f"d{n}", lease_us=1, doubt_on_lapse=True) for n in range(4)
     ]
     await port.run(claims)
     with locked(mariadb_url, unique_name, *(c.key for c in claims)):
@@ -478,7 +480,7 @@ async def test_overlapping_batches_of_many_ports_lose_no_answer(
                 ran[c.key] = ran.get(c.key, 0) + 1
             renewals = [Renewal(c.scope, c.key, c.owner, a.token, LONG, KEEP) for c, a in mine]
             assert await insist(port, renewals) == [True] * len(mine)
-            ends = [settlement(c, a, retention=1 if c.key[-1] in "02468" else KEEP) for c, a in mine]
+            ends = [settlement(c, a, retention_us=1 if c.key[-1] in "02468" else KEEP) for c, a in mine]
             assert await insist(port, ends) == [True] * len(mine)
 
     async def sweep(port: Port) -> None:

@@ -58,10 +58,15 @@ def test_f66_a_token_and_a_password_are_not_shown() -> None:
 
 def test_capabilities_depend_on_what_the_stream_keeps() -> None:
     queue = NatsBackend(Address("nats://h?dedup_window=1m&ack_window=7s")).capabilities
-    assert (queue.groups, queue.redelivery_horizon, queue.dedup_window, queue.ack_window) == (False, None, 60.0, 7.0)
+    assert (queue.groups, queue.redelivery_horizon_s, queue.dedup_window_s, queue.ack_window_s) == (
+        False,
+        None,
+        60.0,
+        7.0,
+    )
     log = NatsBackend(Address("nats://h?retention=limits&max_age=1d")).capabilities
-    assert (log.groups, log.redelivery_horizon, log.dedup_window) == (True, 86_400.0, None)
-    assert NatsBackend(Address("nats://h?stream=shop")).capabilities.dedup_window is None
+    assert (log.groups, log.redelivery_horizon_s, log.dedup_window_s) == (True, 86_400.0, None)
+    assert NatsBackend(Address("nats://h?stream=shop")).capabilities.dedup_window_s is None
     with pytest.raises(InvalidOption, match="no path"):
         NatsBackend(Address("nats://h/stream"))
 

@@ -166,7 +166,7 @@ def test_text_with_half_a_character_is_an_invalid_key() -> None:
 
 def test_a_renewal_has_a_lease_and_others_have_none() -> None:
     settlement, note = Settlement("s", "k", b"o", 1, "done", 7), Note("s", "k", b"o", 1, b"note")
-    renewal = Renewal("s", "k", b"o", 1, lease=5, retention=7)
+    renewal = Renewal("s", "k", b"o", 1, lease_us=5, retention_us=7)
     leases = codec.encode_settlements([settlement, renewal, note])[-1]
     assert isinstance(leases, bytes)
     assert read(leases, "int8") == [None, 5, None]

@@ -590,12 +590,12 @@ def test_an_operation_on_a_partitioned_table_changes_its_own_record_only(postgre
         for n, change in enumerate(changes):
             for key in keys[n * 4 : n * 4 + 4]:
                 assert changed(partial(change, port, claims[key], tokens[key])) == [key]
-        resolution = Resolution(state="done", retention=DAY)
+        resolution = Resolution(state="done", retention_us=DAY)
         assert changed(lambda: run_sync(port.resolve("s", keys[4], resolution))) == [keys[4]]
         assert changed(lambda: one(port, claim(keys[12])).kind == "claimed") == [keys[12]]
         assert changed(lambda: one(port, Remember("s", keys[13], DAY, result=b"m"))) == [keys[13]]
         gone = settlement(claims[keys[20]], tokens[keys[20]])
-        gone.retention = 1
+        gone.retention_us = 1
         assert one(port, gone) is True
         assert changed(lambda: run_sync(port.sweep(100)).deleted == 1) == [keys[20]]
         taken(port, claim("lapsing", lease=1, doubt_on_lapse=True))
@@ -624,7 +624,7 @@ def test_a_sweep_says_more_only_where_there_is_more(postgres_url: str, unique_na
                 token = taken(port, mine)
                 if kind == "expired":
                     gone = settlement(mine, token)
-                    gone.retention = 1
+                    gone.retention_us = 1
                     one(port, gone)
         swept = [run_sync(port.sweep(2)) for _ in range(2)]
         assert [(s.deleted, s.lapsed, s.more) for s in swept] == [(2, 2, True), (2, 2, False)]
@@ -882,7 +882,7 @@ def test_forget_and_resolve_wake_waiters(postgres_url: str, unique_name: str) ->
             if name == "forget":
                 assert run_sync(port.forget("s", name, DAY))
             else:
-                until(lambda: run_sync(port.resolve("s", "resolve", Resolution(state="done", retention=DAY))))
+                until(lambda: run_sync(port.resolve("s", "resolve", Resolution(state="done", retention_us=DAY))))
             assert list(run_sync(listener.changes(2.0))) == [("s", name)]
 
 
@@ -1182,11 +1182,11 @@ def test_counts_that_leave_records_out_say_so(
         for n in range(5):
             mine = claim(f"k{n}")
             if n:
-                mine.retention = 9 * DAY
+                mine.retention_us = 9 * DAY
             token = taken(port, mine)
             if n:
                 done = settlement(mine, token)
-                done.retention = 9 * DAY
+                done.retention_us = 9 * DAY
                 assert one(port, done)
         stats = run_sync(port.stats())
         assert (stats.counts["claimed"], stats.counts["done"], stats.approximate) == (1, 4, ())

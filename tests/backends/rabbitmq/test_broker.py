@@ -629,8 +629,8 @@ class TestSettings:
         assert 7.5 <= waits[-1] <= 15.0
 
     def test_f55_the_window_is_the_servers(self, rabbitmq_url: str) -> None:
-        assert backend_at(rabbitmq_url).capabilities.ack_window == 1800
-        assert backend_at(rabbitmq_url, ack_window="1h").capabilities.ack_window == 3600
+        assert backend_at(rabbitmq_url).capabilities.ack_window_s == 1800
+        assert backend_at(rabbitmq_url, ack_window="1h").capabilities.ack_window_s == 3600
         assert not backend_at(rabbitmq_url).capabilities.extends
 
     @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def port_on(connection: Connection, *, verified: bool = True) -> RedisPort:
 
 
 def claim(port: RedisPort, *keys: str) -> list[Any]:
-    return list(run_sync(port.run([Claim("s", key, b"o" * 16, lease=1, retention=1) for key in keys])))
+    return list(run_sync(port.run([Claim("s", key, b"o" * 16, lease_us=1, retention_us=1) for key in keys])))
 
 
 KEEPS = [b"maxmemory-policy", b"noeviction"]

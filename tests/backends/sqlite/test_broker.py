@@ -278,11 +278,11 @@ def test_a_wrong_option_is_refused(url: str, error: type[Exception], hint: str) 
 
 def test_its_capabilities_follow_its_options(tmp_path: Path) -> None:
     capabilities = backend_at(tmp_path / "queue.db", ack_window="1.5s").capabilities
-    assert (capabilities.name, capabilities.ack_window, capabilities.ordering) == ("sqlite", 1.5, "key")
+    assert (capabilities.name, capabilities.ack_window_s, capabilities.ordering) == ("sqlite", 1.5, "key")
     assert capabilities.ordered_publish
     assert capabilities.extends
     assert capabilities.counts_attempts
-    assert backend_at(tmp_path / "queue.db").capabilities.ack_window == 30.0
+    assert backend_at(tmp_path / "queue.db").capabilities.ack_window_s == 30.0
 
 
 def open_files(path: Path) -> list[str]:

@@ -302,9 +302,14 @@ def backend_on(client: Any, monkeypatch: pytest.MonkeyPatch, query: str = "") ->
 )
 def test_what_a_broker_says_of_itself(query: str, window: float, max_body: int) -> None:
     known = SQSBackend(Address(f"sqs://?{query}")).capabilities
-    assert (known.ack_window, known.max_body, known.ordering, known.dedup_window) == (window, max_body, "none", None)
+    assert (known.ack_window_s, known.max_body, known.ordering, known.dedup_window_s) == (
+        window,
+        max_body,
+        "none",
+        None,
+    )
     fifo = SQSBackend(Address("sqs://?fifo=yes")).capabilities
-    assert (fifo.ordering, fifo.dedup_window) == ("key", 300.0)
+    assert (fifo.ordering, fifo.dedup_window_s) == ("key", 300.0)
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ class DoubtExpires(Mutant):
         reply = self.apply_correctly(op, now)
         row = self.row(op)
         if row is not None and row.expires_at is None:
-            row.expires_at = row.changed_at + getattr(op, "retention", 0) + getattr(op, "lease", 0)
+            row.expires_at = row.changed_at + getattr(op, "retention_us", 0) + getattr(op, "lease_us", 0)
         return reply
 
 
@@ -250,7 +250,7 @@ class DoubtfulClaimExpires(Mutant):
         reply = self.apply_correctly(op, now)
         row = self.row(op)
         if row is not None and row.state == "claimed":
-            row.expires_at = row.lease_until + getattr(op, "retention", 0)
+            row.expires_at = row.lease_until + getattr(op, "retention_us", 0)
         return reply
 
 
@@ -361,7 +361,7 @@ class InFlightGetsTheRetention(Mutant):
     """The in-flight marker gets the 24 h response TTL, so a crash wedges the key for a day."""
 
     def apply(self, op: Any, now: int) -> Any:
-        return self.apply_correctly(replace(op, lease=op.retention) if isinstance(op, Claim) else op, now)
+        return self.apply_correctly(replace(op, lease_us=op.retention_us) if isinstance(op, Claim) else op, now)
 
 
 @caught_by("duplicates_do_not_change_a_finished_record")
@@ -369,7 +369,7 @@ class DuplicatesProlongTheRecord(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         reply = self.apply_correctly(op, now)
         if isinstance(op, Claim) and reply.kind == "done":
-            self.row(op).expires_at = now + op.retention
+            self.row(op).expires_at = now + op.retention_us
         return reply
 
 

@@ -163,7 +163,7 @@ class ResolveWaitsForTheSweeper(Mutant):
 @caught_by("resolve_keeps_the_operators_retention")
 class ResolvedNeverExpires(Mutant):
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        return await super().resolve(scope, key, replace(resolution, retention=1 << 60))
+        return await super().resolve(scope, key, replace(resolution, retention_us=1 << 60))
 
 
 @caught_by("one_of_many_concurrent_resolutions_is_applied")

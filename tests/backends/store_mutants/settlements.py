@@ -19,7 +19,7 @@ class RepetitionIsRefused(Mutant):
         row = self.row(op)
         if isinstance(op, Settlement) and row is not None and row.state == op.state:
             return False
-        if isinstance(op, Renewal) and row is not None and row.lease_until == now + op.lease:
+        if isinstance(op, Renewal) and row is not None and row.lease_until == now + op.lease_us:
             return False
         return self.apply_correctly(op, now)
 
@@ -131,7 +131,7 @@ class LapseInvalidates(Mutant):
 class SettlementUpserts(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         if isinstance(op, Settlement) and self.row(op) is None:
-            return self.apply_correctly(Remember(op.scope, op.key, op.retention, b"", op.result), now)
+            return self.apply_correctly(Remember(op.scope, op.key, op.retention_us, b"", op.result), now)
         return self.apply_correctly(op, now)
 
 
@@ -141,7 +141,7 @@ class RetentionCountsFromTheLease(Mutant):
         reply = self.apply_correctly(op, now)
         row = self.row(op)
         if isinstance(op, Settlement) and reply and row.expires_at is not None:
-            row.expires_at = row.lease_until + op.retention
+            row.expires_at = row.lease_until + op.retention_us
         return reply
 
 
@@ -171,7 +171,7 @@ class RenewalAddsToTheLease(Mutant):
         before = row.lease_until if row else 0
         reply = self.apply_correctly(op, now)
         if isinstance(op, Renewal) and reply:
-            row.lease_until = before + op.lease
+            row.lease_until = before + op.lease_us
         return reply
 
 

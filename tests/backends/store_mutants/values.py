@@ -109,5 +109,5 @@ class FingerprintsFoldCase(Mutant):
 class SpansAre32BitSeconds(Mutant):
     def apply(self, op: Any, now: int) -> Any:
         if not isinstance(op, Look):
-            op = replace(op, retention=op.retention % (1 << 50))
+            op = replace(op, retention_us=op.retention_us % (1 << 50))
         return self.apply_correctly(op, now)

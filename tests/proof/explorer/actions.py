@@ -332,7 +332,9 @@ def resolve(simulation: Simulation, key: str, state: Literal["done", "free", "fa
     """Let the operator resolve a record in doubt; a message that was parked is delivered again."""
     result = b'1"operator"' if state == "done" else None
     simulation.narrate(f"the operator resolves {key}: {state}")
-    if not run_sync(simulation.port.resolve(SCOPE, key, Resolution(state=state, retention=RETENTION, result=result))):
+    if not run_sync(
+        simulation.port.resolve(SCOPE, key, Resolution(state=state, retention_us=RETENTION, result=result))
+    ):
         simulation.fail("wedged", f"{key}: in doubt, and the operator cannot resolve it")
     _decided(simulation, key, state, result)
 

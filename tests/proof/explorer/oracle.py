@@ -91,7 +91,7 @@ class Grant:
         self.owner = op.owner
         self.token = answer.token
         self.attempt = answer.attempts
-        self.lease_until = now + op.lease
+        self.lease_until = now + op.lease_us
         self.doubt = op.doubt_on_lapse
         self.max_attempts = op.max_attempts
         self.epoch = epoch
@@ -219,7 +219,7 @@ class GuardOracle:
             if state != "failed" and attempts < op.max_attempts:
                 self._fail("starts", f"{key}: given up after {attempts} of {op.max_attempts} attempts")
             if free and 0 < op.max_attempts <= history.attempts:
-                history.state, history.expires, history.ever_failed = "failed", now + op.retention, True
+                history.state, history.expires, history.ever_failed = "failed", now + op.retention_us, True
             elif state != "failed":
                 self._fail("attempts", f"{key}: exhausted after {history.attempts} of {op.max_attempts} attempts")
         elif kind in ("done", "failed"):
@@ -290,7 +290,7 @@ class GuardOracle:
             if op.state == "done":
                 history.result = op.result
                 history.results.append(op.result or b"")
-            history.state, history.expires = op.state, now + op.retention
+            history.state, history.expires = op.state, now + op.retention_us
             history.attempts -= op.refund
             history.ever_failed |= op.state == "failed"
         elif history.state != op.state:
@@ -309,7 +309,7 @@ class GuardOracle:
         grant = self.grant(op.key, op.owner, op.token)
         current = grant is not None and history.holder is grant and history.state == "claimed"
         if reply and grant is not None:
-            grant.lease_until = now + op.lease
+            grant.lease_until = now + op.lease_us
         if reply and not current:
             self._fail("fencing", f"{op.key}: a renewal by a former holder was applied")
         elif current and not reply:
@@ -320,7 +320,7 @@ class GuardOracle:
         if not reply:
             self._fail("refused", f"{op.key}: a success was not remembered")
         elif history.state != "done":
-            history.state, history.result, history.expires = "done", op.result, now + op.retention
+            history.state, history.result, history.expires = "done", op.result, now + op.retention_us
             history.results.append(op.result or b"")
         history.ever_recorded = True
 

@@ -130,8 +130,8 @@ class HeartbeatPort:
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         return self._observe_decision(key, await self._simulation.port.resolve(scope, key, resolution))
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
-        return self._observe_decision(key, await self._simulation.port.forget(scope, key, retention))
+    async def forget(self, scope: str, key: str, retention_us: int) -> bool:
+        return self._observe_decision(key, await self._simulation.port.forget(scope, key, retention_us))
 
     def _observe_decision(self, key: str, changed: bool) -> bool:
         if changed:

@@ -34,7 +34,7 @@ def unfenced_release(self: Any, op: Any, now: int) -> bool:
     """A release is not fenced: a zombie frees its successor's record."""
     row = row_of(self, op)
     if op.state == "free" and row is not None and row.owner != op.owner:
-        row.state, row.changed_at, row.expires_at = "free", now, now + op.retention
+        row.state, row.changed_at, row.expires_at = "free", now, now + op.retention_us
         return True
     return _settle(self, op, now)
 
@@ -200,7 +200,7 @@ def doubt_is_free(row: Any, **others: Any) -> Any:
 @mutant("F07", MemoryPort, "_claim", "guard-L+crash/1")
 def lease_as_long_as_retention(self: Any, op: Any, now: int) -> Answer:
     """The lease is the retention: a crash wedges the key for as long as results are kept."""
-    return _claim(self, replace(op, lease=op.retention), now)
+    return _claim(self, replace(op, lease_us=op.retention_us), now)
 
 
 @mutant("F13", memory_store, "answer_for", "guard-L+lapse/1")
@@ -222,7 +222,7 @@ def lease_never_ends(row: Any, *, now: int, **others: Any) -> Any:
 @mutant("F04", MemoryPort, "_settle", "guard-L+lapse/1")
 def done_kept_for_a_lease(self: Any, op: Any, now: int) -> bool:
     """A done record is kept for a lease only."""
-    return _settle(self, replace(op, retention=30_000_000) if op.state == "done" else op, now)
+    return _settle(self, replace(op, retention_us=30_000_000) if op.state == "done" else op, now)
 
 
 @mutant("F33", MemoryPort, "_settle", "guard-A+raise/3")

@@ -126,7 +126,7 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "those behind it count as unconfirmed, too, and are sent again",
     (
         "relay/publish_batch.py",
-        'self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", span=span, refund=True)',
+        'self.outcomes[row.seq] = RowOutcome(row.seq, "waiting", wait_us=wait_us, refund=True)',
         "pass",
     ): "the next lease would find the row, and let it wait as long as the one before it",
     (
@@ -196,8 +196,8 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "what lacks one of the two cannot be decoded as a frame either",
     (
         "backends/redis/record_format.py",
-        "return _pack_head(_REMEMBER, flags, 0, 0, op.retention, 0, *lengths) + scope + key + result + prints",
-        "return _pack_head(_REMEMBER, flags, 0, 0, op.retention, 1, *lengths) + scope + key + result + prints",
+        "return _pack_head(_REMEMBER, flags, 0, 0, op.retention_us, 0, *lengths) + scope + key + result + prints",
+        "return _pack_head(_REMEMBER, flags, 0, 0, op.retention_us, 1, *lengths) + scope + key + result + prints",
     ): "the script reads no third number of a success",
     (
         "backends/mysql/outbox.py",

@@ -31,7 +31,7 @@ def as_settlement(op: Settlement | Note | Renewal) -> Settlement:
     renewal's lease is sent beside it."""
     if isinstance(op, Settlement):
         return op
-    retention = op.retention if isinstance(op, Renewal) else 0
+    retention = op.retention_us if isinstance(op, Renewal) else 0
     note = op.note if isinstance(op, Note) else None
     return Settlement(op.scope, op.key, op.owner, op.token, "claimed", retention, note=note)  # type: ignore[arg-type]
 

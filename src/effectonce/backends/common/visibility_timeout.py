@@ -146,7 +146,7 @@ class PollingConsumer(Consumer, Generic[HeldT]):
     """
 
     def __init__(self, prefetch: int, window: float, longest_poll: float) -> None:
-        self._window = window
+        self._window_s = window
         # The timeout is counted from the start of the poll: the shorter the poll, the more is left of the timeout.
         self._longest_poll = min(longest_poll, window / 4)
         self._unsettled: UnsettledDeliveries[HeldT] = UnsettledDeliveries(prefetch)
@@ -199,11 +199,11 @@ class PollingConsumer(Consumer, Generic[HeldT]):
 
     async def _take_arrived(self, limit: int) -> list[Delivery]:
         deliveries = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
-        soon = time.monotonic() + self._window / 2
+        soon = time.monotonic() + self._window_s / 2
         if all(delivery.handle.ends_at > soon for delivery in deliveries):
             return deliveries
         # They arrived when a receive was cancelled, and have waited since. Extend them: a handler needs time to run.
-        extended = await self.extend(deliveries, self._window)
+        extended = await self.extend(deliveries, self._window_s)
         return [delivery for delivery, is_ours in zip(deliveries, extended, strict=True) if is_ours]
 
     def _forget_deliveries(self) -> None:

@@ -1,6 +1,7 @@
 """Deciding an operation on a record that was read: its answer, and the record to write. Pure: no clock, no I/O.
 
-`operations` then writes the new record on the condition that the stored one has not changed since it was read.
+`operations` then writes the new record on the condition that the stored one has not changed since it was read; if it
+has, it decides again. Decisions are the second way: most claims and settlements are one conditional write without one.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
             result=None,
             changed_at=now,
             lease_until=None,
-            expires_at=now + op.retention,
+            expires_at=now + op.retention_us,
         )
-    lease_until = now + op.lease
+    lease_until = now + op.lease_us
     claimed = replace(
         previous,
         state="claimed",
@@ -63,7 +64,7 @@ def decide_claim(op: Claim, stored: StoredItem | None, time: Time) -> Decision:
         fingerprint=first_fingerprint(op.fingerprints) or previous.fingerprint,
         result=None,
         changed_at=now,
-        expires_at=None if op.doubt_on_lapse else lease_until + op.retention,
+        expires_at=None if op.doubt_on_lapse else lease_until + op.retention_us,
     )
     counts = (claimed.token, claimed.attempts, claimed.generation)
     return Answer("claimed", *counts, error=claimed.error, lapsed=claimed.lapsed), claimed
@@ -86,15 +87,15 @@ def decide_remember(op: Remember, stored: StoredItem | None, time: Time) -> Deci
         result=op.result,
         error=None,
         changed_at=now,
-        expires_at=now + op.retention,
+        expires_at=now + op.retention_us,
     )
 
 
-def decide_forget(retention: int, stored: StoredItem | None, time: Time) -> Decision:
+def decide_forget(retention_us: int, stored: StoredItem | None, time: Time) -> Decision:
     record = drop_expired(stored, time.past)
     if record is None:
         return False, None
-    return True, replace(_reopen(record, time.now, retention), fingerprint=None)
+    return True, replace(_reopen(record, time.now, retention_us), fingerprint=None)
 
 
 def decide_resolve(resolution: Resolution, stored: StoredItem | None, time: Time) -> Decision:
@@ -102,7 +103,7 @@ def decide_resolve(resolution: Resolution, stored: StoredItem | None, time: Time
     answer = _answer_of(record, time)
     if record is None or answer is None or answer.kind != "in_doubt":
         return False, None
-    reopened = _reopen(record, time.now, resolution.retention)
+    reopened = _reopen(record, time.now, resolution.retention_us)
     if resolution.state == "free":
         return True, reopened
     return True, replace(
@@ -127,7 +128,7 @@ def _new_record(op: Claim | Remember, now: int) -> StoredItem:
     return StoredItem(scope=op.scope, key=op.key, created_at=now, changed_at=now, expires_at=None)
 
 
-def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
+def _reopen(record: StoredItem, now: int, retention_us: int) -> StoredItem:
     """Free the record: a new generation, its owner fenced out."""
     return replace(
         record,
@@ -138,7 +139,7 @@ def _reopen(record: StoredItem, now: int, retention: int) -> StoredItem:
         generation=record.generation + 1,
         changed_at=now,
         lease_until=None,
-        expires_at=now + retention,
+        expires_at=now + retention_us,
         result=None,
         error=None,
     )

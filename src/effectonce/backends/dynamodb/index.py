@@ -79,7 +79,8 @@ async def read_shard(
 async def list_identities(client: DynamoDBClient, query: Query, state: State) -> tuple[list[bytes], str | None]:
     """List a page of records in ``state``, merged from its shards. Returns their digests, and the next page's cursor.
 
-    The cursor holds a position for each shard: how far it was read; None: to its end.
+    The cursor holds a position for each shard: the rank and id of the last key that was shown of it; "start": none was;
+    None: it was shown to its end.
     """
     shards = shard_names(state)
     positions: list[Any] = ["start"] * len(shards)

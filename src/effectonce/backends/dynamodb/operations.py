@@ -1,4 +1,11 @@
-"""Claims, settlements, renewals and looks on DynamoDB: the conditional writes, and the checks of the estimated time."""
+"""Claims, settlements, renewals and looks on DynamoDB: the conditional writes, and the checks of the estimated time.
+
+Each operation is one conditional write, which decides on the server. Where its condition fails, the reply has the
+stored item: a settlement sees by it whether it was applied before, and a claim is decided again by `decisions`, whose
+result is written on the condition that the item is still the same (`_change`). So an operation that is sent twice, or
+that a crash cuts off, has either happened or not. Times come from `ServerClock`: write relative to ``now``, and take
+for ended only what ends by ``past``.
+"""
 
 from __future__ import annotations
 
@@ -91,13 +98,13 @@ class Operations:
         reply = await self._dynamodb.call("get_item", Key={"id": wrap(identity)}, ConsistentRead=consistent)
         return reply.get("Item") or None
 
-    async def _probe_clock(self, lease: int) -> None:
-        """Make the clock precise enough for ``lease``, if a second of probes can do that.
+    async def _probe_clock(self, lease_us: int) -> None:
+        """Make the clock precise enough for ``lease_us``, if a second of probes can do that.
 
         Only leases of a few seconds need it, since a date has whole seconds. Probes are repeated until the date
         changes. They are so close together that the moment of the change is known to a quarter of the lease.
         """
-        clock, needed = self._clock, lease // 4
+        clock, needed = self._clock, lease_us // 4
         started = clock.local()
         if self._probed_in_vain_at is not None and 0 <= started - self._probed_in_vain_at < PROBE_AGAIN_AFTER_US:
             return
@@ -112,7 +119,7 @@ class Operations:
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
         await self._prepare()
         shortest = 4 * self._clock.SERVICE_SKEW_US  # probes cannot make the clock precise enough for less
-        leases = [op.lease for op in batch if isinstance(op, Claim) and op.lease > shortest]
+        leases = [op.lease_us for op in batch if isinstance(op, Claim) and op.lease_us > shortest]
         if leases and self._clock.uncertainty() > min(leases) // 4:
             await self._probe_clock(min(leases))
         replies = await self._dynamodb.gather(self._run_one, batch)
@@ -142,17 +149,19 @@ class Operations:
 
     async def _claim(self, op: Claim) -> Reply:
         clock = self._clock
-        if clock.uncertainty() > op.lease // 4:
+        if clock.uncertainty() > op.lease_us // 4:
             # The claim cannot be granted. But if the record is finished, or another holds it, it can be answered.
             stored = decode(await self._read(digest(op.scope, op.key)))
             answer, change = decide_claim(op, stored, clock.read())
-            return answer if change is None else self._lease_too_short(op.lease)
+            return answer if change is None else self._lease_too_short(op.lease_us)
         offset = clock.offset
         reply = await self._take(op)
         moved = abs(clock.offset - offset)
-        if isinstance(reply, Answer) and reply.kind == "claimed" and moved > op.lease // 4:
+        if isinstance(reply, Answer) and reply.kind == "claimed" and moved > op.lease_us // 4:
             # Its lease was computed from a wrong time: release it, and refund the attempt.
-            await self._settle(Settlement(op.scope, op.key, op.owner, reply.token, "free", op.retention, refund=True))
+            await self._settle(
+                Settlement(op.scope, op.key, op.owner, reply.token, "free", op.retention_us, refund=True)
+            )
             return StoreUnavailable(
                 f"the clocks of {self._target} and of this machine drifted apart by {span_text(moved)}; "
                 "the estimate is corrected, deliver the message again",
@@ -160,16 +169,17 @@ class Operations:
             )
         return reply
 
-    def _lease_too_short(self, lease: int) -> StoreUnavailable:
+    def _lease_too_short(self, lease_us: int) -> StoreUnavailable:
         uncertainty = self._clock.uncertainty()
         return StoreUnavailable(
             f"the clock of {self._target} is known to ±{span_text(uncertainty)} only, too coarse for a lease of "
-            f"{span_text(lease)}; use a lease of at least {span_text(5 * uncertainty)}"
+            f"{span_text(lease_us)}; use a lease of at least {span_text(5 * uncertainty)}"
         )
 
     async def _take(self, op: Claim) -> Reply:
+        """Take the record in one write, if it is absent or takeable; otherwise decide by what is stored."""
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
-        until, doubt = now + op.lease, op.doubt_on_lapse
+        until, doubt = now + op.lease_us, op.doubt_on_lapse
         values: dict[str, AttributeValue] = {
             "now": now,
             "past": past,
@@ -181,8 +191,8 @@ class Operations:
             "doubt": doubt,
             "max": op.max_attempts,
             "bucket": bucket("claimed", doubt, identity),
-            "expires_at": until + op.retention,
-            "expires": NEVER_EXPIRES_S if doubt else whole_seconds(until + op.retention),
+            "expires_at": until + op.retention_us,
+            "expires": NEVER_EXPIRES_S if doubt else whole_seconds(until + op.retention_us),
         }
         take, takeable = _TAKE_UPDATE, _TAKEABLE_CONDITION
         if op.fingerprints:
@@ -206,6 +216,7 @@ class Operations:
         return Answer("claimed", now, old.attempts + 1, old.generation, error=old.error, lapsed=old.state == "claimed")
 
     async def _settle(self, op: Settlement) -> bool:
+        """Settle the record if this claim holds it. True as well where that was done before."""
         identity, (now, past) = digest(op.scope, op.key), self._clock.read()
         values: dict[str, AttributeValue] = {
             "now": now,
@@ -214,8 +225,8 @@ class Operations:
             "token": op.token,
             "state": op.state,
             "bucket": bucket(op.state, False, identity),
-            "expires_at": now + op.retention,
-            "expires": whole_seconds(now + op.retention),
+            "expires_at": now + op.retention_us,
+            "expires": whole_seconds(now + op.retention_us),
             "result": op.result or b"",
             "error": op.error or b"",
         }
@@ -247,14 +258,14 @@ class Operations:
     async def _renew(self, op: Renewal) -> bool:
         for _ in range(2):
             offset, (now, past) = self._clock.offset, self._clock.read()
-            until = now + op.lease
+            until = now + op.lease_us
             values: dict[str, AttributeValue] = {
                 "past": past,
                 "owner": op.owner,
                 "token": op.token,
                 "until": until,
-                "expires_at": until + op.retention,
-                "expires": whole_seconds(until + op.retention),
+                "expires_at": until + op.retention_us,
+                "expires": whole_seconds(until + op.retention_us),
             }
             # A renewal does not know whether its claim lapses into doubt, and so must not expire. If it does, the item
             # has the attribute `keep`, and `expires` stays at that. If not, it has `since`, which stays its rank.
@@ -266,7 +277,7 @@ class Operations:
                 await self._update(digest(op.scope, op.key), renew, _HELD_BY_CLAIM + "#state = :claimed", values)
             except ConditionFailed:
                 return False
-            if abs(self._clock.offset - offset) <= op.lease // 4:
+            if abs(self._clock.offset - offset) <= op.lease_us // 4:
                 break  # else the clock was wrong, and is corrected now: renew once more
         return True
 

@@ -1,4 +1,8 @@
-"""The port of DynamoDB: what operators and the sweep need, added to `operations`."""
+"""The port of DynamoDB: what operators and the sweep need, added to `operations`.
+
+Each method first calls `_prepare`: no other request is right before the table's version and the service's time are
+known. A list is read from the index and then, record by record, from the table, since the index may be late.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +49,10 @@ class DynamoDBPort(Operations, Port):
         record = drop_expired(decode(await self._read(digest(scope, key))), self._clock.read().past)
         return None if record is None else record.to_record()
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
+    async def forget(self, scope: str, key: str, retention_us: int) -> bool:
         await self._prepare()
         item = await self._read(digest(scope, key))
-        return await self._change(partial(decide_forget, retention), item) is True
+        return await self._change(partial(decide_forget, retention_us), item) is True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         await self._prepare()

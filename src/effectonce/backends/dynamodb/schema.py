@@ -1,4 +1,7 @@
-"""The table and its index: creating them where they are missing, and checking that they can keep the promises."""
+"""The table and its index: creating them where they are missing, and checking that they can keep the promises.
+
+Several processes may migrate at once: every step takes "it is there already" for success.
+"""
 
 from __future__ import annotations
 

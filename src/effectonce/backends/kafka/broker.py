@@ -47,7 +47,7 @@ class KafkaBackend(BrokerBackend):
             name="kafka",
             ordering="key",
             groups=True,
-            redelivery_horizon=self._cluster.retention,
+            redelivery_horizon_s=self._cluster.retention,
             max_body=self._cluster.max_body,
             batch=MAX_BATCH,
         )
@@ -79,7 +79,11 @@ class KafkaPublisher(ConfirmedProducer):
 
 
 class KafkaConsumer:
-    """See `contracts.Consumer`."""
+    """See `contracts.Consumer`.
+
+    It is a `GroupMember` at a time, which has its own thread; this class stays on the event loop. Deliveries belong to
+    the member that they came from: when it is lost, their partitions go to others, and settling them is refused.
+    """
 
     def __init__(self, cluster: KafkaCluster, queue: str, group: str, prefetch: int) -> None:
         self._join_group = partial(GroupMember, cluster, queue, group, prefetch)

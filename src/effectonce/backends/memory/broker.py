@@ -159,7 +159,7 @@ class MemoryBrokerBackend(BrokerBackend):
             if address.path not in ("", "/"):
                 raise InvalidOption(f"memory:// has a name and no path, as in memory://shop; got {address}")
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.window = round(ack_window * 1e6)
+        self.window_us = round(ack_window * 1e6)
         self.shown = f"memory://{name}"
         with _named_queues_lock:
             self.queues = _named_queues.setdefault(name, MemoryQueues()) if name else MemoryQueues()
@@ -167,7 +167,7 @@ class MemoryBrokerBackend(BrokerBackend):
             name="memory",
             ordering="key",
             ordered_publish=True,
-            ack_window=ack_window,
+            ack_window_s=ack_window,
             extends=True,
             counts_attempts=True,
             groups=True,
@@ -255,7 +255,7 @@ class MemoryConsumer(Consumer):
         group = self._queues.group(self._queue, self._group, now)
         room = min(limit, self._unsettled.room())
         deliveries = []
-        for message, held in group.take(room, now, now + self._backend.window):
+        for message, held in group.take(room, now, now + self._backend.window_us):
             self._unsettled.add(held)
             attempt = message.attempts
             deliveries.append(Delivery(packet=message.packet, queue=self._queue, attempt=attempt, handle=held))

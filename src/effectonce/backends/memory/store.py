@@ -44,15 +44,11 @@ MAX_COUNT = 100_000  # the most that `stats` counts of one state
 
 
 class MemoryRow(StoredClaim, kw_only=True, gc=False):
-    """The stored record of one scope and key."""
+    """The stored record of one scope and key. Every change of it is made under the backend's lock."""
 
     state: State
-    lapsed: bool = False
-    doubt_on_lapse: bool = False
     lease_until: int = 0
     fingerprint: bytes  # b"": none
-    result: bytes | None = None
-    error: bytes | None = None
     expires_at: int | None  # from when on the record counts as absent; None: never
     created_at: int
     changed_at: int
@@ -144,7 +140,7 @@ class MemoryPort(Port):
                 return answer
             if 0 < op.max_attempts <= live.attempts:  # rule 8
                 return self._exhaust(live, op, now)
-        lease_until = now + op.lease
+        lease_until = now + op.lease_us
         claimed = MemoryRow(
             state="claimed",
             owner=op.owner,
@@ -154,7 +150,7 @@ class MemoryPort(Port):
             lapsed=live is not None and live.state == "claimed",
             doubt_on_lapse=op.doubt_on_lapse,
             lease_until=lease_until,
-            expires_at=None if op.doubt_on_lapse else lease_until + op.retention,
+            expires_at=None if op.doubt_on_lapse else lease_until + op.retention_us,
             fingerprint=first_fingerprint(op.fingerprints) or (b"" if live is None else live.fingerprint),
             created_at=now if live is None else live.created_at,
             changed_at=now,
@@ -178,7 +174,7 @@ class MemoryPort(Port):
         row.error = exhausted_error(row.error)
         row.result = None
         row.changed_at = now
-        row.expires_at = now + op.retention
+        row.expires_at = now + op.retention_us
         return Answer("exhausted", row.token, row.attempts, row.generation, error=row.error)
 
     def _look(self, op: Look, now: int) -> Answer:
@@ -204,7 +200,7 @@ class MemoryPort(Port):
         row.result = op.result
         row.error = row.error if op.refund else op.error
         row.changed_at = now
-        row.expires_at = None if op.state == "in_doubt" else now + op.retention
+        row.expires_at = None if op.state == "in_doubt" else now + op.retention_us
         row.state = op.state  # last: before that, an interruption (Ctrl-C) has changed nothing that counts
         return True
 
@@ -220,8 +216,8 @@ class MemoryPort(Port):
         row = self._find(op.scope, op.key, now)
         if row is None or row.state != "claimed" or not row.is_held_by(op):
             return False
-        row.lease_until = now + op.lease
-        row.expires_at = None if row.doubt_on_lapse else row.lease_until + op.retention
+        row.lease_until = now + op.lease_us
+        row.expires_at = None if row.doubt_on_lapse else row.lease_until + op.retention_us
         return True
 
     def _remember(self, op: Remember, now: int) -> bool:
@@ -238,7 +234,7 @@ class MemoryPort(Port):
             token=now if stored is None else max(stored.token + 1, now),
             attempts=0 if live is None else live.attempts,
             generation=0 if live is None else live.generation,
-            expires_at=now + op.retention,
+            expires_at=now + op.retention_us,
             fingerprint=first_fingerprint(op.fingerprints),
             created_at=now if live is None else live.created_at,
             changed_at=now,
@@ -297,7 +293,7 @@ class MemoryPort(Port):
                     oldest = row.changed_at if oldest is None else min(oldest, row.changed_at)
         return Stats(counts=counts, cap=MAX_COUNT, oldest_in_doubt=oldest, swept_at=self._backend.swept_at)
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
+    async def forget(self, scope: str, key: str, retention_us: int) -> bool:
         with self._backend.lock:
             now = self._backend.clock.now()
             row = self._find(scope, key, now)
@@ -307,7 +303,7 @@ class MemoryPort(Port):
             row.start_generation()
             row.fingerprint, row.note = b"", None
             row.changed_at = now
-            row.expires_at = now + retention
+            row.expires_at = now + retention_us
             return True
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
@@ -323,7 +319,7 @@ class MemoryPort(Port):
             row.state = resolution.state
             row.result, row.error = resolution.result, resolution.error
             row.changed_at = now
-            row.expires_at = now + resolution.retention
+            row.expires_at = now + resolution.retention_us
             return True
 
     async def sweep(self, limit: int) -> SweepResult:

@@ -40,7 +40,7 @@ def state_literal(state: State) -> str:
 def claim_row(row_id: bytes, op: Claim) -> str:
     return (
         f"({bytes_literal(row_id)},{text_literal(op.scope)},{text_literal(op.key)},{bytes_literal(op.owner)},{op.doubt_on_lapse:d},"
-        f"{bytes_literal(op.fingerprints)},{op.lease:d},{op.retention:d},{op.max_attempts:d},"
+        f"{bytes_literal(op.fingerprints)},{op.lease_us:d},{op.retention_us:d},{op.max_attempts:d},"
         f"{NOW_SQL},changed_at,changed_at,changed_at+lease,"
         f"{'NULL' if op.doubt_on_lapse else 'lease_until+retention'},'claimed',1,{bytes_literal(op.note)})"
     )
@@ -48,17 +48,17 @@ def claim_row(row_id: bytes, op: Claim) -> str:
 
 def remember_row(row_id: bytes, op: Remember, largest_result: int) -> str:
     return (
-        f"({bytes_literal(row_id)},{text_literal(op.scope)},{text_literal(op.key)},'',{bytes_literal(op.fingerprints)},{op.retention:d},"
+        f"({bytes_literal(row_id)},{text_literal(op.scope)},{text_literal(op.key)},'',{bytes_literal(op.fingerprints)},{op.retention_us:d},"
         f"{NOW_SQL},changed_at,changed_at,changed_at+retention,'done',0,{_result(op.result, largest_result)})"
     )
 
 
 def settlement_row(row_id: bytes, op: Settlement | Note | Renewal, largest_result: int) -> str:
     end = as_settlement(op)
-    lease = f"{op.lease:d}" if isinstance(op, Renewal) else "CAST(NULL AS SIGNED)"
+    lease = f"{op.lease_us:d}" if isinstance(op, Renewal) else "CAST(NULL AS SIGNED)"
     return (
         f"SELECT {bytes_literal(row_id)} AS id,{bytes_literal(end.owner)} AS owner,{end.token:d} AS token,"
-        f"{state_literal(end.state)} AS state,{end.retention:d} AS retention,"
+        f"{state_literal(end.state)} AS state,{end.retention_us:d} AS retention,"
         f"{_result(end.result, largest_result)} AS result,{_result(end.error, largest_result)} AS error,"
         f"{end.refund:d} AS refund,{bytes_literal(end.note)} AS note,{lease} AS lease"
     )

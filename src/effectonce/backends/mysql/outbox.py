@@ -1,7 +1,7 @@
 """The outbox in MySQL and MariaDB, as a relay uses it. The statements are in ``backends/mysql/outbox.sql``.
 
 A lease is one short transaction of two packets: the first looks for rows and locks them, the second takes those whose
-turn it is.
+turn it is. Whatever breaks off in between, an error or the process, closes the connection, and the server rolls back.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MySQLOutbox:
         if blocked:
             packet += await self._defer_statements(blocked)
         if in_turn:
-            packet.append(bind(self._sql["take"], owner=lease.owner, span=lease.span, seqs=in_turn))
+            packet.append(bind(self._sql["take"], owner=lease.owner, span=lease.lease_us, seqs=in_turn))
             packet.append(bind(self._sql["leased"], seqs=in_turn))
         results = await self.tables.execute("; ".join([*packet, "COMMIT"]))
         rows = [OutboxRow(*row) for row in results[-2]] if in_turn else []
@@ -89,14 +89,14 @@ class MySQLOutbox:
         cases = " ".join(f"WHEN {seq:d} THEN {at:d}" for seq, at in until.items())
         return [bind(fill(self._sql["defer"], cases=cases), seqs=sorted(until))]
 
-    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep_us: int) -> int:
         packet = ["BEGIN"]
         published = sorted(outcome.seq for outcome in outcomes if outcome.state == "published")
         if published:
-            publish = self._sql["publish" if keep else "publish_and_delete"]
-            packet += [bind(publish, seqs=published, owner=owner, keep=keep), _COUNT_ROWS]
+            publish = self._sql["publish" if keep_us else "publish_and_delete"]
+            packet += [bind(publish, seqs=published, owner=owner, keep=keep_us), _COUNT_ROWS]
         rows = [
-            f"SELECT {outcome.seq:d} AS seq,{_STATE_LITERALS[outcome.state]} AS state,{outcome.span:d} AS span,"
+            f"SELECT {outcome.seq:d} AS seq,{_STATE_LITERALS[outcome.state]} AS state,{outcome.wait_us:d} AS span,"
             f"{outcome.refund:d} AS refund,{text_literal(outcome.error)} AS error"
             for outcome in outcomes
             if outcome.state != "published"
@@ -106,7 +106,7 @@ class MySQLOutbox:
         results = await self.tables.execute("; ".join([*packet, "COMMIT"]))
         return sum(int(rows[0][0]) for rows in results if rows)
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> bool:  # MySQL announces nothing
         return False
 
     # -- for operators and the clean-up

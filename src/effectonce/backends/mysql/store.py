@@ -120,7 +120,7 @@ class MySQLBackend:
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
         claim = (digest(op.scope, op.key), op.owner, op.token)
         sql = load_statements(self._prefix)
-        return "mysql", [(sql["complete"], (*claim, op.result, op.retention)), (sql["completed"], claim)]
+        return "mysql", [(sql["complete"], (*claim, op.result, op.retention_us)), (sql["completed"], claim)]
 
     def schema_sql(self) -> str:
         return store_schema("mysql", self._prefix)
@@ -290,15 +290,15 @@ class MySQLPort(Port):
             swept_at=swept[0][0] if swept else None,
         )
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
-        results = await self.tables.execute(bind(self._sql["forget"], id=digest(scope, key), retention=retention))
+    async def forget(self, scope: str, key: str, retention_us: int) -> bool:
+        results = await self.tables.execute(bind(self._sql["forget"], id=digest(scope, key), retention=retention_us))
         return bool(results[1])
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         resolve = bind(
             fill(self._sql["resolve"], state=state_literal(resolution.state)),
             id=digest(scope, key),
-            retention=resolution.retention,
+            retention=resolution.retention_us,
             is_retry=resolution.state == "free",
             result=resolution.result,
             error=resolution.error,
@@ -343,7 +343,7 @@ class MySQLPort(Port):
             overdue=int(overdue),
             oldest_overdue=oldest,
             cap=MAX_COUNT,
-            transaction_age=float(age),
+            transaction_age_s=float(age),
             transaction=f"thread {thread}, {str(state).lower()}" if transactions else "",
             rows={str(name): (int(live), 0) for name, live in table_sizes},
         )

@@ -49,12 +49,12 @@ class NatsBackend(BrokerBackend):
         self.capabilities = BrokerCapabilities(
             name="nats",
             ordering="queue",
-            ack_window=streams.window,
+            ack_window_s=streams.window,
             extends=True,
             counts_attempts=True,
             groups=has_groups,
-            redelivery_horizon=streams.max_age if has_groups else None,
-            dedup_window=streams.dedup_window if streams.deduplicates else None,
+            redelivery_horizon_s=streams.max_age if has_groups else None,
+            dedup_window_s=streams.dedup_window if streams.deduplicates else None,
             max_body=MAX_BODY_BYTES,
         )
 

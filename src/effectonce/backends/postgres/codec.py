@@ -160,8 +160,8 @@ _IDENTITY_ENCODINGS: Final = {"scope": _AS_TEXT, "key": _AS_TEXT}
 CLAIM_FIELDS: Final = _fields(
     **_IDENTITY_ENCODINGS,
     owner=_AS_BYTES,
-    lease=_AS_BIGINT,
-    retention=_AS_BIGINT,
+    lease_us=_AS_BIGINT,
+    retention_us=_AS_BIGINT,
     max_attempts=_AS_INTEGER,
     doubt_on_lapse=_AS_FLAG,
     waiting=_AS_FLAG,
@@ -169,13 +169,15 @@ CLAIM_FIELDS: Final = _fields(
     note=_AS_BYTES,
 )
 LOOK_FIELDS: Final = _fields(**_IDENTITY_ENCODINGS, fingerprints=_AS_BYTES)
-REMEMBER_FIELDS: Final = _fields(**_IDENTITY_ENCODINGS, retention=_AS_BIGINT, fingerprints=_AS_BYTES, result=_AS_BYTES)
+REMEMBER_FIELDS: Final = _fields(
+    **_IDENTITY_ENCODINGS, retention_us=_AS_BIGINT, fingerprints=_AS_BYTES, result=_AS_BYTES
+)
 _SETTLEMENT_FIELDS: Final = _fields(
     **_IDENTITY_ENCODINGS,
     owner=_AS_BYTES,
     token=_AS_BIGINT,
     state=_AS_TEXT,
-    retention=_AS_BIGINT,
+    retention_us=_AS_BIGINT,
     result=_AS_BYTES,
     error=_AS_BYTES,
     refund=_AS_FLAG,
@@ -195,4 +197,4 @@ def encode_settlement(op: Settlement | Note | Renewal) -> list[Param]:
 
 
 def _lease(op: Settlement | Note | Renewal) -> Param:
-    return int8.pack(op.lease) if type(op) is Renewal else None
+    return int8.pack(op.lease_us) if type(op) is Renewal else None

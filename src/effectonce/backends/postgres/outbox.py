@@ -1,4 +1,8 @@
-"""The outbox in PostgreSQL, as a relay uses it. The statements are in ``backends/postgres/outbox.sql``."""
+"""The outbox in PostgreSQL, as a relay uses it. The statements are in ``backends/postgres/outbox.sql``.
+
+Every statement commits by itself: none leaves a transaction open while the relay publishes (F47). A lease or a
+settlement whose reply is lost may be repeated: by its owner it gets the same rows, or changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ class PostgresOutbox:
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
         params: list[Param] = [
             lease.owner,
-            int8.pack(lease.span),
+            int8.pack(lease.lease_us),
             int4.pack(lease.limit),
             int8.pack(lease.after),
             int4.pack(lease.take or lease.limit),
@@ -70,16 +74,16 @@ class PostgresOutbox:
                 leased.after, leased.more = row.seq, row.attempts == MORE_TO_READ
         return leased
 
-    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+    async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep_us: int) -> int:
         published = [outcome.seq for outcome in outcomes if outcome.state == "published"]
         others = [outcome for outcome in outcomes if outcome.state != "published"]
         params = [
             owner,
             bigint_array(published),
-            int8.pack(keep),
+            int8.pack(keep_us),
             bigint_array([outcome.seq for outcome in others]),
             text_array([outcome.state for outcome in others]),
-            bigint_array([outcome.span for outcome in others]),
+            bigint_array([outcome.wait_us for outcome in others]),
             integer_array([outcome.refund for outcome in others]),
             text_array([outcome.error for outcome in others]),
         ]

@@ -123,7 +123,7 @@ class PostgresBackend:
         return PostgresClient(source, self._settings, prepared_statements(self._prefix))
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
-        end = ("done", op.retention, op.result, None, False, None, None)
+        end = ("done", op.retention_us, op.result, None, False, None, None)
         params = (op.scope, op.key, op.owner, op.token, *end, True)
         return "postgresql", [(load_statements(self._prefix)["settle_one"], params)]
 
@@ -325,11 +325,11 @@ class PostgresPort:
             approximate=tuple(state for state in ("claimed", "done") if is_partial and counts[state] < MAX_COUNT),
         )
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
-        return await self._decide("forget", utf8(scope), utf8(key), int8.pack(retention))
+    async def forget(self, scope: str, key: str, retention_us: int) -> bool:
+        return await self._decide("forget", utf8(scope), utf8(key), int8.pack(retention_us))
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
-        decision = (resolution.state.encode(), int8.pack(resolution.retention), resolution.result, resolution.error)
+        decision = (resolution.state.encode(), int8.pack(resolution.retention_us), resolution.result, resolution.error)
         return await self._decide("resolve", utf8(scope), utf8(key), *decision)
 
     async def _decide(self, name: str, *params: Param) -> bool:
@@ -351,7 +351,7 @@ class PostgresPort:
             overdue=overdue["count"],
             oldest_overdue=overdue["oldest"],
             cap=MAX_COUNT,
-            transaction_age=transactions[0]["age"] / 1e6 if transactions else 0.0,
+            transaction_age_s=transactions[0]["age"] / 1e6 if transactions else 0.0,
             transaction=transactions[0]["who"] if transactions else "",
             rows={row["name"]: (row["live"], row["dead"]) for row in await self._query("figures_rows")},
             settings={row["name"]: row["setting"] for row in await self._query("figures_settings")},

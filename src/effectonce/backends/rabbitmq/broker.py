@@ -45,7 +45,7 @@ class RabbitMQBackend(BrokerBackend):
         self.capabilities = BrokerCapabilities(
             name="rabbitmq",
             ordering="queue",
-            ack_window=window,
+            ack_window_s=window,
             counts_attempts=queue_type == "quorum",
             max_body=MAX_BODY_BYTES,
         )

@@ -48,7 +48,7 @@ class RedisBrokerBackend:
             name="redis",
             ordering="queue",
             ordered_publish=True,
-            ack_window=self.window,
+            ack_window_s=self.window,
             extends=True,
             counts_attempts=True,
             groups=True,

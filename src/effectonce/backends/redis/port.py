@@ -152,8 +152,8 @@ class RedisPort:
         fields = await self._run_on_record(scope, key, pack_get())
         return parse_record(self.layout.key(scope, key), fields) if fields else None
 
-    async def forget(self, scope: str, key: str, retention: int) -> bool:
-        return bool(await self._run_on_record(scope, key, pack_forget(retention)))
+    async def forget(self, scope: str, key: str, retention_us: int) -> bool:
+        return bool(await self._run_on_record(scope, key, pack_forget(retention_us)))
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         return bool(await self._run_on_record(scope, key, pack_resolution(resolution)))

@@ -80,7 +80,7 @@ def _pack_claim(op: Claim) -> bytes:
     scope, key, owner, prints = op.scope.encode(), op.key.encode(), op.owner, op.fingerprints
     flags = op.doubt_on_lapse + 2 * op.waiting
     lengths = len(scope), len(key), len(prints), 0
-    head = _pack_head(_CLAIM, flags, len(owner), op.lease, op.retention, op.max_attempts, *lengths)
+    head = _pack_head(_CLAIM, flags, len(owner), op.lease_us, op.retention_us, op.max_attempts, *lengths)
     return head + owner + scope + key + prints
 
 
@@ -93,18 +93,18 @@ def _pack_settlement(op: Settlement) -> bytes:
     flags = op.refund + _HAS_RESULT * (result is not None) + _HAS_ERROR * (error is not None)
     result, error = result or b"", error or b""
     state = _STATE_NUMBERS[op.state]
-    head = _pack_head(_SETTLE, flags, len(owner), op.token, op.retention, state, 0, 0, len(result), len(error))
+    head = _pack_head(_SETTLE, flags, len(owner), op.token, op.retention_us, state, 0, 0, len(result), len(error))
     return head + owner + result + error
 
 
 def _pack_renewal(op: Renewal) -> bytes:
-    return _pack_head(_RENEW, 0, len(op.owner), op.token, op.lease, op.retention, 0, 0, 0, 0) + op.owner
+    return _pack_head(_RENEW, 0, len(op.owner), op.token, op.lease_us, op.retention_us, 0, 0, 0, 0) + op.owner
 
 
 def _pack_remember(op: Remember) -> bytes:
     scope, key, result, prints = op.scope.encode(), op.key.encode(), op.result or b"", op.fingerprints
     flags, lengths = _HAS_RESULT * (op.result is not None), (len(scope), len(key), len(result), len(prints))
-    return _pack_head(_REMEMBER, flags, 0, 0, op.retention, 0, *lengths) + scope + key + result + prints
+    return _pack_head(_REMEMBER, flags, 0, 0, op.retention_us, 0, *lengths) + scope + key + result + prints
 
 
 def pack_forget(retention: int) -> bytes:
@@ -114,7 +114,7 @@ def pack_forget(retention: int) -> bytes:
 def pack_resolution(resolution: Resolution) -> bytes:
     flags = _HAS_RESULT * (resolution.result is not None) + _HAS_ERROR * (resolution.error is not None)
     result, error = resolution.result or b"", resolution.error or b""
-    numbers = (0, resolution.retention, _STATE_NUMBERS[resolution.state])
+    numbers = (0, resolution.retention_us, _STATE_NUMBERS[resolution.state])
     return _pack_head(_RESOLVE, flags, 0, *numbers, 0, 0, len(result), len(error)) + result + error
 
 

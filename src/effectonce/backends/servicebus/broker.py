@@ -60,11 +60,11 @@ class ServiceBusBackend(BrokerBackend):
             name="servicebus",
             experimental=True,
             ordering="key" if self._settings.sessions else "none",
-            ack_window=self._settings.lock,
+            ack_window_s=self._settings.lock,
             extends=True,
             counts_attempts=True,
-            redelivery_horizon=self._settings.retention,
-            dedup_window=self._settings.dedup,
+            redelivery_horizon_s=self._settings.retention,
+            dedup_window_s=self._settings.dedup,
             max_body=max_body,
         )
 

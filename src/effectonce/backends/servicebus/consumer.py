@@ -69,7 +69,7 @@ class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
             # Two times at which the lock may end: one that the service's clock names, and one window after our call.
             # The earlier one counts, since the machine's clock may be wrong.
             lock_left_s = (message.locked_until_utc - datetime.now(UTC)).total_seconds()
-            held = HeldDelivery(message, min(started_at + self._window, time.monotonic() + lock_left_s))
+            held = HeldDelivery(message, min(started_at + self._window_s, time.monotonic() + lock_left_s))
             deliveries.append(
                 Delivery(packet=received.packet, queue=self._queue, attempt=received.attempt, handle=held)
             )
@@ -89,7 +89,7 @@ class ServiceBusConsumer(SettlingConsumer, PollingConsumer[HeldDelivery]):
             started_at = time.monotonic()
             renewed = await self._use_lock(delivery, "renew_message_lock")
             if renewed:
-                delivery.handle.ends_at = started_at + self._window
+                delivery.handle.ends_at = started_at + self._window_s
             answers.append(renewed)
         return answers
 

@@ -98,7 +98,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
         super().__init__(namespace, queue)
         self._namespace = namespace
         self._prefetch = prefetch
-        self._window = window
+        self._window_s = window
         self._client: Any = None
         self._sessions: set[_LockedSession] = set()
         self._arrived: deque[Delivery] = deque()
@@ -154,7 +154,7 @@ class ServiceBusSessionsConsumer(SettlingConsumer):
             )
             async with asyncio.timeout(ACCEPT_TIMEOUT_S + self._namespace.timeout):
                 await receiver.__aenter__()
-            session = _LockedSession(receiver, self._window)
+            session = _LockedSession(receiver, self._window_s)
             self._sessions.add(session)
             session.task = asyncio.create_task(self._read_session(session))
         except OperationTimeoutError:

@@ -75,7 +75,7 @@ class SQLiteBrokerBackend(BrokerBackend):
             name="sqlite",
             ordering="key",
             ordered_publish=True,
-            ack_window=self.window_us / 1e6,
+            ack_window_s=self.window_us / 1e6,
             extends=True,
             counts_attempts=True,
             max_body=500_000_000,

@@ -1,4 +1,9 @@
-"""The outbox in a SQLite file, as a relay uses it. The statements are in ``backends/sqlite/outbox.sql``."""
+"""The outbox in a SQLite file, as a relay uses it. The statements are in ``backends/sqlite/outbox.sql``.
+
+A method under `in_transaction` is one write transaction: it takes effect as a whole, or not at all. While another
+connection has the write lock it is called again, so it must do nothing but its statements. One under `in_autocommit`
+only reads.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +69,7 @@ class SQLiteOutbox:
             run_script(cursor, outbox_schema("sqlite", self.table))
 
     async def lease(self, lease: LeaseRequest) -> LeasedRows:
+        # An idle relay asks without the write lock, which senders need.
         return LeasedRows([]) if await self._is_idle(lease) else await self._lease(lease)
 
     @in_autocommit
@@ -84,26 +90,26 @@ class SQLiteOutbox:
             blockers = {seq: row for seq, row in rows.items() if row is not None}
             until = compute_deferrals(blocked, blockers, now)
             cursor.executemany(self._sql["defer"], [(at, seq) for seq, at in until.items()])
-        take = {"owner": lease.owner, "until": now + lease.span}
+        take = {"owner": lease.owner, "until": now + lease.lease_us}
         leased = [OutboxRow(*cursor.execute(self._sql["take"], {**take, "seq": seq}).fetchone()) for seq in in_turn]
         after = fresh[-1][0] if lease.ordered and len(fresh) == lease.limit else 0
         return LeasedRows(leased, after, after > 0 or len(due) == lease.limit)
 
     @in_transaction
-    def settle(self, cursor: sqlite3.Cursor, owner: bytes, outcomes: Sequence[RowOutcome], keep: int) -> int:
+    def settle(self, cursor: sqlite3.Cursor, owner: bytes, outcomes: Sequence[RowOutcome], keep_us: int) -> int:
         now = self._now()
         applied = 0
         for outcome in outcomes:
-            values: dict[str, Any] = {"seq": outcome.seq, "owner": owner, "now": now, "keep": keep}
-            name = "publish" if keep else "publish_and_delete"
+            values: dict[str, Any] = {"seq": outcome.seq, "owner": owner, "now": now, "keep": keep_us}
+            name = "publish" if keep_us else "publish_and_delete"
             if outcome.state != "published":
                 name = "settle"
                 values["state"], values["refund"], values["error"] = outcome.state, outcome.refund, outcome.error
-                values["due_at"] = now + outcome.span if outcome.state == "waiting" else 0
+                values["due_at"] = now + outcome.wait_us if outcome.state == "waiting" else 0
             applied += cursor.execute(self._sql[name], values).rowcount
         return applied
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> bool:  # SQLite announces nothing
         return False
 
     # -- for operators and the clean-up

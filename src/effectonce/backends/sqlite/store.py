@@ -107,7 +107,7 @@ class SQLiteStoreBackend:
         return SQLiteInbox(self.file, table or f"{self.prefix}_inbox")
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
-        params = (op.scope, op.key, op.owner, op.token, op.retention, op.result, self.clock.now())
+        params = (op.scope, op.key, op.owner, op.token, op.retention_us, op.result, self.clock.now())
         return "sqlite", [(self.statements["complete"], params)]
 
     # -- the schema
@@ -186,14 +186,14 @@ class SQLitePort(Port):
     def _claim(self, cursor: sqlite3.Cursor, op: Claim) -> Answer:
         for _ in range(MAX_CLAIM_ROUNDS):
             now = self._now()
-            lease_until = now + op.lease
-            due = self._due_rowid(now + op.retention)
+            lease_until = now + op.lease_us
+            due = self._due_rowid(now + op.retention_us)
             claim = {
                 **asdict(op),
                 "due": due,
                 "now": now,
                 "lease_until": lease_until,
-                "expires_at": None if op.doubt_on_lapse else lease_until + op.retention,
+                "expires_at": None if op.doubt_on_lapse else lease_until + op.retention_us,
                 "fingerprint": first_fingerprint(op.fingerprints) or None,
             }
             try:
@@ -226,7 +226,7 @@ class SQLitePort(Port):
             "last_error": stored.error,
             "error": exhausted_error(stored.error),
             "now": now,
-            "expires_at": now + op.retention,
+            "expires_at": now + op.retention_us,
         }
         return self._update_one(cursor, "exhaust", {**asdict(op), **end})
 
@@ -247,7 +247,7 @@ class SQLitePort(Port):
 
     def _settle(self, cursor: sqlite3.Cursor, op: Settlement) -> bool:
         now = self._now()
-        expires_at = None if op.state == "in_doubt" else now + op.retention
+        expires_at = None if op.state == "in_doubt" else now + op.retention_us
         if self._update_one(cursor, "settle", {**asdict(op), "now": now, "expires_at": expires_at}):
             return True
         # Not applied now. It may have been applied before, and its reply lost: no other claim has this owner and token.
@@ -259,13 +259,13 @@ class SQLitePort(Port):
 
     def _renew(self, cursor: sqlite3.Cursor, op: Renewal) -> bool:
         now = self._now()
-        ends = {"lease_until": now + op.lease, "expires_at": now + op.lease + op.retention}
+        ends = {"lease_until": now + op.lease_us, "expires_at": now + op.lease_us + op.retention_us}
         return self._update_one(cursor, "renew", {**asdict(op), "now": now, **ends})
 
     def _remember(self, cursor: sqlite3.Cursor, op: Remember) -> bool:
         for _ in range(MAX_CLAIM_ROUNDS):
             now = self._now()
-            expires_at = now + op.retention
+            expires_at = now + op.retention_us
             success = {
                 **asdict(op),
                 "due": self._due_rowid(expires_at),
@@ -299,15 +299,15 @@ class SQLitePort(Port):
         return self._reader.stats(cursor)
 
     @in_autocommit
-    def forget(self, cursor: sqlite3.Cursor, scope: str, key: str, retention: int) -> bool:
+    def forget(self, cursor: sqlite3.Cursor, scope: str, key: str, retention_us: int) -> bool:
         now = self._now()
-        values = {"scope": scope, "key": key, "now": now, "expires_at": now + retention}
+        values = {"scope": scope, "key": key, "now": now, "expires_at": now + retention_us}
         return self._update_one(cursor, "forget", values)
 
     @in_autocommit
     def resolve(self, cursor: sqlite3.Cursor, scope: str, key: str, resolution: Resolution) -> bool:
         now = self._now()
-        times = {"now": now, "expires_at": now + resolution.retention}
+        times = {"now": now, "expires_at": now + resolution.retention_us}
         is_retry = resolution.state == "free"
         values = {**asdict(resolution), "scope": scope, "key": key, "is_retry": is_retry, **times}
         return self._update_one(cursor, "resolve", values)

@@ -53,21 +53,21 @@ class SQSBackend:
         self._account = parse_account(address)
         self._clients: dict[asyncio.AbstractEventLoop, SQSClient] = {}
         self._fifo = address.take("fifo", flag, False)
-        self._window = math.ceil(address.seconds("ack_window", 30.0))
+        self._window_s = math.ceil(address.seconds("ack_window", 30.0))
         self._max_message = address.take("max_message", int, 256 * BYTES_PER_KIB)
         address.refuse_unknown_options()
-        if not 0 < self._window <= MAX_VISIBILITY_TIMEOUT_S:
+        if not 0 < self._window_s <= MAX_VISIBILITY_TIMEOUT_S:
             raise InvalidOption("ack_window of sqs:// is at most 12h")
         if not BYTES_PER_KIB <= self._max_message <= BYTES_PER_KIB * BYTES_PER_KIB:
             raise InvalidOption("max_message of sqs:// is between 1024 and 1048576")
         self.capabilities = BrokerCapabilities(
             name="sqs",
             ordering="key" if self._fifo else "none",
-            ack_window=float(self._window),
+            ack_window_s=float(self._window_s),
             extends=True,
             counts_attempts=True,
-            redelivery_horizon=float(RETENTION_S),
-            dedup_window=DEDUP_WINDOW_S if self._fifo else None,
+            redelivery_horizon_s=float(RETENTION_S),
+            dedup_window_s=DEDUP_WINDOW_S if self._fifo else None,
             max_body=max(self._max_message - HEADER_RESERVE_BYTES, BYTES_PER_KIB // 2) * 3 // 4,  # in base64
         )
 
@@ -76,7 +76,7 @@ class SQSBackend:
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> SQSConsumer:
         name, dead = self._queue_name(queue), self._dead_letter_queue_name(queue)
-        return SQSConsumer(self._client(), queue, name, dead, prefetch, self._window)
+        return SQSConsumer(self._client(), queue, name, dead, prefetch, self._window_s)
 
     def dead_letters(self, queue: str, *, group: str) -> SQSDeadLetters:
         return SQSDeadLetters(self._client(), queue, self._dead_letter_queue_name(queue))
@@ -239,13 +239,13 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         return deliveries
 
     async def _receive_chunk(self, limit: int, wait: int) -> list[Delivery]:
-        started_at, window = time.monotonic(), math.ceil(self._window)
+        started_at, window = time.monotonic(), math.ceil(self._window_s)
         return [
             Delivery(
                 packet=read_packet(message),
                 queue=self._queue,
                 attempt=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 0)),
-                handle=SQSDelivery(message["ReceiptHandle"], started_at + self._window, started_at),
+                handle=SQSDelivery(message["ReceiptHandle"], started_at + self._window_s, started_at),
             )
             for message in await self._client.receive(self._name, limit, wait=wait, visibility_timeout=window)
         ]

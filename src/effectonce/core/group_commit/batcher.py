@@ -1,4 +1,7 @@
-"""Group commit for a worker: replies go to callbacks."""
+"""Group commit for a worker: replies go to callbacks.
+
+Nothing is ever cancelled here: who submits decides by the reply what to do with a claim that it no longer wants.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ class CallbackEntry(Entry, eq=False, kw_only=True, gc=False):
 
 
 class StoreBatcher(TaskQueue[CallbackEntry]):
-    """Sends the operations of one worker to its store. A reply may be an exception; the callback decides what that
-    means."""
+    """Sends the operations of one worker to its store, on one event loop. A reply may be an exception; the callback
+    decides what that means. Every operation gets one reply, at the latest from `close`."""
 
     def __init__(self, ports: Sequence[Port], limit: int, fail: Callable[[Exception], None]) -> None:
         """``fail`` is called with what a callback raised."""

@@ -1,4 +1,9 @@
-"""Making batches of the operations that wait, and handing their replies to the callers."""
+"""Making batches of the operations that wait, and handing their replies to the callers.
+
+Pure functions over the queue of a group. The group calls them from one place at a time: its leader, or its event loop.
+An operation is in the queue, in the batch that was taken, or behind another one on the same identity (`Entry.behind`),
+and in none of these once it is paired with its reply.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +113,7 @@ def share_reply(entry: E, reply: Reply) -> tuple[list[E], list[E]]:
 
 
 def entry_and_followers(entry: E) -> list[E]:
+    """``entry`` and all that wait behind it."""
     return [entry, *(entry.behind or ())]
 
 

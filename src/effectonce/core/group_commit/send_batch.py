@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.core.interrupts import is_being_cancelled, raise_interrupt
+from effectonce.core.run_sync import pause_thread
 from effectonce.errors import ConfigurationError, StoreUnavailable
 from effectonce.record import Batchable, Reply
 
@@ -86,8 +86,3 @@ def copy_error(error: Exception) -> Exception:
         return error
     twin.__cause__ = error.__cause__ or error
     return twin
-
-
-async def pause_thread(seconds: float) -> None:
-    """The ``pause`` of `send_batch` where there is no event loop."""
-    time.sleep(seconds)  # noqa: ASYNC251  # it is driven by a thread that may block

@@ -1,4 +1,4 @@
-"""Group commit for the tasks of one event loop."""
+"""Group commit for the tasks of one event loop. Only tasks of that loop may use a group: it has no lock."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class AsyncGroup(TaskQueue[TaskEntry]):
         self.neighbour: AsyncGroup | None = None
 
     def submit(self, op: Batchable) -> asyncio.Future[Any]:
+        """Send ``op`` with the next batch. The future gets the reply, or the error that stands for it."""
         future = self._loop.create_future()
         self._queue.append(TaskEntry(op, future=future))
         self._start_if_due()

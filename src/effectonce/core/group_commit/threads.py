@@ -2,9 +2,9 @@
 
 A thread that calls `ThreadGroup.submit` takes part in one of three ways:
 
-- *Leader*: it holds ``_leader_lock``. Only the leader uses the port. It sends what is queued, its own operation
-  included, batch after batch until its own is answered. Then it releases the lock, wakes the first thread of the queue
-  to lead, and after that the threads that it has answered.
+- *Leader*: it holds ``_leader_lock``. Only the leader uses the port and ``_sent``. It sends what is queued, its own
+  operation included, batch after batch until its own is answered. Then it releases the lock, wakes the first thread of
+  the queue to lead, and after that the threads that it has answered.
 - *Follower*: another thread leads. Its operation is in the queue, and it blocks on the ``gate`` of its entry. It is
   woken when its operation is answered, or when it shall lead. In case the wake-up was lost with a leader that was
   killed, it also looks by itself every `FOLLOWER_TIMEOUT_S`.
@@ -19,9 +19,10 @@ An operation (`ThreadEntry`) is in one of four states:
 - *abandoned*: an exception ended its thread, which no longer waits. A claim or look that was not sent yet stays unsent.
   If the claim was granted, the grant is given back (``give_back_grant``).
 
-An exception may strike at any line here: Ctrl-C, or a worker's time limit that another thread throws. So the lock is
-an RLock, which knows its owner, and every way out of `submit` releases it and wakes the next leader. An interrupted
-follower first waits until its settlement has been sent, because the effect has happened, and raises the exception then.
+An exception may strike at any line here: Ctrl-C, or a worker's time limit that another thread throws. So every way out
+of `submit` releases the lock (in two places, since two exceptions may come at once), and only then wakes the next
+leader, which would find the lock taken otherwise. An interrupted follower first waits until its settlement has been
+sent, because the effect has happened, and raises the exception then.
 
 Two measures save context switches. A leader whose last batch had several operations yields once before it sends: the
 threads that were answered then are about to submit again, and come into this batch. And it wakes only
@@ -40,12 +41,12 @@ from operator import attrgetter
 from typing import Any, Final
 
 from effectonce.contracts import Port
-from effectonce.core.run_sync import run_sync
+from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.errors import SyncAsyncMismatch
 from effectonce.record import Answer, Batchable, Claim, Look, Reply
 
 from .batches import BatchSizes, Entry, is_grant, pair_replies, split_for_resend, take_batch
-from .send_batch import copy_error, pause_thread, send_batch
+from .send_batch import copy_error, send_batch
 
 FOLLOWER_TIMEOUT_S = 0.1  # after this, a follower checks by itself whether a thread leads
 MAX_WOKEN_BY_LEADER = 4  # of the threads that it has answered
@@ -66,7 +67,11 @@ class ThreadEntry(Entry, eq=False):
 
 
 class ThreadGroup:
-    """One queue and one port for all threads. The module describes the protocol."""
+    """One queue and one port for all threads. The module describes the protocol.
+
+    Every thread may append to ``_queue`` and take from it, which are single steps of a deque. What else is changed here
+    belongs to the leader, or to the thread of the entry.
+    """
 
     def __init__(self, port: Port, limit: int, give_back_grant: Callable[[Claim, Answer], None]) -> None:
         """``give_back_grant`` is called with each granted claim whose thread no longer waits."""
@@ -89,9 +94,9 @@ class ThreadGroup:
                 "set a flag there, and make the call from the main program"
             )
         entry = ThreadEntry(op)
-        answered: list[ThreadEntry] = []
+        to_wake: list[ThreadEntry] = []
         try:
-            interruption = self._wait_until_answered(entry, answered)
+            interruption = self._wait_until_answered(entry, to_wake)
         except BaseException:
             try:
                 self._leader_lock.release()  # a second exception may have struck before the first release
@@ -100,20 +105,20 @@ class ThreadGroup:
             entry.abandoned = True
             raise
         finally:
-            self._wake_others(entry, answered)
+            self._wake_others(entry, to_wake)
         if interruption is not None:
             raise interruption
         return _unwrap(entry.reply)
 
-    def _wait_until_answered(self, entry: ThreadEntry, answered: list[ThreadEntry]) -> BaseException | None:
-        """Lead or follow until ``entry`` has its reply. The others that this thread answers are added to ``answered``.
+    def _wait_until_answered(self, entry: ThreadEntry, to_wake: list[ThreadEntry]) -> BaseException | None:
+        """Lead or follow until ``entry`` has its reply. The others that this thread answers are added to ``to_wake``.
         Returns the exception that interrupted it while its settlement was not sent yet."""
         interruption: BaseException | None = None
         try:
             while entry.reply is None:
                 if self._leader_lock.acquire(False):
                     entry.led = True
-                    self._lead_until_answered(entry, answered)
+                    self._lead_until_answered(entry, to_wake)
                 elif entry.gate is None:
                     # Queue, then try to lead again: a leader that has just stopped did not see the entry.
                     entry.gate = threading.Lock()
@@ -123,19 +128,21 @@ class ThreadGroup:
                     interruption = self._wait_at_gate(entry, entry.gate) or interruption
         finally:
             try:
-                # At once, without asking first who holds it: a second exception could strike in between.
+                # At once, without asking first who holds it, and not in a function of ours: at the entry of a Python
+                # function, and between two calls, the next exception could strike.
                 self._leader_lock.release()
             except RuntimeError:  # this thread does not lead
                 pass
         return interruption
 
-    def _wake_others(self, entry: ThreadEntry, answered: list[ThreadEntry]) -> None:
-        """The thread of ``entry`` leaves: wake the threads that wait for it."""
+    def _wake_others(self, entry: ThreadEntry, to_wake: list[ThreadEntry]) -> None:
+        """The thread of ``entry`` leaves, and leads no more: wake the threads that wait for it. ``to_wake``: those that
+        it has answered; ``entry.to_wake``: those that were answered together with it, by another leader."""
         if entry.led:  # the next leader is woken first: the answered threads want to run at once
             if self._queue:
                 self._wake_next_leader()
-            for _ in range(min(MAX_WOKEN_BY_LEADER, len(answered))):
-                self._wake_one(answered)
+            for _ in range(min(MAX_WOKEN_BY_LEADER, len(to_wake))):
+                self._wake_one(to_wake)
         if entry.to_wake:
             self._wake_one(entry.to_wake)
         if entry.abandoned:
@@ -214,6 +221,7 @@ class ThreadGroup:
             self._give_back_grant(entry.op, entry.reply)  # type: ignore[arg-type]
 
     async def close(self) -> None:
+        """Close the port when the round trip under way is over. It opens again if it is used again."""
         if self._is_leader():
             return  # from a signal handler, in the middle of a round trip of this very thread
         try:

@@ -1,4 +1,9 @@
-"""How a guarded call begins: it claims its key, waits for another delivery, replays, or is refused."""
+"""How a guarded call begins: it claims its key, waits for another delivery, replays, or is refused.
+
+`prepare_run` does not ask the store; `begin` claims. A caller that sends its claims itself (a worker, in batches) calls
+`prepare_run`, `StoreRun.claim_request` and, with the store's answer, `take_answer`. A process that dies after the claim
+leaves a lease that ends by itself.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from effectonce.core.waiting import FIRST_POLL_S, MAX_POLL_S
 from effectonce.errors import ConfigurationError, CorruptRecord, Reentered, StoreUnavailable, show
 from effectonce.record import Answer, Claim, Look, last_error_of
 
-from .process_limit import adjust_lease
+from .process_deadline import adjust_lease
 from .run import Policy, Run, StoreRun, current_run
 
 MAX_LATE_GRANTS: Final = 3
@@ -125,25 +130,25 @@ async def _wait_for_other_delivery(run: StoreRun, client: StoreClient, wait: flo
     claim = run.claim_request()
     assert isinstance(claim, Claim)
     claim.waiting = True
-    signal = client.signal()
+    wake_up = client.new_wake_up()
     poll = FIRST_POLL_S
     try:
         # Register before claiming again: a settlement in between would be missed.
-        runtime.waiters.add(identity, signal.wake)
+        runtime.waiters.add(identity, wake_up.wake)
         runtime.change_listener.start()
         while True:
-            signal.clear()
+            wake_up.clear()
             adjust_lease(run)
-            claim.lease = run.policy.lease_us
+            claim.lease_us = run.policy.lease_us
             run.lease_requested_at = runtime.monotonic()
             answer = await _claim(run, client, claim)
             seconds_left = deadline - runtime.monotonic()
             if answer.kind != "in_progress" or seconds_left <= 0:
                 return answer
-            await signal.wait(min(poll, seconds_left, max(answer.retry_after, 0.001)))
+            await wake_up.wait(min(poll, seconds_left, max(answer.retry_after, 0.001)))
             poll = min(poll * 2, MAX_POLL_S)
     finally:
-        runtime.waiters.remove(identity, signal.wake)
+        runtime.waiters.remove(identity, wake_up.wake)
 
 
 def take_answer(run: StoreRun, answer: Answer) -> None:

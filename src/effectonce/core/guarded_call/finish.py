@@ -1,4 +1,9 @@
-"""How a guarded call ends: its success is recorded, or its failure is stored, released or left in doubt."""
+"""How a guarded call ends: its success is recorded, or its failure is stored, released or left in doubt.
+
+In a guarded call one of `finish`, `abort` and `settle_unfinished` follows a claim that was granted, and `StoreRun.end`
+follows that. Each ends the handler first, so that `current()` no longer returns the run. The store refuses a settlement
+that another claim has overtaken, and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +140,7 @@ async def abort(run: StoreRun, client: StoreClient, error: BaseException, *, ref
     settlement = run.settlement("in_doubt" if policy.doubt_on_error else "free", policy.unfinished_retention_us)
     if isinstance(error, policy.permanent) and not isinstance(error, EffectOnceError):
         settlement.state = "failed"
-        settlement.retention = max(policy.retention_us, run.min_retention)
+        settlement.retention_us = max(policy.retention_us, run.min_retention)
         settlement.error = run.seal(encode_error(error))
         mark_final(error)
     else:

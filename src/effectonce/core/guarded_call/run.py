@@ -2,6 +2,10 @@
 
 A `StoreRun` is claimed, renewed and settled in a store. The other runs belong to something that does that for them: a
 transaction of the inbox, or a saga, whose step they are.
+
+A run belongs to the task or thread that makes the call. Two fields are written from elsewhere, by the heartbeat's
+thread: ``lease_requested_at`` after a renewal, and ``renewal_refused``. Each is one assignment, and the run only reads
+it.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class RunRuntime(Protocol):
-    """What a `Run` uses of the process it runs in; see `StoreRuntime` and `StorelessRuntime`."""
+    """What a `Run` uses of the process it runs in; a `StoreRuntime`, or the like without a store."""
 
     hooks: tuple[Hook, ...]
     #: The clock of its lease, in seconds.
@@ -189,8 +193,8 @@ class StoreRun(Run, eq=False, gc=False):
             scope=policy.scope,
             key=self.stored_key,
             owner=self.owner,
-            lease=policy.lease_us,
-            retention=policy.unfinished_retention_us,
+            lease_us=policy.lease_us,
+            retention_us=policy.unfinished_retention_us,
             max_attempts=policy.max_attempts,
             doubt_on_lapse=policy.doubt_on_lapse,
             fingerprints=self.fingerprints,

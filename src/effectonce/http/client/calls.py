@@ -140,7 +140,7 @@ class KeyedCall:
         if self._run is not None and self._run.calls is not None:
             self._run.calls[self.key] = self._digest
 
-    async def exchange(self, port: ClientPort) -> Any:
+    async def send(self, port: ClientPort) -> Any:
         """Send the call, retry it where that may help, and return its response.
 
         A response that is a problem of this protocol is raised as its error, unless the settings say ``"return"``.

@@ -49,7 +49,7 @@ class IdempotentTransport(httpx.BaseTransport):
             send = partial(self._transport.handle_request, request)
         else:
             send = partial(self._send_logged, request, _freeze(self._log, request), call.key)
-        response: httpx.Response = run_sync(call.exchange(sync_port(send, httpx.Response.read, AMBIGUOUS_ERRORS)))
+        response: httpx.Response = run_sync(call.send(sync_port(send, httpx.Response.read, AMBIGUOUS_ERRORS)))
         response.stream = _CallStream(response, call)
         return response
 
@@ -89,7 +89,7 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
         else:
             send = partial(self._send_logged, request, _freeze(self._log, request), call.key)
         port = ClientPort(send, httpx.Response.aread, httpx.Response.aclose, anyio.sleep, AMBIGUOUS_ERRORS)
-        response: httpx.Response = await call.exchange(port)
+        response: httpx.Response = await call.send(port)
         response.stream = _CallStream(response, call)
         return response
 

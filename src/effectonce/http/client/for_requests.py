@@ -70,7 +70,7 @@ class IdempotentAdapter(HTTPAdapter):
 
     def _exchange(self, call: KeyedCall, send: Any) -> requests.Response:
         port = sync_port(send, lambda response: response.content, AMBIGUOUS_ERRORS)
-        response: requests.Response = run_sync(call.exchange(port))
+        response: requests.Response = run_sync(call.send(port))
         return response
 
     def _resend(self, logged: LoggedRequest, headers: Mapping[str, str]) -> requests.Response:

@@ -29,7 +29,7 @@ from effectonce.errors import BrokerUnavailable, StoreUnavailable
 from effectonce.message import Message
 from effectonce.outbox.outbox import NewOutboxRow, Outbox
 from effectonce.relay.pump import RelayPump
-from effectonce.relay.settings import RelaySettings, RelaySignals, RelayTotals
+from effectonce.relay.settings import RelaySettings, RelayState, RelayTotals
 from tests.proof.explorer.database import SimulatedConnection
 from tests.proof.explorer.queue_model import SimulatedQueue
 from tests.proof.explorer.scenario import LEASE, SECOND, Scenario
@@ -105,7 +105,7 @@ class SimulatedOutboxTable:
                 row.state, row.due_at = "waiting", deferred_until[row.seq]
             if row.seq in turn:
                 row.attempts += row.owner != lease.owner
-                row.state, row.due_at, row.owner, row.leased_until = "pending", 0, lease.owner, now + lease.span
+                row.state, row.due_at, row.owner, row.leased_until = "pending", 0, lease.owner, now + lease.lease_us
         taken = [row.outgoing() for row in unpublished if row.seq in turn]
         after = fresh[-1].seq if lease.ordered and len(fresh) == lease.limit else 0
         return LeasedRows(taken, after, after > 0 or len(due) == lease.limit)
@@ -123,7 +123,7 @@ class SimulatedOutboxTable:
                 if row.seq == outcome.seq and row.owner == owner and row.state == "pending":
                     row.state, row.leased_until, row.owner = outcome.state, 0, b""
                     row.attempts -= outcome.refund
-                    row.due_at = now + outcome.span if outcome.state == "waiting" else 0
+                    row.due_at = now + outcome.wait_us if outcome.state == "waiting" else 0
                     applied += 1
         return applied
 
@@ -278,7 +278,7 @@ class OutboxSystem(InboxSystem):
             poll_s=1.0,
             totals=RelayTotals(),
         )
-        return RelayPump(settings, RelaySignals(), port, port)
+        return RelayPump(settings, RelayState(), port, port)
 
     async def _write_both(self, simulation: Simulation, process: Process, delivery: SimulatedDelivery) -> None:
         key = delivery.entry.key

@@ -264,7 +264,7 @@ class WorkerSystem(GuardSystem):
         self.capabilities = BrokerCapabilities(
             name="modelled",
             batch=scenario.options.get("batch", 1),
-            ack_window=WINDOW / 1e6,
+            ack_window_s=WINDOW / 1e6,
             extends=True,
             counts_attempts=True,
         )

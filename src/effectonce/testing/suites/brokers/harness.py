@@ -174,14 +174,14 @@ class BrokerHarness:
     @property
     def window(self) -> float:
         """The ack window in seconds. Skips the case if there is none, or it is too long to wait for."""
-        window = self.capabilities.ack_window
+        window = self.capabilities.ack_window_s
         short_enough = window is not None and (window <= MAX_ACK_WINDOW_S or self.clock is not None)
         return skip_unless(window if short_enough else None, f"an ack window of at most {MAX_ACK_WINDOW_S:g} s")
 
     @property
     def redelivery_timeout(self) -> float:
         """Seconds to wait for deliveries that another consumer returned or lost: two ack windows more than usual."""
-        return self.timeout + (2 * (self.capabilities.ack_window or 0.0) if self.clock is None else 0.0)
+        return self.timeout + (2 * (self.capabilities.ack_window_s or 0.0) if self.clock is None else 0.0)
 
     async def sleep(self, seconds: float) -> None:
         """Let ``seconds`` go by on the broker's clock."""
@@ -195,7 +195,7 @@ class BrokerHarness:
         await self.sleep(self.window * 1.05 + 0.05)
 
     async def end_window_if_any(self) -> None:
-        if self.capabilities.ack_window is not None:
+        if self.capabilities.ack_window_s is not None:
             await self.end_window()
 
     def end_delay(self) -> None:

@@ -94,7 +94,7 @@ async def one_of_many_concurrent_resolutions_is_applied(h: StoreHarness) -> None
         await h.make_record("in_doubt", key)
 
     async def resolve(key: str, port: Port) -> bool:
-        return await port.resolve(h.scope, key, Resolution(state="free", retention=RETENTION_US))
+        return await port.resolve(h.scope, key, Resolution(state="free", retention_us=RETENTION_US))
 
     for applied in await h.race(3, keys, resolve):
         expect(sorted(applied), [False, False, True], "the replies in one round")

@@ -200,7 +200,7 @@ class StoreHarness(PortHarness):
     async def try_resolve(
         self, state: Resolved, key: str = "k", *, retention: int = RETENTION_US, **options: Any
     ) -> bool:
-        resolution = Resolution(state=state, retention=retention, **options)
+        resolution = Resolution(state=state, retention_us=retention, **options)
         return await self.main_port.resolve(self.scope, key, resolution)
 
     async def resolve(self, state: Resolved, key: str = "k", **options: Any) -> None:
@@ -248,7 +248,7 @@ class StoreHarness(PortHarness):
             return await self.claim(key, **options)
         if state == "lapsed":
             grant = await self.claim(key, **{"lease": self.brief_us, **options})
-            await self.wait_out(grant.claim.lease)
+            await self.wait_out(grant.claim.lease_us)
             return grant
         if state == "exhausted":
             grant = await self.make_record("free", key, **{**options, "retention": RETENTION_US})

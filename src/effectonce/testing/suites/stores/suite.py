@@ -22,8 +22,8 @@ from . import (
     notes,
     operator_api,
     ports,
-    remembers,
     renewals,
+    seen_set,
     settlements,
     sweeps,
     values,
@@ -61,7 +61,7 @@ class StoreCase(Case[StoreHarness]):
 
 def store_cases() -> list[StoreCase]:
     """Return every case of the suite for stores, in the order of the contract."""
-    modules = (claims, expiry, fingerprints, settlements, renewals, remembers, notes)
+    modules = (claims, expiry, fingerprints, settlements, renewals, seen_set, notes)
     return collect_cases(StoreCase, *modules, operator_api, lists, sweeps, ports, values, batches, concurrency)
 
 

@@ -3,6 +3,9 @@
 The consumer and its executor decide how a delivery is settled; the settler tells the broker. A settlement that could
 not be sent stays queued for the next time: settling a delivery twice does no harm, and one that is never settled is
 delivered again.
+
+Everything runs on one event loop. What is decided is added to the lists below at any time; only `send` takes it out,
+one call at a time, and only after the broker was told. Acks that ride with a fetch are the consumer's from then on.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ UNMOVABLE_DELAY_S: Final = 300.0
 """After how many seconds a message that the dead letters refused is redelivered."""
 
 
-class Settler:
-    """The settlements of one queue. Everything here runs on one event loop."""
+class DeliverySettler:
+    """The settlements of one queue, from their decision until the broker has them."""
 
     def __init__(
         self, queue: str, worker: str, consumer: Consumer, *, events: Events, tracer: HandlerTracer | None

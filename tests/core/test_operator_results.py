@@ -10,7 +10,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.core.codec import Codec
-from effectonce.core.entered_result import describe_type, encode_entered_result
+from effectonce.core.operator_results import describe_type, encode_entered_result
 
 
 @dataclass

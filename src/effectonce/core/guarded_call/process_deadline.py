@@ -23,8 +23,8 @@ _seconds_left: ContextVar[Callable[[], float] | None] = ContextVar("effectonce_s
 
 
 @contextmanager
-def process_limit(seconds_left: Callable[[], float]) -> Iterator[None]:
-    """Lease the claims of this block no longer than the process lives. ``seconds_left`` says how long that is."""
+def process_deadline(seconds_left: Callable[[], float]) -> Iterator[None]:
+    """Lease the claims of this block until the end of the process. ``seconds_left`` says how long that is."""
     token = _seconds_left.set(seconds_left)
     try:
         yield
@@ -33,7 +33,10 @@ def process_limit(seconds_left: Callable[[], float]) -> Iterator[None]:
 
 
 def adjust_lease(run: StoreRun) -> None:
-    """Lease ``run``, which is about to be claimed, until the limit. Without one, leave it as its guard says."""
+    """Lease ``run``, which is about to be claimed, until the deadline. Without one, leave it as its guard says.
+
+    Its policy is replaced, not changed: other runs share it.
+    """
     seconds_left = _seconds_left.get()
     if seconds_left is not None and not run.policy.seen_set:
         lease_us = round((max(0.0, seconds_left()) + LEASE_MARGIN_S) * 1e6)

@@ -1,4 +1,4 @@
-"""Closing what must not be left open, also for a caller that is cancelled meanwhile, once or several times."""
+"""`finish_despite_cancellation`: for what must not be left open, even if its caller is cancelled, once or again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ async def finish_despite_cancellation(
     work: Coroutine[Any, Any, Any], on_cancel: Callable[[], Any] | None = None
 ) -> None:
     """Run ``work`` to its end in a task of its own. If the caller is cancelled meanwhile, call ``on_cancel``, and raise
-    the cancellation at the end."""
+    the cancellation at the end. An error of ``work`` is raised in any case, in place of the cancellation."""
     task = asyncio.get_running_loop().create_task(work)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():

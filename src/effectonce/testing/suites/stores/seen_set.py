@@ -1,4 +1,4 @@
-"""Remembers, with which mode S records a success that was not claimed: which records they replace."""
+"""Mode S, the seen-set: which records a success that was not claimed replaces, and which it leaves."""
 
 from __future__ import annotations
 

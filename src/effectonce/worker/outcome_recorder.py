@@ -3,6 +3,12 @@
 Completions go to the store in batches, and those that are not answered are sent again: the store fences them, so that
 repeating one is always right. A message that the handler sends on leaves after its record is complete, and before the
 ack (F52: what follows from a message is neither lost nor sent under a new id).
+
+Everything runs on one event loop. A job that has run is in one place at a time: under way to the store, in
+``_unrecorded`` while the store is away, in ``_recorded`` until its batch is settled, or in a background task. Its run
+stays in the store's ``leased_runs``, so that its lease is renewed, until the outcome is recorded or given up. If the
+process dies before an outcome is recorded, the message runs again when the lease is over; if after that, its redelivery
+finds the record.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ UNRECORDED_DELAY_S: Final = 1.0
 Publish = Callable[[str, list[Message[Any]]], Awaitable[None]]
 
 
-class Recorder:
+class OutcomeRecorder:
     """Records the outcomes of the jobs of one queue, which have run under leases."""
 
     def __init__(
