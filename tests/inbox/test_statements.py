@@ -377,7 +377,7 @@ def test_a_manager_that_raises_the_handlers_error_again_is_no_failure(
 
     with pytest.raises(ValueError, match="mine"):
         INBOX.handler(connect=lambda: Manager(path, mine), allow_unsafe=True)(handle)("k")
-    assert "could not give" not in caplog.text
+    assert "could not return" not in caplog.text
 
 
 # -- how often, and when

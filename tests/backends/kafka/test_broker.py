@@ -421,8 +421,8 @@ async def test_declare_makes_the_topic_as_the_url_says(server: kafka.Kafka, uniq
         ("kafka://host/topic", "kafka://localhost:9092"),
         ("kafka://host?partition=3", "its options are"),
         ("kafka://host?security=tls", "use plaintext or ssl or sasl_plaintext"),
-        ("kafka://user:secret@host?security=plaintext", "a user needs"),
-        ("kafka://host?security=sasl_ssl", "those need a user"),
+        ("kafka://user:secret@host?security=plaintext", "a user name needs"),
+        ("kafka://host?security=sasl_ssl", "and the reverse"),
         ("kafka://host?retention=week", "span of time"),
     ],
 )
