@@ -57,7 +57,7 @@ def check_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
     _refuse_loss(cluster, dead_letters, config, admin.replicas(dead_letters))
     if config["cleanup.policy"] == "delete" or config["retention.ms"] != "-1":
         raise ConfigurationError(
-            f"topic {dead_letters} at {cluster} would delete old dead letters; set its cleanup.policy to "
+            f"topic {dead_letters} at {cluster} would delete dead letters by age; set its cleanup.policy to "
             "compact,delete and its retention.ms to -1"
         )
 
