@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
 
 from effectonce.core.guarded_call.run import current_run
@@ -28,6 +29,12 @@ if (
 os.environ.pop(
     "PYTHONDONTWRITEBYTECODE", None
 )  # set in some containers: hundreds of child processes would then compile every module again
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

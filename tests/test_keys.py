@@ -468,7 +468,7 @@ def test_the_warning_of_a_content_hash_is_where_people_look() -> None:
 def test_a_time_window_is_the_messages_own_in_utc(at: Any) -> None:
     key = found(time_window("order.user", every="1h", at="order.at"), handle, {"user": 42, "at": at})
     assert key == (42, "2024-01-15T10:00")
-    assert encode_key(key) == "42:2024-01-15T10\\:00"
+    assert encode_key(key) == "42:2024-01-15T10:00"
 
 
 @pytest.mark.parametrize(
@@ -498,6 +498,21 @@ def test_a_time_without_a_zone_is_utc_and_not_the_receivers(monkeypatch: pytest.
         key = found(time_window("order.user", at="order.at"), handle, order)
     time.tzset()
     assert key == (42, "2024-01-15T10:00")
+
+
+def test_a_window_key_reads_as_one_would_write_it() -> None:
+    metric = {"name": "cpu", "host": "host-789", "at": "2024-01-15T10:42:07Z"}
+    spec = time_window((lambda order: "metric", "order.name", "order.host"), at="order.at")
+    assert encode_key(found(spec, handle, metric)) == "metric:cpu:host-789:2024-01-15T10:00"
+
+
+def test_f23_a_colon_before_the_window_does_not_merge_two_keys() -> None:
+    spec = time_window(("order.a", "order.b"), at="order.at")
+    keys = {
+        encode_key(found(spec, handle, {"a": a, "b": b, "at": "2024-01-15T10:42:07Z"}))
+        for a, b in [("x", "y:z"), ("x:y", "z"), ("x\\", "y"), ("x", "\\y"), ("x", "2024-01-15T10:00")]
+    }
+    assert len(keys) == 5
 
 
 def test_a_time_window_takes_a_composite_and_callables() -> None:

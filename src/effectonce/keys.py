@@ -25,6 +25,7 @@ from .values.durations import Duration, micros
 from .values.fingerprint import fingerprint
 from .values.identity import MAX_KEY as MAX_KEY
 from .values.identity import Key as Key
+from .values.identity import WindowStart
 from .values.identity import digest as digest
 from .values.identity import encode_key as encode_key
 
@@ -250,6 +251,15 @@ def _refuse_broker_made(path: str, steps: list[str]) -> None:
         )
 
 
+KAFKA_OFFSET: Final = "topic:partition:offset"
+"""For ``worker.handler(key=…)``: a record that came without a key of its own is known by its place in Kafka's log.
+
+The last resort. Kafka's own redeliveries are recognised: after a crash, a rebalance or a retry. A record that its
+producer sends again, that is redriven from the dead letters or copied into another topic has another offset, and its
+effect happens twice. An id in the record, made by who sends it, has none of these windows.
+"""
+
+
 # -- strategies
 
 
@@ -300,7 +310,7 @@ RECEIVER_CLOCK: Final = _TimeSource.RECEIVER
 def time_window(key: KeySpec, *, every: Duration = "1h", at: KeyPart | _TimeSource | None = None) -> Strategy:
     """Run at most once per ``key`` and window: ``time_window("user_id", every="1d", at="event.created_at")``.
 
-    The window's start, in UTC, becomes the last part of the key: ``42:2024-01-15T10\\:00``. Windows are
+    The window's start, in UTC, becomes the last part of the key: ``42:2024-01-15T10:00``. Windows are
     counted from 1970-01-01T00:00Z, so days begin at midnight UTC. Within one window a second honest request
     is taken for a duplicate; two requests a second apart on both sides of a border both run.
 
@@ -339,12 +349,12 @@ class _TimeWindow(Strategy):
 
         return append_window
 
-    def _window_start(self, now: int) -> str:
+    def _window_start(self, now: int) -> WindowStart:
         try:
             start = _EPOCH + timedelta(microseconds=now - now % self.span_us)
         except OverflowError:
             raise InvalidKey("the timestamp of the time window is outside the years 1 to 9999") from None
-        return start.isoformat(timespec="seconds" if self.span_us % 60_000_000 else "minutes")
+        return WindowStart(start.isoformat(timespec="seconds" if self.span_us % 60_000_000 else "minutes"))
 
 
 def _to_micros(value: object) -> int:

@@ -77,7 +77,9 @@ class Session:
                 self.running.append(subprocess.Popen(["bash", "-c", command], text=True))
                 continue
             merged = subprocess.STDOUT
-            done = subprocess.run(["bash", "-c", command], text=True, stdout=subprocess.PIPE, stderr=merged, timeout=60)
+            done = subprocess.run(
+                ["bash", "-c", command], text=True, stdout=subprocess.PIPE, stderr=merged, timeout=240
+            )
             where = f"{self.page}:{block.line}: $ {command}"
             if done.returncode != block.exits:
                 sys.exit(f"{where}\nexited {done.returncode} instead of {block.exits}:\n{done.stdout}")

@@ -27,6 +27,8 @@ from effectonce.http.routes import Route, RouteTable, make_route_plan
         (b'"a\\"b\\\\c"', 'a"b\\c'),
         (b"8e03978e-40d5-43e8-bc93-6894a57f9324", "8e03978e-40d5-43e8-bc93-6894a57f9324"),
         (b'"abc";v=1', "abc"),
+        (b'"7"', "7"),
+        (b"7a", "7a"),
         (b"a" * 255, "a" * 255),
         (b'"' + b"a" * 255 + b'"', "a" * 255),
         (b'"' + b'\\"' * 255 + b'"', '"' * 255),
@@ -46,6 +48,9 @@ def test_a_key_is_a_string_or_a_bare_token(raw: bytes, key: str) -> None:
         ([b"a b"], eo.InvalidKey),
         ([b"(a)"], eo.InvalidKey),
         ([b":YWJj:"], eo.InvalidKey),
+        ([b"7"], eo.InvalidKey),  # a number, which the draft's header is not
+        ([b"-7.25"], eo.InvalidKey),
+        ([b"20240115104207"], eo.InvalidKey),
         ([b"a" * 256], eo.KeyTooLong),
         ([b'"' + b"a" * 256 + b'"'], eo.KeyTooLong),
         ([b'"' + b'\\"' * 256 + b'"'], eo.KeyTooLong),

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 import effectonce as eo
-from effectonce.contracts import Delivery
+from effectonce.contracts import Delivery, Packet
 from effectonce.dead_letters.queue import DeadLetterDetails
-from effectonce.envelopes import CloudEvents, Signed
+from effectonce.envelopes import CloudEvents, Raw, Signed
+from effectonce.keys import KAFKA_OFFSET
 
 from .bench import Bench, Watched, paid, serving, until
 
@@ -49,6 +50,19 @@ BODIES = {
     % (b"x" * 2000): "key-too-long",
     b"[" * 100_000: "undecodable",
 }
+
+
+@pytest.mark.parametrize(("id", "key"), [("", "orders:3:42"), ("pay_1", "pay_1")])
+def test_an_offset_is_the_key_of_a_message_that_has_none(id: str, key: str) -> None:
+    bench = Bench()
+    worker = bench.worker(envelope=Raw())
+
+    @worker.handler("orders", key=KAFKA_OFFSET)
+    async def charge(message: eo.Message[Any]) -> None: ...
+
+    delivery = Delivery(packet=Packet(body=b"{}", id=id), queue="orders", offset="orders:3:42")
+    job = worker.reader("orders").read(delivery)
+    assert (job.key, job.message.key, job.message.id) == (key, key, key)
 
 
 @pytest.mark.parametrize(("header", "attempts"), [("3", 3), ("many", 0), ("-1", 0), ("1" * 20, 0), ("", 0)])

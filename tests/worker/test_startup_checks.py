@@ -8,7 +8,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import BrokerCapabilities
-from effectonce.worker.startup_checks import check_spans, fit_lease
+from effectonce.worker.startup_checks import check_key, check_spans, fit_lease
 
 from .bench import Bench, serving, until
 from .test_options import connect, handle, handle_in_transaction, route_of
@@ -53,6 +53,17 @@ def test_where_nothing_is_leased_the_ack_window_may_be_short(bench: Bench) -> No
     check_spans(route_of(transactional, handle_in_transaction, lease="20s"), broker(ack_window_s=1.0), 0.0)
 
 
+# -- offsets as keys
+
+
+def test_only_a_broker_with_offsets_may_have_them_for_keys(bench: Bench) -> None:
+    route = route_of(bench.worker(), key="topic:partition:offset")
+    check_key(route, broker(has_offsets=True))
+    with pytest.raises(eo.ConfigurationError, match="messages of fake have no offset; name what the sender has made"):
+        check_key(route, broker())
+    check_key(route_of(bench.worker(), key="message.data"), broker())
+
+
 # -- F25: records outlive every duplicate
 
 
@@ -74,6 +85,17 @@ def test_only_what_there_is_is_named_as_the_reason(bench: Bench) -> None:
         check_spans(route, broker(), 7200.0)
     with pytest.raises(eo.ConfigurationError, match=r"after 2h \(2h redelivery by fake\)"):
         check_spans(route, broker(redelivery_horizon_s=7200.0), 0.0)
+
+
+def test_a_rule_without_end_counts_by_its_own_pauses_not_by_those_of_the_others(bench: Bench) -> None:
+    weekly = eo.Retry(None, first="1d", cap="7d")
+    route = route_of(bench.worker(), retention="7d", retry=eo.Retry(3, on={OSError: weekly}))
+    check_spans(route, broker(), 0.0)
+    with pytest.raises(eo.ConfigurationError, match="7d of retries"):
+        check_spans(route, broker(), 1.0)
+    endless = route_of(bench.worker(), retry=eo.Retry(3, on={OSError: eo.Retry(None, cap=None)}), scope="endless")
+    with pytest.raises(eo.ConfigurationError, match="retries forever"):
+        check_spans(endless, broker(), 0.0)
 
 
 def test_of_retries_without_end_the_longest_delay_counts(bench: Bench) -> None:

@@ -26,16 +26,18 @@ class BabelQueuePacket(Packet, frozen=True, kw_only=True):
 
 def bind_to_rabbitmq(packet: Packet) -> Packet:
     """The contract's headers become properties, or headers of other names; two of them become numbers."""
-    contract = {on_rabbitmq: packet.headers[name] for name, on_rabbitmq in RABBITMQ_NAMES.items()}
-    headers = {**other_headers(packet.headers), "app-id": "babelqueue", "content-type": JSON_CONTENT_TYPE, **contract}
+    headers = packet.headers
+    contract = {on_rabbitmq: headers[name] for name, on_rabbitmq in RABBITMQ_NAMES.items() if name in headers}
+    headers = {**other_headers(headers), "app-id": "babelqueue", "content-type": JSON_CONTENT_TYPE, **contract}
     return replace(packet, headers=headers, numbers=frozenset((RABBITMQ_NAMES[VERSION], RABBITMQ_NAMES[ATTEMPTS])))
 
 
 def bind_to_service_bus(packet: Packet) -> Packet:
     """Job and trace become fields of the message, and the version a number. The time of creation stays text, since the
     SDK writes numbers of 32 bits only."""
-    job, trace = packet.headers[JOB], packet.headers[TRACE]
-    fields = {"subject": job, "correlation_id": trace, "content_type": JSON_CONTENT_TYPE}
+    fields = {"subject": packet.headers[JOB], "content_type": JSON_CONTENT_TYPE}
+    if TRACE in packet.headers:
+        fields["correlation_id"] = packet.headers[TRACE]
     return replace(packet, numbers=frozenset((VERSION,)), fields=fields)
 
 

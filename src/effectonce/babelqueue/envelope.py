@@ -71,34 +71,39 @@ class BabelQueue:
     # -- writing
 
     def encode(self, message: Message[Any], queue: str = "") -> Packet:
-        urn = message.type.strip(BLANK_CHARACTERS)
-        if not urn:
+        if not message.type.strip(BLANK_CHARACTERS):
             raise ConfigurationError(f"message {show(message.id)} has no type; give it a URN, as BabelQueue needs")
         data = write_json(message.data, message)
         if data[:1] != b"{":
             raise ConfigurationError(
                 f"the data of message {show(message.id)} is not a JSON object, as BabelQueue needs; send a dict"
             )
-        trace = (message.trace_id or "").strip(BLANK_CHARACTERS) or message.id
         attempts = message.attempt - 1
         earlier = _earlier_members(message)
         meta = self._make_meta(message, _members.decode(earlier["meta"]) if "meta" in earlier else None, queue)
         body: dict[str, Any] = earlier or dict.fromkeys(_MEMBER_ORDER)
-        body.update(job=urn, trace_id=trace, data=Raw(data), meta=meta, attempts=attempts)
+        urn, trace = message.type, message.trace_id
+        if not earlier:  # a message that is sent on keeps its own, blanks included
+            urn = urn.strip(BLANK_CHARACTERS)
+            trace = (trace or "").strip(BLANK_CHARACTERS) or message.id
+        if trace is not None:
+            body["trace_id"] = trace
+        body.update(job=urn, data=Raw(data), meta=meta, attempts=attempts)
         headers = header_names.other_headers(message.headers)
         headers.pop(ENVELOPE_HEADER, None)
         if headers.get(REDRIVEN_HEADER, "").startswith(BYPASS_PREFIX):
             headers |= self.bypass
         headers |= {
             "content-type": header_names.JSON_CONTENT_TYPE,
-            header_names.JOB: urn,
-            header_names.TRACE: trace,
+            header_names.JOB: _header_text(urn),
             header_names.ID: message.id,
             header_names.VERSION: str(SCHEMA_VERSION),
             header_names.LANG: str(_read_member(meta, "lang") or ""),
             header_names.ATTEMPTS: str(attempts),
             header_names.CREATED: str(_read_member(meta, "created_at") or 0),
         }
+        if trace is not None and trace.strip(BLANK_CHARACTERS):  # some brokers refuse a header that is empty
+            headers[header_names.TRACE] = _header_text(trace)
         return make_packet(message, _to_json(body), headers, self.max_body, BabelQueuePacket)
 
     def _make_meta(self, message: Message[Any], earlier: dict[str, Raw] | None, queue: str) -> dict[str, Raw]:
@@ -132,24 +137,24 @@ class BabelQueue:
         job = _take_urn(known, members)
         for path in _drop_forbidden(members, meta):
             log.warning("a BabelQueue message has the forbidden member %s; it is dropped", path)
-        if known.meta is None or known.meta.schema_version != SCHEMA_VERSION:
-            raise Undecodable(f"its meta.schema_version is not {SCHEMA_VERSION}, the only one that this release reads")
-        if known.data is None:
-            raise Undecodable("it has no data, or its data is not a JSON object")
-        if known.attempts is None or not (known.trace_id or "").strip(BLANK_CHARACTERS):
-            raise Undecodable("it has no attempts, or no trace_id")
+        # As BabelQueue's runtime: what is missing, or null, has a default. A version that we do not know has none.
+        known_meta = known.meta or _KnownMeta()
+        if known_meta.schema_version not in (None, SCHEMA_VERSION):
+            raise Undecodable(
+                f"its meta.schema_version is {known_meta.schema_version}; this release reads {SCHEMA_VERSION}"
+            )
         own_extension = _read_object(_read_object(meta, "ext"), "effectonce")
-        id = known.meta.id or ""
+        id = known_meta.id or ""
         return Message(
-            data=read_json(members["data"], data_type, "the data"),
+            data=read_json(b"{}" if known.data is None else members["data"], data_type, "the data"),
             type=job,
             id=id,
             key=_read_text(own_extension, "key") or id,
             ordering_key=_read_text(own_extension, "ordering_key"),
             headers=_message_headers(headers, members, meta),
             trace_id=known.trace_id,
-            attempt=_count_attempts(headers, known.attempts) + 1,
-            time=_parse_millis(known.meta.created_at),
+            attempt=_count_attempts(headers, known.attempts or 0) + 1,
+            time=_parse_millis(known_meta.created_at),
         )
 
     def stable_headers(self, packet: Packet) -> dict[str, str]:
@@ -243,6 +248,11 @@ def _count_attempts(headers: Mapping[str, str], written: int) -> int:
     there."""
     text = headers.get(header_names.ATTEMPTS, "")
     return int(text) if text.isascii() and text.isdigit() else max(written, 0)
+
+
+def _header_text(value: str) -> str:
+    """``value`` as a header. Brokers refuse line breaks there, which may stand around a URN or a trace."""
+    return value if value.isprintable() else value.strip(BLANK_CHARACTERS)
 
 
 def _created_at(message: Message[Any]) -> int:

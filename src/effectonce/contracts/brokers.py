@@ -42,6 +42,9 @@ class Delivery(Struct, kw_only=True, gc=False):
     attempt: int = 0
     #: For the adapter alone: a tag, a receipt, a stream id. Never a key.
     handle: Any = None
+    #: Where the packet stands in the broker's log, as topic:partition:offset; "" where the broker keeps none. It is a
+    #: key only for handlers that ask for it by name (`keys.KAFKA_OFFSET`).
+    offset: str = ""
 
 
 class BrokerCapabilities(Struct, frozen=True, kw_only=True):
@@ -68,6 +71,8 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     redelivery_horizon_s: float | None = None
     #: For how long the broker drops a second packet with the same id; None: it does not deduplicate.
     dedup_window_s: float | None = None
+    #: `Delivery.offset` is set.
+    has_offsets: bool = False
     #: Messages outlive the process.
     durable: bool = True
     #: Several processes share the queues.

@@ -18,14 +18,12 @@ from effectonce.record import Answer
 from effectonce.values.durations import span_text
 
 from .codec import StoredError, decode_error
-from .interrupts import raise_interrupt
+from .rebuilt_errors import Errors, rebuild
 from .retry import mark_final
 
 FIRST_DUPLICATE_DELAY_S: Final = 0.2
 """When a duplicate that meets the first delivery is to come back. Most handlers have ended by then, long before their
 lease does; a later attempt waits longer (`InProgress.delay_after`)."""
-
-Errors = tuple[type[BaseException], ...]
 
 
 def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, permanent: Errors) -> BaseException:
@@ -87,16 +85,12 @@ def describe_last_error(stored: bytes | None) -> str:
 
 
 def _rebuild_failure(error: StoredError, permanent: Errors, about: str) -> BaseException:
-    for kind in permanent:
-        if f"{kind.__module__}:{kind.__qualname__}" == error.type and isinstance(error.args, list):
-            try:
-                rebuilt = kind(*error.args)
-                if str(rebuilt) == error.message:
-                    mark_final(rebuilt)
-                    return rebuilt
-            except Exception as refusal:  # its constructor takes other arguments; the general error says the same
-                raise_interrupt(refusal)
-            break
     if error.code == "abandoned":
         return PermanentFailure(f"{about} was in doubt, and an operator abandoned it", error=error.code)
-    return PermanentFailure(f"{about} failed for good: {error.type} {error.message}".rstrip(), error=error.type)
+    rebuilt = rebuild(error.type, error.message, permanent, error.args, error.named)
+    if rebuilt is not None:
+        mark_final(rebuilt)
+        return rebuilt
+    code = (error.named or {}).get("code")
+    text = f"{error.type} {error.message}".rstrip() + (f" (code {show(code, 100)})" if isinstance(code, str) else "")
+    return PermanentFailure(f"{about} failed for good: {text}", error=error.type)

@@ -19,6 +19,7 @@ from effectonce.errors import ConfigurationError, CorruptRecord
 
 from .error_text import error_class, error_text
 from .interrupts import raise_interrupt
+from .rebuilt_errors import named_arguments, required_arguments
 
 FORMAT_VERSION = b"1"  # the first byte of stored results and errors; it names the format
 STORED_NONE = FORMAT_VERSION + b"null"
@@ -138,22 +139,46 @@ class StoredError(msgspec.Struct):
     type: str = ""
     message: str = ""
     args: Any = None
+    named: dict[str, Any] | None = None  # see `named_arguments`
 
 
 _error_decoder = msgspec.json.Decoder(StoredError)
 
 
 def encode_error(error: BaseException, limit: int = 4096) -> bytes:
-    """Encode the name, the text and (where JSON can hold them) the arguments of ``error``."""
-    kind, text = error_class(error), _error_text(error)[:limit]
+    """Encode the name, the text and (where JSON can hold them) the arguments of ``error``, in about twice ``limit``
+    bytes."""
+    stored = StoredError("permanent-failure", error_class(error), _error_text(error)[:limit])
     try:
-        _require_native(list(error.args))
-        body = _encoder.encode(StoredError("permanent-failure", kind, text, list(error.args)))
+        stored.named = _storable_arguments(error, limit)
+        if stored.named is None:
+            _require_native(list(error.args))
+            stored.args = list(error.args)
+        body = _encoder.encode(stored)
         if len(body) <= 2 * limit:
             return FORMAT_VERSION + body
     except Exception as refusal:  # the arguments cannot be kept; the text can
         raise_interrupt(refusal)
-    return FORMAT_VERSION + _encoder.encode(StoredError("permanent-failure", kind, text))
+    return FORMAT_VERSION + _encoder.encode(StoredError(stored.code, stored.type, stored.message))
+
+
+def _storable_arguments(error: BaseException, limit: int) -> dict[str, Any] | None:
+    """The `named_arguments` of ``error``, without optional ones that JSON cannot hold, or that leave no room for
+    smaller ones. None where a required one cannot be kept."""
+    sizes: dict[str, int] = {}
+    arguments = named_arguments(error) or {}
+    for name, value in arguments.items():
+        try:
+            _require_native(value)
+            sizes[name] = len(_encoder.encode(value))
+        except (Unstorable, ValueError, TypeError):
+            continue
+    kept: dict[str, Any] = {}
+    for name in sorted(sizes, key=sizes.__getitem__):
+        limit -= sizes[name]
+        if limit >= 0:
+            kept[name] = arguments[name]
+    return kept if kept and required_arguments(error) <= kept.keys() else None
 
 
 def encode_last_error(error: BaseException) -> bytes:

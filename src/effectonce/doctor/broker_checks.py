@@ -14,7 +14,7 @@ from effectonce.errors import EffectOnceError, show
 from effectonce.intents.intents import Intents
 from effectonce.store import DEFAULT_RETENTION, Store, require_existing
 from effectonce.values.durations import micros, span_text
-from effectonce.worker.startup_checks import check_spans, fit_lease
+from effectonce.worker.startup_checks import check_key, check_spans, fit_lease
 from effectonce.worker.worker import Worker
 
 from .advice import DoctorSeverity
@@ -34,6 +34,7 @@ def examine_worker(examination: Examination, worker: Worker, limits: Limits) -> 
         about = f"worker {worker.name}, {route.name}"
         with examination.check(about, "lease and retention") as check:
             capabilities = worker.broker.capabilities
+            check_key(route, capabilities)
             fit_lease(route, capabilities)
             check_spans(route, capabilities, worker.redrive_within_s)
             check.saw = (

@@ -61,12 +61,15 @@ Headers = list[tuple[str, str]]
 #: A key without quotes. RFC 9651 lets a token begin with a letter or "*" only; most clients send a bare UUID.
 _BARE_KEY: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-][!#$%&'*+.^_`|~0-9A-Za-z:/-]*")
 
+_BARE_NUMBER: Final = re.compile(rb"-?[0-9]+(\.[0-9]+)?")
+
 
 def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
     """Return the key in the lines of the header: a structured-field string, or a bare token.
 
-    ``"k"`` and ``k`` are the same key; parameters are ignored. Raises `MissingKey` if there is no line, and
-    `InvalidKey` for anything else, so that a request with a broken key never runs as if it had none.
+    ``"k"`` and ``k`` are the same key; parameters are ignored. A bare number is not a string, so it is refused, as the
+    draft says. Raises `MissingKey` if there is no line, and `InvalidKey` for anything else, so that a request with a
+    broken key never runs as if it had none.
     """
     if not values:
         raise MissingKey("the request has no Idempotency-Key, and its route requires one")
@@ -75,6 +78,8 @@ def parse_key(values: Sequence[bytes], limit: int = 255) -> str:
     raw = values[0].strip(b" \t")
     if len(raw) > 2 * limit + 64:  # too long even with every character escaped
         raise KeyTooLong(f"the Idempotency-Key header is over {limit} characters")
+    if _BARE_NUMBER.fullmatch(raw):
+        raise InvalidKey('the Idempotency-Key header is a number, and must be a string: send it in quotes, as in "123"')
     if _BARE_KEY.fullmatch(raw):
         key = raw.decode("ascii")
     else:

@@ -85,7 +85,7 @@ class Idempotency:
     def policy_of(self, handler: Any) -> Policy:
         """The settings of one handler: it has a scope of its own, and the type of its results."""
         if handler not in self._policies:
-            scope = f"{self.scope}:{default_scope(handler)}"
+            scope = f"{self.scope}:{default_scope(handler, stacklevel=2)}"
             check_scope(scope)
             codec = self._codec or self._codec_of(handler)
             self._policies[handler] = Policy(scope=scope, codec=codec, **self._options)

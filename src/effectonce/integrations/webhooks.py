@@ -1,6 +1,6 @@
 """Webhooks: verify the signature over the raw bytes first, then handle each event once.
 
-    receive = stripe(secret)                                     # or github(secret)
+    receive = stripe(secret)                                     # or github(secret), or standard(secret)
 
     @app.post("/webhooks/stripe")
     async def webhook(request: Request) -> Response:
@@ -13,6 +13,8 @@ with 2xx only when its handler has returned: after any other answer it is delive
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import re
@@ -40,7 +42,7 @@ def stripe(*secrets: str, tolerance: Duration = "5m", now: Callable[[], float] =
     an event.
     """
     keys = _encode_secrets(secrets)
-    tolerance_s = micros(tolerance, "tolerance") / 1e6
+    check_age = _age_check(tolerance, now)
 
     def receive(body: bytes, headers: Mapping[str, str]) -> Message[Any]:
         fields = [field.partition("=") for field in _find_header(headers, "Stripe-Signature").split(",")]
@@ -51,8 +53,7 @@ def stripe(*secrets: str, tolerance: Duration = "5m", now: Callable[[], float] =
         signed_at = int(timestamps[0])
         if not any(_is_signed(keys, timestamps[0].encode() + b"." + body, value) for value in signatures):
             raise ForgedMessage("the webhook's signature is wrong; is this the endpoint's own signing secret?")
-        if abs(now() - signed_at) > tolerance_s:
-            raise ForgedMessage("the webhook's signature is too old; is the clock of this machine right?")
+        check_age(signed_at)
         event = _decode_json(body)
         try:
             id, kind, created = event["id"], event["type"], _read_time(event.get("created", signed_at))
@@ -83,6 +84,74 @@ def github(*secrets: str) -> Receive:
         return _make_message(_decode_json(body), kind, delivery, "github", None)
 
     return receive
+
+
+def standard(*secrets: str, tolerance: Duration = "5m", now: Callable[[], float] = time.time) -> Receive:
+    """Receive events of any sender that follows Standard Webhooks 1.0.0 with a symmetric secret (``whsec_…``). The key
+    is ``webhook-id``, which every redelivery keeps.
+
+    Give several secrets while one is being rolled; ``tolerance`` is how old a signature may be. The message's data is
+    the whole payload, its type the payload's ``type``, if it has one, and its time the payload's ``timestamp``, or when
+    it was sent.
+
+    Raises `ForgedMessage` where the signature is missing, wrong or too old; `Undecodable` where the signed body is not
+    JSON.
+    """
+    keys = [_decode_standard_secret(secret) for secret in _encode_secrets(secrets)]
+    check_age = _age_check(tolerance, now)
+
+    def receive(body: bytes, headers: Mapping[str, str]) -> Message[Any]:
+        id, sent_at = _find_header(headers, "webhook-id"), _find_header(headers, "webhook-timestamp")
+        if not id or not _TIMESTAMP.fullmatch(sent_at):
+            raise ForgedMessage("the webhook has no webhook-id, or no webhook-timestamp that can be read")
+        versions = [text.partition(",") for text in _find_header(headers, "webhook-signature").split()]
+        signatures = [_decode_base64(signature) for version, _, signature in versions if version == "v1"]
+        signed = b".".join((id.encode("utf-8", "surrogatepass"), sent_at.encode(), body))
+        expected = [hmac.digest(key, signed, "sha256") for key in keys]
+        if not any(hmac.compare_digest(digest, signature) for digest in expected for signature in signatures):
+            raise ForgedMessage("the webhook's signature is missing or wrong; is this the endpoint's own secret?")
+        check_age(int(sent_at))
+        event = _decode_json(body)
+        payload = event if isinstance(event, dict) else {}
+        kind, occurred_at = payload.get("type"), payload.get("timestamp")
+        try:
+            created = _read_time(occurred_at if isinstance(occurred_at, str) else int(sent_at))
+        except (ValueError, OverflowError):  # the standard recommends the form of a payload; it does not demand it
+            created = _read_time(int(sent_at))
+        type = kind if isinstance(kind, str) else ""
+        return Message(data=event, type=type, id=id, source="standard-webhooks", time=created)
+
+    return receive
+
+
+def _age_check(tolerance: Duration, now: Callable[[], float]) -> Callable[[int], None]:
+    """Make a function that raises `ForgedMessage` unless the time of the signature is within ``tolerance`` of now."""
+    tolerance_s = micros(tolerance, "tolerance") / 1e6
+
+    def check(signed_at: int) -> None:
+        if abs(now() - signed_at) > tolerance_s:
+            raise ForgedMessage("the webhook's signature is too old; is the clock of this machine right?")
+
+    return check
+
+
+def _decode_standard_secret(secret: bytes) -> bytes:
+    """The key that a secret of Standard Webhooks stands for: base64, after ``whsec_``."""
+    key = _decode_base64(secret.removeprefix(b"whsec_").decode())
+    if not key:
+        raise ConfigurationError(
+            "a secret of Standard Webhooks is base64 after 'whsec_', as the sender shows it; public keys ('whpk_') are "
+            "not supported: choose a symmetric secret at the sender"
+        )
+    return key
+
+
+def _decode_base64(text: str) -> bytes:
+    """Decode base64, padded or not; b"" where it is none."""
+    try:
+        return base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
 
 
 def _encode_secrets(secrets: tuple[str, ...]) -> list[bytes]:

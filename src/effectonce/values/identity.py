@@ -14,10 +14,18 @@ MAX_KEY: Final = 1024
 """Longest key, in bytes of UTF-8: every store can index it, and a page of them fits in memory."""
 
 
+class WindowStart(str):
+    """The start of a time window, as the last part of a key. Its colons are not escaped: all windows of one key are
+    written in one length, so that the parts before it can be told apart all the same."""
+
+    __slots__ = ()
+
+
 def encode_key(value: object, *, limit: int = MAX_KEY) -> str:
     """The key as stores keep it: a str as is, an int in decimal, a UUID with dashes, a tuple joined by ":".
 
-    Two different tuples of strings are never written alike: ``\\`` and ``:`` inside a part are escaped. Types
+    Two different tuples of strings are never written alike: ``\\`` and ``:`` inside a part are escaped, but for those
+    of a `WindowStart`. Types
     are not kept apart (``7`` and ``"7"``, ``("a", "b")`` and ``"a:b"`` are one key). Unicode is not
     normalised: a composed and a decomposed ``é`` are two keys.
 
@@ -47,7 +55,7 @@ def _encode_part(value: object, limit: int) -> str:
     text = _text(value, limit)
     if not text:
         raise MissingKey("a part of the key is empty; operations that lack it would all share one key")
-    if "\\" in text or ":" in text:
+    if ("\\" in text or ":" in text) and not isinstance(value, WindowStart):
         return text.replace("\\", "\\\\").replace(":", "\\:")
     return text
 

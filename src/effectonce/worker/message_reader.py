@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from effectonce.contracts import Delivery, Envelope
 from effectonce.errors import EffectOnceError, show
@@ -50,6 +50,8 @@ class MessageReader:
             prints = b"" if route.fingerprint is None else route.fingerprint(_arguments(route, message), {})
         if route.data_type is not Any:
             message = self._envelope.decode(packet, route.data_type)
+        if route.offset_is_key and not message.key:
+            message = replace(message, id=delivery.offset, key=delivery.offset)
         key = encode_key(message.key if route.key is None else route.key(_arguments(route, message), {}))
         if delivery.attempt > 1:
             force_setattr(message, "attempt", delivery.attempt)

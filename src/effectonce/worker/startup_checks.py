@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from effectonce.contracts import BrokerCapabilities
 from effectonce.errors import ConfigurationError
+from effectonce.keys import KAFKA_OFFSET
 from effectonce.values.durations import span_text
 
 from .routes import HandlerRoute
@@ -20,10 +21,19 @@ def fit_lease(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
         route.policy = replace(route.policy, lease_us=min(route.policy.lease_us, round(window / 2 * 1e6)))
 
 
+def check_key(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
+    """Raise `ConfigurationError` if ``route`` takes offsets for keys, and the broker has none."""
+    if route.offset_is_key and not capabilities.has_offsets:
+        raise ConfigurationError(
+            f"{route.name} has key={KAFKA_OFFSET!r}, and messages of {capabilities.name} have no offset; name what the "
+            "sender has made, as in key='message.data.order_id'"
+        )
+
+
 def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> None:
     """Raise `ConfigurationError` unless the records outlive every duplicate that can come (F25), and a lease ends
     before the broker redelivers (F55)."""
-    policy, retries = route.policy, _retries_s(route)
+    policy, retries = route.policy, route.retry.keep_records_s
     if math.isinf(retries):
         raise ConfigurationError(
             f"{route.name} retries forever, with delays that grow without limit, so no retention= outlives its "
@@ -50,11 +60,7 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
 
 def redelivery_s(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> float:
     """For how many seconds a message of ``route`` may be delivered again: by the broker, by retries and by redrives."""
-    return (capabilities.redelivery_horizon_s or 0.0) + _retries_s(route) + redrive_within_s
-
-
-def _retries_s(route: HandlerRoute) -> float:
-    return route.retry.horizon_s if math.isfinite(route.retry.horizon_s) else route.retry.cap_s
+    return (capabilities.redelivery_horizon_s or 0.0) + route.retry.keep_records_s + redrive_within_s
 
 
 def _span(seconds: float) -> str:

@@ -38,7 +38,7 @@ from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, RedeliveryChecked, Resumable
 from .redrive_records import InboxRedrive, StoreRedrive
 from .routes import HandlerOptions, HandlerRoute, make_route
-from .startup_checks import check_spans, fit_lease, redelivery_s
+from .startup_checks import check_key, check_spans, fit_lease, redelivery_s
 from .transaction_runner import TransactionRunner
 from .worker_run import Companion, WorkerRun
 
@@ -167,7 +167,8 @@ class Worker:
         record, sent to that queue before the ack, and sent again, with the same ids, if that is in doubt.
 
         The other options are those of `once`. Unless given, ``scope`` is queue/type/worker, and ``lease`` is 30 s, or
-        half of the broker's ack window where that is shorter.
+        half of the broker's ack window where that is shorter. ``key="topic:partition:offset"`` is for Kafka's records
+        that came without a key; `keys.KAFKA_OFFSET` says what it cannot recognise.
 
         With an inbox the function takes ``(connection, message)``, and ``batch=True`` says that all of its effects are
         in the transaction: up to 50 messages then share one. If one of them fails they are redone one by one. Its
@@ -290,6 +291,7 @@ class Worker:
         """Raise an error for what could not keep its promise; wait for a server that is only away, and log that."""
         capabilities = self.broker.capabilities
         for route in self.routes:
+            check_key(route, capabilities)
             fit_lease(route, capabilities)
             check_spans(route, capabilities, self.redrive_within_s)
         if (store := self.store) is not None:

@@ -2,11 +2,12 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_CREATE_TIME, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+import effectonce as eo
 from effectonce.backends.kafka.broker import KafkaBackend, KafkaConsumer
 from effectonce.backends.kafka.endpoint import dead_letter_topic, parse_cluster
 from effectonce.backends.kafka.group_member import POLL_S, POLLS_BEFORE_PAUSE
@@ -22,6 +24,7 @@ from effectonce.backends.kafka.producer import ConfirmedProducer
 from effectonce.backends.kafka.records import KafkaRecord
 from effectonce.backends.kafka.topics import KafkaAdmin
 from effectonce.contracts import Delivery, Packet
+from effectonce.envelopes import Raw
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.testing.suites import BrokerCase, Site
 from effectonce.values.urls import Address
@@ -303,6 +306,47 @@ async def test_a_record_of_another_producer_is_given_up_byte_for_byte(server: ka
     await dead_letters.close()
     assert dead_letter.packet.headers == {"binary": "\\xff\x00", "text": "☕", "why": "foreign"}
     assert dead_letter.packet.ordering_key == "\\xfekey"
+
+
+@pytest.mark.long
+async def test_f01_a_record_without_a_key_is_known_by_its_offset_when_it_is_delivered_again(
+    server: kafka.Kafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another producer wrote two equal records. The first worker handles them, and dies before its offsets are
+    committed."""
+    producer = Producer({"bootstrap.servers": server.url.removeprefix("kafka://")})
+    await backend(server.url).declare(unique_name, group=GROUP)
+    for _ in range(2):
+        producer.produce(unique_name, b'{"order": 7}')
+    assert producer.flush(REBALANCE_TIMEOUT_S) == 0
+    charges: list[tuple[str, str]] = []
+    outcomes: list[str] = []
+    with eo.connect("memory://") as store:
+        store.add_hook(lambda event: outcomes.append(event.kind))
+
+        async def charge(message: eo.Message[Any]) -> None:
+            charges.append((message.key, eo.current().key))
+
+        async def work_until(condition: Callable[[], Any]) -> None:
+            worker = eo.Worker(eo.Broker(backend(server.url), envelope=Raw()), store=store, name=GROUP)
+            worker.handler(unique_name, key="topic:partition:offset")(charge)
+            serving = asyncio.create_task(worker.serve())
+            await auntil(condition, REBALANCE_TIMEOUT_S)
+            worker.stop()
+            await serving
+
+        with monkeypatch.context() as dying:
+            dying.setattr(KafkaConsumer, "ack", lose_acks)
+            await work_until(lambda: outcomes.count("completed") == 2)
+        await work_until(lambda: outcomes.count("replayed") == 2)
+    keys = [key for key, _ in charges]
+    assert charges == [(key, key) for key in keys]
+    assert len(set(keys)) == len(keys) == 2, "two honest equal records are two effects, delivered again they are none"
+    assert all(re.fullmatch(rf"{unique_name}:\d+:\d+", key) for key in keys)
+
+
+async def lose_acks(consumer: KafkaConsumer, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+    return [True] * len(deliveries)
 
 
 async def test_a_record_is_as_old_as_its_packet_says(server: kafka.Kafka, unique_name: str) -> None:

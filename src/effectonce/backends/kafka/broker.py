@@ -47,6 +47,7 @@ class KafkaBackend(BrokerBackend):
             name="kafka",
             ordering="key",
             groups=True,
+            has_offsets=True,
             redelivery_horizon_s=self._cluster.retention,
             max_body=self._cluster.max_body,
             batch=MAX_BATCH,

@@ -212,7 +212,8 @@ class OffsetTracker:
     def _deliver(self, read: _ReadMessage) -> Delivery:
         message = read.message
         packet = read_packet(message.key(), message.value(), message.headers())
-        delivery = Delivery(packet=packet, queue=self._queue, handle=read)
+        offset = f"{self._queue}:{message.partition()}:{read.offset}"
+        delivery = Delivery(packet=packet, queue=self._queue, handle=read, offset=offset)
         read.partition.unsettled[read.offset] = delivery
         return delivery
 
