@@ -16,8 +16,8 @@ import effectonce as eo
     ("url", "error", "hint"),
     [
         ("redsi://localhost", eo.UnknownScheme, "redis://"),
-        ("localhost:6379", eo.UnknownScheme, "known are"),
-        ("", eo.UnknownScheme, "known are"),
+        ("localhost:6379", eo.UnknownScheme, "the schemes are"),
+        ("", eo.UnknownScheme, "the schemes are"),
         ("postgresql+odbc://localhost/shop", eo.UnknownScheme, "leave it out: postgresql://"),
         ("mysql://h1,h2/shop", eo.InvalidOption, "takes one host"),
         ("rediss://localhost?tls=no", eo.InvalidOption, "leave one of them out"),

@@ -253,7 +253,8 @@ class _SharedPublisher:
 
 
 def connect_broker(url: str | None = None, *, password: Callable[[], str] | None = None, **options: Any) -> Broker:
-    """A `Broker` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``, ``kafka://``,
+    """Return the `Broker` of a URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``,
+    ``kafka://``,
     ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's ``EFFECTONCE_BROKER``, on
     first use.
 

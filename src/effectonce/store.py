@@ -135,7 +135,7 @@ class Store:
     # -- for operators
 
     def get(self, scope: str, key: Key) -> Record | None:
-        """The record of ``key``, or None."""
+        """Return the record of ``key``, or None."""
         return self._ask(lambda port: port.get(scope, self._stored_key(scope, key)))
 
     def list(
@@ -150,9 +150,9 @@ class Store:
         newest_first: bool = False,
         key_contains: str = "",
     ) -> Page:
-        """A page of at most ``limit`` records; pass its ``cursor`` on for the next. ``unfinished``: only intents and
-        sagas that may have to be resumed. ``after``: only records behind this (scope, stored key), by scope and key,
-        where the store keeps them in that order (`Capabilities.ordered`).
+        """Return a page of at most ``limit`` records; pass its ``cursor`` to get the next. ``unfinished``: only intents
+        and sagas that may have to be resumed. ``after``: only records behind this (scope, stored key), by scope and
+        key, where the store keeps them in that order (`Capabilities.ordered`).
 
         ``newest_first``: in the order of their last change. Most stores sort a bounded number of records for that; the
         page is ``partial`` if there are others. ``key_contains``: only records whose stored key contains this text;
@@ -178,11 +178,11 @@ class Store:
         return self._ask(lambda port: port.list(query))
 
     def stats(self) -> Stats:
-        """How many records there are in each state, counted up to a cap."""
+        """Count the records in each state, up to a cap."""
         return self._ask(lambda port: port.stats())
 
     def figures(self, *, overdue_by: Duration = "10m") -> Figures | None:
-        """Figures about the store's health that need no walk over its records; None if this store has none."""
+        """Return figures about the store's health that need no walk over its records; None if this store has none."""
         span = micros(overdue_by, "overdue_by")
 
         async def read_figures(port: Port) -> Figures | None:
@@ -278,7 +278,7 @@ class Store:
                 return SweepResult(deleted, lapsed, swept.more)
 
     def now(self) -> int:
-        """The store's clock, in microseconds since the epoch."""
+        """Return the time on the store's clock, in microseconds since the epoch."""
         return self._ask(lambda port: port.now())
 
     def check(self) -> None:
@@ -290,7 +290,7 @@ class Store:
         self._ask(lambda port: port.migrate())
 
     def schema_sql(self) -> str:
-        """The schema as SQL, for users who run their own migrations; '' if the store has none."""
+        """Return the schema as SQL, for your own migrations; '' if the store has none."""
         return self.runtime.backend.schema_sql()
 
     def _stored_key(self, scope: str, key: Key) -> str:
@@ -357,7 +357,7 @@ class Store:
 
 
 def connect(url: str | None = None, *, password: Callable[[], str] | None = None, **options: Any) -> Store:
-    """A `Store` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``postgresql://``, ``mysql://``,
+    """Return the `Store` of a URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``postgresql://``, ``mysql://``,
     ``mariadb://``, ``dynamodb://table?region=…``. Without one, the environment's ``EFFECTONCE_STORE``, on first use.
 
     Validates the URL and that its driver is installed, and opens nothing. ``private=SECRET`` hides keys and

@@ -162,10 +162,10 @@ WRONG = [
     (["resolve", "o-declined"], "give exactly one of"),
     (["resolve", "o-declined", "--retry", "--abandon"], "give exactly one of"),
     (["resolve", "o-declined", "--done", "--result", "{"], "--result takes JSON"),
-    (["resolve", "o-declined", "--not-done", "--yes"], "is to be done"),
+    (["resolve", "o-declined", "--not-done", "--yes"], "must be done"),
     (["resolve", "o-declined", "--retry", "--result", "7", "--yes"], "--result goes with --done"),
     (["resolve", "o-declined", "--abandon", "--result", "null", "--yes"], "--result goes with --done"),
-    (["resolve", "o-declined", "--done", "--result", "7", "--yes"], "the compensation of reserve gives nothing"),
+    (["resolve", "o-declined", "--done", "--result", "7", "--yes"], "the compensation of reserve returns nothing"),
 ]
 
 

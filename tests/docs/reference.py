@@ -1,4 +1,4 @@
-"""The pages of the reference that are read off the code: ``python -m tests.docs.reference`` writes them anew."""
+"""The pages of the reference that are read off the code: ``python -m tests.docs.reference`` writes them again."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def errors_page() -> str:
     parts = [
         "# Errors, by code",
         "Every error has a stable code: alert on it. The message says what happened and what to do, and "
-        "`effectonce explain CODE` prints what stands here. Deliver again what is `Retryable`, and do not ack it. "
-        "Everything else needs a person.",
+        "`effectonce explain CODE` prints the same. Do not ack a message that failed with a `Retryable` error: deliver "
+        "it again later. All other errors need an operator or a fix.",
         "```text\n" + "\n".join(tree).rstrip() + "\n```",
     ]
     for name in errors.ERROR_NAMES:
@@ -68,7 +68,7 @@ TOOLS = (
 
 SETTINGS = """# Configuration
 
-There is no file that has to exist. Code gets its settings in code; URLs may come from the environment; the command
+No configuration file is required. Code gets its settings in code; URLs may come from the environment; the command
 line also reads `pyproject.toml`.
 
 ## The environment
@@ -78,7 +78,7 @@ line also reads `pyproject.toml`.
 | `EFFECTONCE_STORE` | the store of `eo.connect()` without a URL, and of every command |
 | `EFFECTONCE_BROKER` | the broker of `eo.connect_broker()` without a URL, and of every command |
 | `EFFECTONCE_AUDIT` | the file in which commands write down what they change |
-| `EFFECTONCE_DASHBOARD_TOKEN`, `EFFECTONCE_DASHBOARD_VIEWER_TOKEN` | who may operate the dashboard, who may look |
+| `EFFECTONCE_DASHBOARD_TOKEN`, `EFFECTONCE_DASHBOARD_VIEWER_TOKEN` | the dashboard's tokens for operators and viewers |
 | `NO_COLOR` | no colours in a terminal |
 | `PROMETHEUS_MULTIPROC_DIR` | metrics of several processes are served as one, as prometheus_client does it |
 
@@ -157,7 +157,7 @@ def configuration_page() -> str:
     parts = [SETTINGS, "```toml\n" + "\n".join(toml) + "\n```"]
     parts += [
         "## Defaults",
-        'What an option is where you do not give it. Durations are `"30s"`, `"7d"`, a `timedelta`, or seconds; what '
+        'The value of an option that you do not give. Durations are `"30s"`, `"7d"`, a `timedelta`, or seconds; what '
         "each option means stands with [its name](api.md).",
         "\n".join(["| | |", "|---|---|", *(f"| `{name}` | {_defaults(name)} |" for name in TOOLS)]),
     ]
@@ -170,12 +170,12 @@ def configuration_page() -> str:
             scheme = next(scheme for scheme, where in schemes.items() if where == (module, name))
             parts += [f"**{spelled}**", _plain(backend)]
             if shown := ", ".join(_shown_numbers(option_defaults(scheme, backend))):
-                parts.append(f"Where the URL does not say: {shown}.")
+                parts.append(f"Defaults: {shown}.")
             own = _capabilities(scheme, backend)
-            parts.append(f"Its [capabilities](../internals/extend.md), beside what all {kind} have: {own}.")
+            parts.append(f"[Capabilities](../internals/extend.md) that differ from the default: {own}.")
     parts.append(
-        "An option that does not exist is an error which names those that do. In a user name, a password or a path, "
-        "percent-encode what is special."
+        "An unknown option is an error that lists the known ones. In a user name, a password or a path, percent-encode "
+        "special characters."
     )
     return "\n\n".join(parts) + "\n"
 

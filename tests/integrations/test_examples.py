@@ -50,11 +50,11 @@ def loaded(folder: str, module: str, monkeypatch: pytest.MonkeyPatch, **variable
 @pytest.mark.chaos
 def test_celery(redis_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"BROKER": redis_url, "EFFECTONCE_STORE": store_url, "VISIBILITY": "3", "BANK_SECONDS": "60"}
-    tasks = loaded("celery", "tasks", monkeypatch, **variables)
+    tasks = loaded("task_queues", "celery_tasks", monkeypatch, **variables)
     queue = f"q{time.time_ns()}"
-    command = ("-m", "celery", "-A", "tasks", "worker", "-Q", queue, "-l", "INFO", "-c", "4")
+    command = ("-m", "celery", "-A", "celery_tasks", "worker", "-Q", queue, "-l", "INFO", "-c", "4")
     options = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    variables["PYTHONPATH"] = str(EXAMPLES / "celery")
+    variables["PYTHONPATH"] = str(EXAMPLES / "task_queues")
 
     def send(payment: str) -> Any:
         charge = tasks.charge.s(payment, 4200).set(queue=queue)
@@ -120,8 +120,9 @@ def counted(channel: Any, queue: str) -> int:
 @pytest.mark.chaos
 def test_dramatiq(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"BROKER": rabbitmq_url, "EFFECTONCE_STORE": store_url, "BANK_SECONDS": "60"}
-    tasks = loaded("dramatiq", "tasks", monkeypatch, **variables)
-    command = ("-m", "dramatiq", "--path", str(EXAMPLES / "dramatiq"), "--processes", "1", "--threads", "4", "tasks")
+    tasks = loaded("task_queues", "dramatiq_tasks", monkeypatch, **variables)
+    paths = ("--path", str(EXAMPLES / "task_queues"))
+    command = ("-m", "dramatiq", *paths, "--processes", "1", "--threads", "4", "dramatiq_tasks")
     with program(*command, ready="Worker process is ready for action", variables=variables) as worker:
         message = tasks.charge.message("p1", 4200)
         tasks.broker.enqueue(message)

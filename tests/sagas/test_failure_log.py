@@ -60,7 +60,7 @@ def test_a_failed_compensation_is_logged_once(store: eo.Store, caplog: pytest.Lo
     _, undo = failures(caplog)
     assert (undo.levelname, facts(undo)["compensation of step"]) == ("ERROR", "reserve")
     assert isinstance(raised(undo), LookupError)
-    assert "is in doubt: find out, then decide with effectonce sagas resolve" in undo.getMessage()
+    assert "is in doubt: find out whether it happened, then decide with effectonce sagas resolve" in undo.getMessage()
 
 
 @pytest.mark.parametrize(

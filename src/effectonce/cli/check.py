@@ -15,7 +15,7 @@ from .output import report
 
 
 def check(url: options.StoreArgument = None, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
-    """Connect to the store, and report what keeps it from its promise. Exit code 1 if something does.
+    """Connect to the store, and report what would break its promise. Exit code 1 if something does.
 
     `effectonce doctor` checks more: it also looks at what has piled up.
     """

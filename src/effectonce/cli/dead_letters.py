@@ -146,10 +146,10 @@ def redrive(
     to: Annotated[str | None, typer.Option(metavar="QUEUE", help="Send them to this queue instead.")] = None,
     new_generation: Annotated[
         bool,
-        typer.Option("--new-generation", help="Also run what is done, failed or in doubt again: its effects repeat."),
+        typer.Option("--new-generation", help="Also rerun what is done, failed or in doubt: its effects repeat."),
     ] = False,
     bypass_effects: Annotated[
-        bool, typer.Option("--bypass-effects", help="Let handlers skip what is under bypass_external_effects.")
+        bool, typer.Option("--bypass-effects", help="Handlers skip functions under bypass_external_effects.")
     ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
@@ -173,7 +173,7 @@ def redrive(
                 print(f"{len(previews)} checked, nothing changed")
             return
         count = dead_letters.count()
-        selected = f"up to {limit or count:,}" if selection.select is None else f"those selected of {count:,}"
+        selected = f"up to {limit or count:,}" if selection.select is None else f"the selected ones of {count:,}"
         repeats = " The effects of those that are done, failed or in doubt repeat." if new_generation else ""
         confirm(f"Send {selected} dead letters to {show(to or queue)} again?{repeats}", yes=yes)
         detail = selection.describe(limit) + (", as new generations" if new_generation else "")
@@ -238,7 +238,7 @@ def purge(
     """
     selection = Selection(why, type, key, id)
     if selection.select is None and not everything:
-        raise InvalidOption("purge removes for good: choose which (--why, --type, --key, --id), or --all")
+        raise InvalidOption("purge deletes for good: say which (--why, --type, --key, --id), or --all")
     with _open_queue(worker_name, queue) as dead_letters:
         selected = dead_letters.purge(select=selection.select, limit=limit, dry_run=True)
         if dry_run:

@@ -50,8 +50,8 @@ def list_(
 ) -> None:
     """List the messages in one state, a page at a time: those that expire last come first.
 
-    Where all scopes have one retention, that is the newest first. An expired one is recognised until it is purged. An
-    unfinished one was started, and is not handled: workers and handlers with max_attempts count that.
+    Where all scopes have one retention, that is the newest first. Expired messages are recognised until they are
+    purged. Unfinished messages were started and not handled: workers, and handlers with max_attempts, count those.
     """
     wanted: Any = state
     if wanted not in STATES:
@@ -106,7 +106,8 @@ def purge(
     older_than: Annotated[
         str | None,
         typer.Option(
-            metavar="SPAN", help="Delete what was handled this long ago, also within its retention, as in 30d."
+            metavar="SPAN",
+            help="Delete messages handled at least this long ago, even within their retention, as in 30d.",
         ),
     ] = None,
     limit: options.WorkLimit = None,

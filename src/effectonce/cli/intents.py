@@ -262,7 +262,7 @@ def _next_step(program: Intents, record: Record, log: LoggedIntent, name: str, i
         words = f"{shlex.quote(show(name))} {shlex.quote(show(id))}"
         return f"look it up at {provider}, then: effectonce intents resolve {words} --done JSON | --retry | --abandon"
     if operation is None:
-        return "deploy a program that has its operation, under the old name: only that resumes it"
+        return "deploy a program that has the operation under its old name: only that can resume it"
     if record.state == "claimed" and (record.lease_until or 0) > now:
         return f"wait: a process runs it; its lease ends {format_ago(record.lease_until, now)}"
     resume = f"its next delivery resumes it, or: effectonce intents recover {shlex.quote(show(name))}"

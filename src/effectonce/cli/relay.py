@@ -46,7 +46,7 @@ def relay(
         str, typer.Option(metavar="SPAN", help="Keep published messages in the table for this long. 0: delete them.")
     ] = "1h",
     table: options.Table = None,
-    once: Annotated[bool, typer.Option("--once", help="Send what is due, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Send what is due, then exit.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", help="Report progress this often.")] = 10.0,
     as_json: options.Json = False,
     listen: options.Listen = None,

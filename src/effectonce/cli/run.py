@@ -30,8 +30,8 @@ def run(
         list[str],
         typer.Argument(metavar="MODULE:NAME", help="Workers and relays, as in shop.worker:worker shop.relay:relay."),
     ],
-    check: Annotated[bool, typer.Option("--check", help="Run only the start-up checks, and end.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what goes well, too.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Run only the start-up checks, then exit.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also log what succeeds.")] = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when a Python file changes, for development.")
     ] = False,
@@ -66,7 +66,11 @@ def run(
         for relay in relays:
             relay.check()
             report(
-                as_json, f"[relay] {relay.store!r} can be relayed", relay=repr(relay.store), event="checked", ok=True
+                as_json,
+                f"[relay] the outbox in {relay.store!r} can be relayed",
+                relay=repr(relay.store),
+                event="checked",
+                ok=True,
             )
         return
     host = _join(programs)

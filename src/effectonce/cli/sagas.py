@@ -49,7 +49,7 @@ _NARROW_SCREEN_COLUMNS = 100
 def list_(
     name: Name,
     in_doubt: options.OnlyInDoubt = False,
-    everything: Annotated[bool, typer.Option("--all", help="List finished ones as well, while they are kept.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list finished sagas that are still kept.")] = False,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,
@@ -90,7 +90,7 @@ def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
     start = min((progress.began for progress in started), default=0)
     end = max((progress.ended for progress in started), default=0)
     screen.print(f"started  {format_when(start, saga.store.now()) or 'not yet'}", "dim")
-    heads = ("step", "state", "tries", "began", "timeline", "took", "result")
+    heads = ("step", "state", "attempts", "began", "timeline", "took", "result")
     print_table(heads, [_part_cells(screen, part, start, end) for part in parts])
 
 

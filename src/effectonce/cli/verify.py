@@ -68,12 +68,12 @@ def verify(
             "May be repeated.",
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail where the mode says that it may repeat, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Also fail where the mode allows a repeat.")] = False,
     as_json: Json = False,
 ) -> None:
     """Kill a handler at every step, deliver it again, and count its effects.
 
-    It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 where one is found.
+    It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 if one is found.
     """
     subject = _load_subject(handler, message, request, header or [])
     with Progress() as progress:

@@ -39,11 +39,11 @@ def load_backend(
     database, plus, _ = address.scheme.partition("+")
     if plus and database in schemes:
         raise UnknownScheme(
-            f"no {kind} is known by {show(address.scheme)}://, and no such driver of SQLAlchemy's; leave it out: "
+            f"there is no {kind} for {show(address.scheme)}://, and no such driver of SQLAlchemy's; leave it out: "
             f"{database}://"
         )
     known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
-    raise UnknownScheme(f"no {kind} is known by {show(address.scheme) or '(no scheme)'}://; known are {known}")
+    raise UnknownScheme(f"there is no {kind} for {show(address.scheme) or '(no scheme)'}://; the schemes are {known}")
 
 
 def url_in_environment(variable: str, example: str) -> str:

@@ -49,7 +49,7 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
     if kind == "in_doubt":
         return InDoubt(
             f"{about} is in doubt: an attempt ended without saying whether its effect happened; keep this delivery, "
-            f"find out, then decide: effectonce {_resolve_command(scope)}"
+            f"find out whether it did, then decide: effectonce {_resolve_command(scope)}"
         )
     if kind == "mismatch":
         return PayloadMismatch(

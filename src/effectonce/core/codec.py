@@ -94,7 +94,7 @@ class Codec:
         if stored[:1] != FORMAT_VERSION:
             raise CorruptRecord(
                 f"a stored result has format {stored[:1]!r}, this release reads {FORMAT_VERSION!r}; "
-                "upgrade this process (to forget the record would run it again)"
+                "upgrade this process (forgetting the record would run it again)"
             )
         try:
             return self._decode(stored[1:])
@@ -102,7 +102,7 @@ class Codec:
             raise_interrupt(error)
             raise CorruptRecord(
                 f"a stored result does not read as {_name(self.type)}: {error}; the return type changed, or the "
-                "row was edited; pass returns= with a type that reads both (to forget the record would run it again)"
+                "row was edited; pass returns= with a type that reads both (forgetting the record would run it again)"
             ) from error
 
 

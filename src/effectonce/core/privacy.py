@@ -72,7 +72,7 @@ class Privacy:
                     continue
         raise CorruptRecord(
             f"a private result in scope {scope!r} does not open: another secret, or a row that was moved or "
-            "edited; check private= (to forget the record would run it again)"
+            "edited; check private= (forgetting the record would run it again)"
         )
 
     def __repr__(self) -> str:

@@ -63,7 +63,9 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidOption(f"{question} There is no terminal to ask on: repeat it with --yes (--dry-run shows more)")
+        raise InvalidOption(
+            f"{question} There is no terminal to ask on: run it again with --yes (or --dry-run, to look first)"
+        )
     print(f"{Screen(sys.stderr).paint(question, 'bold')} [y/N] ", end="", file=sys.stderr, flush=True)
     while sys.platform != "win32" and not select.select([sys.stdin], [], [], _PROMPT_POLL_S)[0]:
         pass  # a Ctrl-C right before a blocking read would take effect only at the end of the line

@@ -93,9 +93,9 @@ def _intent_moments(record: Record, log: LoggedIntent) -> Iterable[Moment]:
 def _saga_moments(log: SagaLog) -> Iterable[Moment]:
     for step in log.entries:
         for title, progress in ((step.name, step.do), (f"undo {step.name}", step.undo)):
-            tries = "first try" if progress.attempts <= 1 else f"{progress.attempts} tries"
+            attempts = "first attempt" if progress.attempts <= 1 else f"{progress.attempts} attempts"
             if progress.began and progress.state in ENDED_STATES:
                 what = f"{title}: {progress.state.replace('_', ' ')}"
-                yield Moment(progress.ended, what, detail=tries, tone=TONES[progress.state])
+                yield Moment(progress.ended, what, detail=attempts, tone=TONES[progress.state])
             elif progress.began:
-                yield Moment(progress.began, f"{title}: started", detail=tries, tone="claimed")
+                yield Moment(progress.began, f"{title}: started", detail=attempts, tone="claimed")

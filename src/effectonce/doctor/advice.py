@@ -70,7 +70,7 @@ ADVICE = {
         "PREPARED, or KILL in MySQL",
     ),
     "dead-rows": Advice(
-        "Autovacuum does not keep up: reads walk over what is dead.",
+        "Autovacuum does not keep up: every read skips dead rows.",
         "VACUUM (ANALYZE) {table}; then lower its autovacuum_vacuum_scale_factor",
     ),
     "autovacuum-off": Advice(
@@ -109,7 +109,7 @@ ADVICE = {
     ),
     # a broker
     "experimental": Advice(
-        "Its tests run against a stand-in: what the service does otherwise is not known.",
+        "Its tests run against a stand-in: the service itself may behave differently.",
         "try deliveries, redeliveries and dead letters against your own {about} before you rely on it",
         "note",
     ),

@@ -81,7 +81,7 @@ def _examine_service(examination: Examination, broker: Broker) -> None:
     backend, name = broker.backend, broker.capabilities.name
     if broker.capabilities.experimental:
         with examination.check(repr(backend), "experience with it") as check:
-            check.add("experimental", f"{name} is experimental: it was never run against the service itself")
+            check.add("experimental", f"{name} is experimental: it has never run against the service itself")
     if isinstance(backend, FlushesLater):
         with examination.check(repr(backend), "confirmed messages on disk") as check:
             interval = shared_loop.run(backend.sync_interval())

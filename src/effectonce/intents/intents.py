@@ -267,9 +267,7 @@ class Intents:
             )
         record = self.get(id)
         if record is None:
-            raise NotInDoubt(
-                f"no intent is known by {show(id)!r}; look at the list: effectonce intents list --in-doubt"
-            )
+            raise NotInDoubt(f"there is no intent {show(id)!r}; see effectonce intents list --in-doubt")
         apply_decision(self, record, id, outcome, result)
         who = who or "this program"
         logger.warning("intent %s (%s) was resolved as %s by %s", id, record.scope, outcome, who)

@@ -279,13 +279,13 @@ class Saga(Generic[In]):
 
     async def _compensate(self, id: Key, client: StoreClient) -> None:
         if self.get(id) is None:
-            raise ConfigurationError(f"no saga {self.name} is known by {show(id)!r}; look at effectonce sagas list")
+            raise ConfigurationError(f"there is no saga {self.name} with id {show(id)!r}; see effectonce sagas list")
         run = self.prepare_run(encode_key(id))
         try:
             await run_saga(self, run, client, compensate=True)
         except SagaFailed:
             return
-        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
+        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to compensate")
 
     def resolve(self, id: Key, outcome: SagaDecision, *, result: Any = None, who: str = "") -> None:
         """Decide what is in doubt about a saga; the next `resume` continues from there.

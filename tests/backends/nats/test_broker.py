@@ -369,7 +369,7 @@ class TestSettings:
         await other.jetstream().add_stream(
             name=unique_name, subjects=[unique_name], retention="workqueue", storage="file", max_msgs=10
         )
-        with pytest.raises(ConfigurationError, match="drops messages that were never handled"):
+        with pytest.raises(ConfigurationError, match="delete messages before they are handled"):
             await backend.check(unique_name, group="g")
 
     async def test_a_consumer_that_is_deleted_is_a_configuration_error(

@@ -379,5 +379,5 @@ async def test_f44_a_packet_that_has_no_form_on_the_wire_harms_itself_only(chann
 
 def test_the_longest_body_is_taken_and_one_byte_more_is_not() -> None:
     assert make_content(Packet(body=bytes(MAX_BODY_BYTES)))
-    with pytest.raises(ValueError, match="are the most"):
+    with pytest.raises(ValueError, match="the limit is"):
         make_content(Packet(body=bytes(MAX_BODY_BYTES + 1)))

@@ -197,12 +197,14 @@ def translate_error(
             retry_after=1.0,
         )
     if code in _CLOCK_SKEWED or "Signature expired" in text or "not yet current" in text:
-        return ConfigurationError(f"{target} refuses this machine's clock ({code}); set it, with NTP for example")
+        return ConfigurationError(
+            f"{target} rejects this machine's clock ({code}); synchronise it, for example with NTP"
+        )
     if any(part in code for part in _CREDENTIALS_REFUSED):
         return ConfigurationError(
-            f"{target} refuses {error.operation_name} to these credentials ({code}: {show(text)}); "
+            f"{target} does not allow {error.operation_name} with these credentials ({code}: {show(text)}); "
             "check role and policy"
         )
     if status >= 500 or code in _SERVICE_FAILED:
         return broken(f"{target} failed ({code or status})")
-    return refused(f"{target} refuses this ({code}: {show(text, 200)})")
+    return refused(f"{target} refused the request ({code}: {show(text, 200)})")

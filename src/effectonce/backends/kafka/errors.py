@@ -80,9 +80,9 @@ def translate(error: Any, cluster: KafkaCluster, topic: str = "") -> EffectOnceE
         )
     if name in TOO_LARGE_CODES:
         return ConfigurationError(
-            f"the message is over what {cluster} takes ({text}); raise max.message.bytes of topic {topic} and the "
+            f"the message is too large for {cluster} ({text}); raise max.message.bytes of topic {topic} and the "
             "option max_body, or send less"
         )
     if name in INVALID_CODES:
-        return ConfigurationError(f"{cluster} does not take this ({name}: {text})")
+        return ConfigurationError(f"{cluster} refused the request ({name}: {text})")
     return BrokerUnavailable(f"{cluster} does not answer ({name}: {text})")

@@ -73,7 +73,7 @@ class ConfirmedProducer:
 
         if not records:
             return []
-        unknown = BrokerUnavailable(f"{self._cluster} has not confirmed the message in time; send it again, as it is")
+        unknown = BrokerUnavailable(f"{self._cluster} did not confirm the message in time; send it again, unchanged")
         outcomes: list[Exception | None] = [unknown] * len(records)
 
         def report(index: int, error: Any, message: Any) -> None:

@@ -136,7 +136,7 @@ def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQ
     server = MySQLServer(flavour, number, int(max_packet), supports_row_alias)
     if server.version < _OLDEST_VERSIONS[server.flavour]:
         raise UnsafeStore(
-            f"{address} is {server.flavour} {show(version, 40)}; effectonce needs MySQL 8.0 or MariaDB 10.6, or newer"
+            f"{address} is {server.flavour} {show(version, 40)}; effectonce needs MySQL >= 8.0 or MariaDB >= 10.6"
         )
     return server
 
@@ -361,7 +361,7 @@ _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] 
         ConfigurationError,
         "the server refuses this user: {message}; check its name, password and GRANTs",
     ),
-    "overloaded": (StoreUnavailable, "the server cannot serve this now: {message}"),
+    "overloaded": (StoreUnavailable, "the server is overloaded: {message}"),
     "permission_denied": (
         ConfigurationError,
         "{message}; GRANT SELECT, INSERT, UPDATE, DELETE on the tables to this user",

@@ -271,7 +271,7 @@ class NatsConnection:
         (message,) = await self.gather_replies(request)
         if read_status(message) == 503:
             raise JetStreamRefusal(
-                f"{self.endpoint.shown} has no JetStream; start the server with -js, or give it to this account",
+                f"{self.endpoint.shown} has no JetStream; start the server with -js, or enable it for this account",
                 503,
             )
         reply: dict[str, Any] = msgspec.json.decode(message.data)

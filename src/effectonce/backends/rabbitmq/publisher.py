@@ -39,7 +39,7 @@ class _UnconfirmedBatch:
         if not confirmed:
             for tag in tags:
                 shown = self._endpoint.shown
-                error = BrokerUnavailable(f"{shown} did not take the message; publish it again")
+                error = BrokerUnavailable(f"{shown} rejected the message (nack); publish it again")
                 self.outcomes[tag - self._first_tag] = error
         if not self._unconfirmed and not self.done.done():
             self.done.set_result(None)
@@ -172,7 +172,7 @@ class RabbitMQPublisher:
             try:
                 contents[index] = make_content(packet)
             except ValueError as error:
-                outcomes[index] = ConfigurationError(f"RabbitMQ cannot take message {show(packet.id)}: {show(error)}")
+                outcomes[index] = ConfigurationError(f"RabbitMQ cannot carry message {show(packet.id)}: {show(error)}")
         queues = self._queues
         may_declare = queues.declares and not queues.exchange
         declare = (lambda channel: queues.declare(channel, queue)) if may_declare else None

@@ -132,6 +132,6 @@ class RedisBrokerErrors(RedisErrors):
 
     def _unreadable_key(self, text: str) -> Exception:
         return ConfigurationError(
-            f"a key of this queue in {self.shown} is of another kind than effectonce's ({show(text, 200)}); delete it, "
-            "or set the option namespace"
+            f"a key of this queue in {self.shown} has another type than effectonce gives it ({show(text, 200)}); "
+            "delete it, or set the option namespace"
         )

@@ -97,7 +97,7 @@ class RedisPort:
         if isinstance(item, Exception):
             return item
         return CorruptRecord(
-            f"{self.connection.errors.shown} sent a reply that effectonce cannot read; check that it is a Redis"
+            f"{self.connection.errors.shown} sent a reply that effectonce cannot read; check that it is a Redis server"
         )
 
     async def _repeat_lost(self, batch: Sequence[Batchable], replies: list[Reply], lost: Sequence[int]) -> None:

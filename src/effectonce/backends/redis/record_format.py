@@ -200,7 +200,7 @@ def parse_if_intact(name: bytes, fields: list[bytes]) -> list[Record]:
 
 def log_skipped(error: Exception) -> None:
     """Log a damaged record that a list leaves out. `RedisPort.get` raises for such a record."""
-    log.warning("a list leaves out a damaged record: %s", error)
+    log.warning("a damaged record is left out of the list: %s", error)
 
 
 def parse_change(message: bytes) -> tuple[str, str]:

@@ -137,7 +137,7 @@ class ServiceBusPublisher:
                 except ValueError as error:  # the batch has no room for it
                     if not batched:
                         outcomes[index] = ServiceBusRefusal(
-                            f"the message is over what a queue of {self._namespace} takes: {error}"
+                            f"the message is too large for a queue of {self._namespace}: {error}"
                         )
                         break
                     await send_batch()

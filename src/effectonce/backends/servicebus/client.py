@@ -130,9 +130,7 @@ def translate(error: Exception, namespace: ServiceBusNamespace, queue: str = "")
     if isinstance(error, sdk.MessagingEntityDisabledError):
         return ConfigurationError(f"queue {queue} at {namespace} is disabled; enable it")
     if isinstance(error, sdk.MessageSizeExceededError):
-        return ServiceBusRefusal(
-            f"the message is over what {namespace} takes ({text}); send less, or use a larger tier"
-        )
+        return ServiceBusRefusal(f"the message is too large for {namespace} ({text}); send less, or use a larger tier")
     if isinstance(error, AzureError | OSError | TimeoutError):
         return BrokerUnavailable(f"{namespace} does not answer ({type(error).__name__}: {text})")
     return error

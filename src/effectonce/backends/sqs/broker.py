@@ -99,7 +99,7 @@ class SQSBackend:
         if target not in ("", dead):
             raise ConfigurationError(
                 f"SQS itself would move messages from {name} to {show(target)} after {policy.get('maxReceiveCount')} "
-                f"receives, without the cause; remove the queue's redrive policy, or let it name {dead}"
+                f"receives, without recording why; remove the queue's redrive policy, or let it name {dead}"
             )
         largest = int(attributes.get("MaximumMessageSize", self._max_message))
         if largest < self._max_message:
@@ -183,7 +183,7 @@ class SQSPublisher(Publisher):
         if size <= self._max_message:
             return None
         return SQSRefusal(
-            f"the message has {size} bytes with its headers, and {self._max_message} are the most; send less, or raise "
+            f"the message has {size} bytes with its headers, and the limit is {self._max_message}; send less, or raise "
             "max_message in the URL and MaximumMessageSize of the queue"
         )
 

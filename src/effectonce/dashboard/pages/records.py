@@ -89,6 +89,6 @@ def decision_options(sources: Sources, record: Record) -> dict[str, Any]:
     elif kind == "intent" and record.scope not in sources.intents:
         hint = "Start the dashboard with --intents MODULE:INTENTS to have results checked against their type."
     elif sealed:
-        hint = "This store is private: only its program can seal a result, so you cannot give one here."
+        hint = "This store is encrypted: only its program can write a result, so you cannot enter one here."
     takes_result = "done" in outcomes and not undoing and not sealed
     return {"outcomes": outcomes, "undoing": undoing, "hint": hint, "takes_result": takes_result}
