@@ -254,9 +254,8 @@ class _SharedPublisher:
 
 def connect_broker(url: str | None = None, *, password: Callable[[], str] | None = None, **options: Any) -> Broker:
     """Return the `Broker` of a URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``,
-    ``kafka://``,
-    ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's ``EFFECTONCE_BROKER``, on
-    first use.
+    ``kafka://``, ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's
+    ``EFFECTONCE_BROKER``, on first use.
 
     Validates the URL and that its driver is installed, and opens nothing. ``envelope=`` is how messages are written.
     ``password=`` is a function that returns the password or token for a connection, where tokens expire: Kafka's
