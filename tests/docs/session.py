@@ -8,6 +8,7 @@ import inspect
 import json
 import linecache
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -69,6 +70,9 @@ class Session:
             if command.startswith(("pip install ", "make ", "git clone ", ". .venv/")):
                 continue  # tests/docs/test_pages.py looks whether there is such an extra or target
             command = self.here(command)
+            if command.startswith("export "):
+                os.environ.update(word.split("=", 1) for word in shlex.split(command)[1:])
+                continue
             if block.background:
                 self.running.append(subprocess.Popen(["bash", "-c", command], text=True))
                 continue

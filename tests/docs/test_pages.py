@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.hooks import diagrams
+from docs.hooks import diagrams, llms
+from effectonce import once
 from effectonce.cli import main
 
 from .pages import DOCS, PARSED, PICTURES, ROOT, RUN, blocks, commands, headings, missing_line, pages, servers_of
@@ -87,9 +88,15 @@ def test_its_links_lead_somewhere(page: Path) -> None:
         assert not anchor or path.suffix != ".md" or anchor in headings(path), link
 
 
-def test_what_programs_read_first_names_every_page() -> None:
-    known = re.findall(r"\]\(([^)\s]+)\)", (DOCS / "llms.txt").read_text())
-    assert sorted(known) == sorted(set(re.findall(r": (\S+\.md)$", SITE, re.MULTILINE)) - {"index.md"})
+def test_a_language_model_gets_the_text_of_a_page_its_pictures_and_its_public_names() -> None:
+    text = "# Title\n\n```console\n$ true\n```\n\nSee [one](a.md). And two.\n\n"
+    text += "```mermaid\n%% alt: a box\nx\n```\n\n::: effectonce.once\n"
+    page = llms.Page("Guides", "Title", "title.html", text)
+    assert "## Guides\n\n- [Title](title.html): See one.\n" in llms.contents([page])
+    full = llms.full_text([page])
+    assert "(Picture: a box)" in full
+    assert "once(store: Store, *, scope: str | None = None" in full
+    assert str(once.__doc__).partition("\n")[0] in full
 
 
 def test_what_is_installed_and_made_exists() -> None:

@@ -53,6 +53,13 @@ def test_it_is_built_without_a_warning_and_asks_no_other_host(site: Path) -> Non
         assert not asked, f"{page.name} asks another host: {asked[:3]}"
 
 
+def test_language_models_get_every_page_of_the_navigation(site: Path) -> None:
+    linked = re.findall(r"\]\(([^)\s]+)\)", (site / "llms.txt").read_text())
+    pages = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(linked) == len(pages) + 1  # and llms-full.txt
+    assert all((site / url).exists() for url in linked)
+
+
 def test_no_page_is_wider_than_a_phone(site: Path, page: Any) -> None:
     wider = {}
     for file in sorted(site.rglob("*.html")):

@@ -69,13 +69,13 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
         metavar="FORMAT",
         help=", ".join(FORMATS) + " (default: full)",
     )
-    add("--json", dest="output_format", action="store_const", const="json", help="as --output-format json")
-    add("--output-file", metavar="FILE", help="write there instead of to the terminal")
+    add("--json", dest="output_format", action="store_const", const="json", help="short for --output-format json")
+    add("--output-file", metavar="FILE", help="write to this file instead of the terminal")
     add(
         "--select",
         metavar="RULES",
         type=_split_rules,
-        help="only these rules: P11,EO1 (a prefix means all that begin so)",
+        help="only these rules, as in P11,EO1 (a prefix selects every rule that begins with it)",
     )
     add("--ignore", metavar="RULES", type=_split_rules, help="not these rules")
     add("--extend-select", metavar="RULES", type=_split_rules, default=[], help="these rules as well")
@@ -83,18 +83,18 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--designs", action="store_true", help="also lists of consumers, Markdown, Mermaid and SQL files")
     add("--fix", action="store_true", help="apply the fixes that can be made mechanically")
     add("--diff", action="store_true", help="show what --fix would change, and change nothing")
-    add("--explain", nargs="?", const="", metavar="RULE", help="what rules are about: P11, EO1; without one, a list")
-    add("--init", action="store_true", help="propose what to declare as consumers, for pyproject.toml")
+    add("--explain", nargs="?", const="", metavar="RULE", help="explain rules: P11, or EO1; without one, list all")
+    add("--init", action="store_true", help="propose consumers to declare in pyproject.toml")
     add("--statistics", action="store_true", help="count by rule instead of listing")
-    add("--baseline", metavar="FILE", help="leave out what this file knows already")
-    add("--write-baseline", metavar="FILE", help="write all that is found now into a baseline")
-    add("--as-found", action="store_true", help="treat named files like those of a folder: excluded ones are left out")
+    add("--baseline", metavar="FILE", help="leave out findings that this baseline has")
+    add("--write-baseline", metavar="FILE", help="write all findings into a baseline")
+    add("--as-found", action="store_true", help="leave out excluded files even if they are named")
     add("--exclude", metavar="PATTERNS", type=lambda text: text.split(","), default=[], help="paths to leave out")
-    add("--config", metavar="FILE", default="", help="the pyproject.toml to read (default: the next one upward)")
+    add("--config", metavar="FILE", default="", help="the pyproject.toml to read (default: the nearest one, upward)")
     add("--isolated", action="store_true", help="read no pyproject.toml")
     add("--no-cache", action="store_true", help="check every file again")
     add("--cache-dir", metavar="FOLDER", help="default: .effectonce_cache")
-    add("--jobs", "-j", type=int, default=0, metavar="N", help="processes (default: one a core, where it pays)")
+    add("--jobs", "-j", type=int, default=0, metavar="N", help="processes (default: one per core, if it pays)")
     add("--color", "--colour", choices=("auto", "always", "never"), default="auto", help="default: auto")
     add("--exit-zero", action="store_true", help="exit with 0 even if something was found")
     add("--stdin-filename", metavar="FILE", help="check what is typed in, as if it were this file; one line a finding")
@@ -102,7 +102,7 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
         "--quiet",
         "-q",
         action="store_true",
-        help="print findings and what was skipped only, no summary where there is neither",
+        help="print findings and what was skipped; no summary if there is neither",
     )
     add("--version", "-V", action="version", version=f"{PROGRAM} {version('effectonce-lint')}")
     return parser

@@ -14,6 +14,7 @@ from effectonce.core.privacy import SEALED_PREFIX
 from effectonce.errors import CorruptRecord, show
 from effectonce.record import Record, State, Stats, is_exhausted, last_error_of
 from effectonce.values.durations import format_span
+from effectonce.values.scopes import kind_of_scope
 
 MAX_TEXT_CHARACTERS: Final = 20_000
 
@@ -49,7 +50,7 @@ def is_refused(record: Record) -> bool:
     A record whose attempts ran out, or that an operator gave up, has failed. So has a saga, whatever its step raised;
     and a record whose error cannot be read here.
     """
-    if record.state != "failed" or record.error is None or record.scope.startswith("saga/"):
+    if record.state != "failed" or record.error is None or kind_of_scope(record.scope) == "saga":
         return False
     try:
         return record.error[:1] != SEALED_PREFIX and decode_error(record.error).code == "permanent-failure"
@@ -81,6 +82,18 @@ def _format_stored_error(stored: bytes | None) -> tuple[str, str]:
     except CorruptRecord as unreadable:
         return "unreadable", show(unreadable, 300)
     return error.type.rpartition(":")[2] or error.code, show(error.message, 1000)
+
+
+def format_failure_place(record: Record) -> str:
+    """Return where a record's last error was raised: the handler first, the line that raised it last; "" if that is not
+    known."""
+    stored = last_error_of(record.error)
+    if stored is None or stored[:1] == SEALED_PREFIX:
+        return ""
+    try:
+        return " > ".join(show(frame, 300) for frame in decode_error(stored).frames)
+    except CorruptRecord:
+        return ""
 
 
 def format_error(kind: str, text: str) -> str:

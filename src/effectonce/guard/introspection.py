@@ -33,7 +33,7 @@ def refuse_unguardable(function: Any) -> None:
     called = type(function).__call__
     if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in (function, called)):
         raise ConfigurationError(
-            f"{name} is a generator, so it is never done at one point; collect its items in a plain function"
+            f"{name} is a generator, which has no moment at which it is done; collect its items in a plain function"
         )
     try:
         parameters = list(inspect.signature(function).parameters)

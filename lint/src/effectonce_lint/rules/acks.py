@@ -56,7 +56,7 @@ channel = pika.BlockingConnection().channel()
 channel.basic_consume(queue="orders", on_message_callback=on_order, auto_ack=False)
 """,
         modes="Any; `eo.Worker` acks after the record, never before.",
-        fix="Turns `auto_ack=True`, `no_ack=True`, `acks_late=False` and `enable.auto.commit` the other way round.",
+        fix="Reverses `auto_ack=True`, `no_ack=True`, `acks_late=False` and `enable.auto.commit`.",
     ),
     Rule(
         id="EO202",
@@ -65,7 +65,7 @@ channel.basic_consume(queue="orders", on_message_callback=on_order, auto_ack=Fal
         confidence=0.6,
         summary="An exception of the work is caught and only logged, and then the message is acked.",
         why="""\
-The handler returns as if all were well, so the broker takes the message off the queue. The work was not done, and
+The handler returns as if all went well, so the broker takes the message off the queue. The work was not done, and
 nothing will try it again. Let the exception out, or nack, or park the message where an operator will see it.""",
         bad="""\
 import logging

@@ -35,7 +35,7 @@ def unpark(context: RequestContext) -> Response:
     """Let the relay publish parked messages again: those that were chosen, or all."""
     chosen = context.form.get("seq", ())
     if not all(number.isdecimal() and len(number) < 19 for number in chosen):
-        raise InvalidOption("a message of an outbox is known by its number")
+        raise InvalidOption("a message in the outbox is identified by its number")
     seqs = [int(number) for number in chosen]
     everything = context.text("all") == "yes"
     if bool(seqs) == everything:
