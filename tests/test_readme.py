@@ -367,7 +367,7 @@ WINDOWS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
     "The store changed": (store_changed, store_changed_remedy),
     '`on_missing_key="run"`': (missing_key, missing_key_remedy),
     '`on_store_error="run"`': (store_error, store_error_remedy),
-    "Mode S": (seen, seen_remedy),
+    "A seen-set": (seen, seen_remedy),
     "An operator said so": (said_so, said_so_remedy),
 }
 

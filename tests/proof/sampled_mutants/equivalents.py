@@ -120,7 +120,7 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "places = [str(bucket) for bucket, size in enumerate(sizes) if size[1] or str(bucket) == start]",
     ): "a bucket has an oldest record in doubt if it has any",
     (
-        "backends/redis/socket.py",
+        "backends/redis/connecting.py",
         "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)",
         "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 2)",
     ): "every number but 0 turns it on",
