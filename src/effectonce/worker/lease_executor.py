@@ -108,6 +108,7 @@ class LeaseExecutor:
         }
         self.pools = tuple(self._pool_of.values())
         self._unanswered_suspect: Job | None = None  # the store did not answer its claim
+        self._late_grants: list[Job] = []  # the store did not answer the release of their grants
         self._closed = False
         self._idle = asyncio.Event()
         quarantine.register(self)
@@ -226,7 +227,12 @@ class LeaseExecutor:
         self._settlements.submit(release_with_refund(claim, run.answer), self._handle_late_released, job)
 
     def _handle_late_released(self, job: Job, settlement: Settlement, reply: Reply) -> None:
-        """Claim again. Not before: the new owner would find the old one's lease lapsed, as after a crash."""
+        """Claim again once the late grant is released, and not before: the new owner would find a lapsed lease, as
+        after a crash. If the worker stops while the store is away, the next owner of the message finds just that."""
+        if isinstance(reply, StoreUnavailable | ConfigurationError) and not self._consumer.stopping:
+            self._late_grants.append(job)
+            self._pause_for(reply)
+            return
         job.run = None
         if self._consumer.stopping:
             self._consumer.redeliver(job, 0.0)
@@ -282,13 +288,20 @@ class LeaseExecutor:
             self._unanswered_suspect = job
         else:
             self._pool_of[job.route].waiting.appendleft(job)
-        if isinstance(reply, ConfigurationError):
-            self._fail(reply)
-        self._pause.begin(reply)
+        self._pause_for(reply)
+
+    def _pause_for(self, error: StoreUnavailable | ConfigurationError) -> None:
+        """Send the store nothing for a while: it is away, or set up wrongly, which stops the worker."""
+        if isinstance(error, ConfigurationError):
+            self._fail(error)
+        self._pause.begin(error)
 
     def _resume(self) -> None:
         """The pause for the store is over: ask it again."""
         self._recorder.resend()
+        late_grants, self._late_grants = self._late_grants, []
+        for job in late_grants:
+            self._give_late_grant_back(job)
         if self._unanswered_suspect is not None:
             suspect, self._unanswered_suspect = self._unanswered_suspect, None
             self.start_alone(suspect)
