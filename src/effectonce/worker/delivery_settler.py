@@ -20,7 +20,7 @@ from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
 from effectonce.values.durations import span_text
 
-from .causes import Cause
+from .dead_letter_cause import Cause
 
 log = logging.getLogger("effectonce")
 
@@ -92,7 +92,7 @@ class DeliverySettler:
     def dead_letter(self, delivery: Delivery, cause: Cause) -> None:
         """Move it to the dead letters, with ``cause`` on it."""
         cause.worker, cause.queue = self._worker, self.queue
-        cause.first = cause.first or cause.last
+        cause.first_attempt_at = cause.first_attempt_at or cause.given_up_at
         self._dead.append((delivery, cause))
         if self._events.hooks:
             self._events.emit("dead_lettered", cause.scope, cause.key, cause.attempts, detail=cause.why)

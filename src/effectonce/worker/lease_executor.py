@@ -27,19 +27,19 @@ from effectonce.core.claim_errors import describe_last_error
 from effectonce.core.failure_log import retried_in
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
-from effectonce.core.store_clients import ByKind, release_with_refund
+from effectonce.core.store_clients import ClaimAndSettlement, release_with_refund
 from effectonce.core.tracing import continue_trace
-from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, InProgress, StoreUnavailable
+from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, InProgress, Poison, StoreUnavailable
 from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
 
 from . import forwarding
-from .background_tasks import ReportFailure, wait_for_either
-from .causes import CauseCode, Poison
+from .background_tasks import ReportFailure, wait_until_either_is_set
+from .dead_letter_cause import CauseCode
 from .handler_pool import HandlerPool
 from .jobs import Job
+from .outage_pause import Pause
 from .outcome_recorder import OutcomeRecorder, Publish
-from .pause import Pause
 from .quarantine import Quarantine
 from .queue_consumer import QueueConsumer
 from .routes import HandlerRoute
@@ -79,7 +79,7 @@ class LeaseExecutor:
         consumer: QueueConsumer,
         routes: Sequence[HandlerRoute],
         store: Store,
-        batchers: ByKind[StoreBatcher],
+        batchers: ClaimAndSettlement[StoreBatcher],
         quarantine: Quarantine,
         publish: Publish,
         fail: ReportFailure,
@@ -332,7 +332,7 @@ class LeaseExecutor:
                 self._runtime.leased_runs.discard(job.run)
                 self._return_unstarted(job, job.run.claim_request(), job.run.answer)
         self._make_progress()
-        await wait_for_either(self._idle, drain_ended)
+        await wait_until_either_is_set(self._idle, drain_ended)
         if not self._idle.is_set():
             log.warning(
                 "queue %s: %d message(s) did not finish in time and go back to the queue",

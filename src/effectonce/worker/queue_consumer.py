@@ -22,16 +22,16 @@ from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
 from effectonce.core.failure_log import log_failed_attempt, retried_in
 from effectonce.core.retry import Retry
-from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InProgress, show
+from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InProgress, UnknownType, show
 
 from .attempt_counts import AttemptCounts
 from .background_tasks import ReportFailure
-from .causes import CauseCode, cause_of
+from .dead_letter_cause import CauseCode, cause_of
 from .delivery_settler import DeliverySettler
 from .executor import Executor
 from .jobs import Job
 from .message_order import DELAY_STEP_S, DelayedLanes, Lanes
-from .message_reader import MessageReader, UnknownType
+from .message_reader import MessageReader
 
 log = logging.getLogger("effectonce")
 
@@ -248,7 +248,7 @@ class QueueConsumer:
         self.log_failed(job, error, _goes_to_the_dead_letters(why), attempt=attempts, last=True)
         cause = cause_of(error, why, attempts, private=self._private)
         cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
-        cause.first = first_attempt_at
+        cause.first_attempt_at = first_attempt_at
         self.counts.forget(job)
         self.settler.dead_letter(job.delivery, cause)
         self._advance([job])

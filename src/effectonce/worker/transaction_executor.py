@@ -23,16 +23,15 @@ from typing import Final
 
 from effectonce.core.events import Events
 from effectonce.core.guarded_call.run import Run
-from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch
+from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, Poison
 from effectonce.inbox.events import kind_of_failure
 from effectonce.record import Answer
 
 from .attempt_reports import DATABASE_ERRORS, stops_worker
-from .background_tasks import ReportFailure, wait_for_either
-from .causes import Poison
+from .background_tasks import ReportFailure, wait_until_either_is_set
 from .handler_pool import HandlerPool
 from .jobs import Job
-from .pause import Pause
+from .outage_pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
 from .routes import GiveUp, HandlerRoute, RedeliverUncounted
@@ -203,7 +202,7 @@ class TransactionExecutor:
             for unit in pool.take_ready():
                 self._redeliver_unit(unit)
         if any(pool.claimed_count for pool in self.pools):
-            await wait_for_either(self._idle, drain_ended)
+            await wait_until_either_is_set(self._idle, drain_ended)
         for pool in self.pools:
             await pool.close()
         self._pause.close()

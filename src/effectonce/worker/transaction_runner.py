@@ -22,7 +22,7 @@ from effectonce.contracts import ConnectionLost
 from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.core.tracing import continue_trace
-from effectonce.errors import AttemptsExhausted, ConfigurationError
+from effectonce.errors import AttemptsExhausted, ConfigurationError, Poison
 from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 from effectonce.inbox.handler import TransactionalHandler
 from effectonce.inbox.inbox import Inbox
@@ -32,7 +32,6 @@ from effectonce.record import Answer
 from effectonce.sessions import BaseDriverSession
 
 from .attempt_reports import FATAL_ERRORS, AttemptReports
-from .causes import Poison
 from .handler_pool import is_failure
 from .jobs import Job
 from .routes import HandlerRoute

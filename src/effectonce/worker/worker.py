@@ -33,7 +33,7 @@ from effectonce.values.queue_names import require_name
 
 from .consumer_factory import open_consumers
 from .message_reader import MessageReader
-from .pause import wait_until_up
+from .outage_pause import wait_until_up
 from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, RedeliveryChecked, Resumable
 from .redrive_records import InboxRedrive, StoreRedrive

@@ -53,12 +53,12 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "pass  # nothing can be awaited any more; the connection's end undoes it",
     ): "the coroutine is collected, and what it raises then reaches no caller",
     (
-        "worker/pause.py",
+        "worker/outage_pause.py",
         "self.waits_for_answer = False",
         "self.waits_for_answer = True",
     ): "it saves a call of `Backoff.record_success`, which does nothing without failures",
     (
-        "worker/pause.py",
+        "worker/outage_pause.py",
         "self.waits_for_answer = False",
         "pass",
     ): "as above",
@@ -274,7 +274,7 @@ SIZES: Final[dict[str, str]] = {
     "telemetry/endpoints.py": "MAX_REQUESTS",
     "telemetry/opentelemetry.py": "MAX_LINKS_PER_SPAN",
     "worker/attempt_counts.py": "MAX_MESSAGES",
-    "worker/causes.py": "MAX_CAUSE_CHARS",
+    "worker/dead_letter_cause.py": "MAX_CAUSE_CHARS",
     "worker/consumer_factory.py": "MAX_PREFETCH BROKER_PREFETCH_FACTOR",
     "worker/handler_pool.py": "AHEAD_FACTOR",
     "worker/transaction_executor.py": "MAX_BATCH",
