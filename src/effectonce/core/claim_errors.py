@@ -16,6 +16,7 @@ from effectonce.errors import (
 )
 from effectonce.record import Answer
 from effectonce.values.durations import span_text
+from effectonce.values.scopes import INTENT_SCOPE_PREFIX, SAGA_SCOPE_PREFIX
 
 from .codec import StoredError, decode_error
 from .rebuilt_errors import Errors, rebuild
@@ -67,9 +68,9 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
 def _resolve_command(scope: str) -> str:
     """The command that decides a record of ``scope``. Intents and sagas continue from a decision, so only their program
     makes it."""
-    if scope.startswith("intents/"):
+    if scope.startswith(INTENT_SCOPE_PREFIX):
         return "intents resolve"
-    return "sagas resolve" if scope.startswith("saga/") else "records resolve"
+    return "sagas resolve" if scope.startswith(SAGA_SCOPE_PREFIX) else "records resolve"
 
 
 def describe_last_error(stored: bytes | None) -> str:

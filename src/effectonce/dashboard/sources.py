@@ -30,6 +30,7 @@ from effectonce.search.search import NO_QUEUES, SearchPlaces, search
 from effectonce.store import Store
 from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry, AuditLog
 from effectonce.values.provider_keys import provider_key
+from effectonce.values.scopes import INTENT_SCOPE_PREFIX, SAGA_SCOPE_PREFIX
 from effectonce.worker.worker import Worker
 
 PAGE_SIZE: Final = 50
@@ -216,7 +217,7 @@ class Sources:
         program = self.intents.get(scope)
         if program is not None:
             return program.operations[scope].rules.intent_id(key, "", "")
-        names, _, operation = scope.removeprefix("intents/").rpartition("/")
+        names, _, operation = scope.removeprefix(INTENT_SCOPE_PREFIX).rpartition("/")
         program_scope, _, provider = names.rpartition("/")
         return provider_key(provider, "", program_scope, operation, key, "")
 
@@ -269,7 +270,8 @@ class Sources:
     def _audit_entries(self, record: Record) -> list[AuditEntry]:
         """Return what operators did to a record, newest first. Of an action that was asked and then ended, only its end
         is returned. The command line names a saga by its own name and id, so both names are looked for."""
-        targets = {format_target(scope, record.key) for scope in (record.scope, record.scope.removeprefix("saga/"))}
+        scopes = (record.scope, record.scope.removeprefix(SAGA_SCOPE_PREFIX))
+        targets = {format_target(scope, record.key) for scope in scopes}
         entries: list[AuditEntry] = []
         ended: set[tuple[str, ...]] = set()
         for entry in self.audit.recent(MAX_AUDIT_ENTRIES):

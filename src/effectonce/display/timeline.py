@@ -7,12 +7,14 @@ from typing import Literal
 
 from msgspec import Struct
 
+from effectonce.core.refusals import is_refused
 from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.record import Record
 from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry
+from effectonce.values.scopes import INTENT_SCOPE_PREFIX, SAGA_SCOPE_PREFIX
 
-from .formatting import is_refused, tone_of
+from .formatting import tone_of
 from .sagas import ENDED_STATES, TONES
 
 TimelineKind = Literal["guard", "intent", "saga"]
@@ -30,9 +32,9 @@ class Moment(Struct, frozen=True):
 
 def kind_of(scope: str) -> TimelineKind:
     """Return what kind of program writes records of ``scope``."""
-    if scope.startswith("intents/"):
+    if scope.startswith(INTENT_SCOPE_PREFIX):
         return "intent"
-    return "saga" if scope.startswith("saga/") else "guard"
+    return "saga" if scope.startswith(SAGA_SCOPE_PREFIX) else "guard"
 
 
 def record_timeline(

@@ -41,6 +41,7 @@ from effectonce.providers import Provider, find_provider
 from effectonce.record import Record
 from effectonce.store import Store, require_existing, require_store
 from effectonce.values.durations import Duration, micros, span_text
+from effectonce.values.scopes import INTENT_SCOPE_PREFIX
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
 from .logged_intent import LoggedIntent, decode_log
@@ -143,7 +144,7 @@ class Intents:
             raise ConfigurationError(
                 f"margin={margin!r} leaves nothing of a window of {span_text(key_window)}; shorten it"
             )
-        scope = f"intents/{self.scope}/{known.name}/{name}"
+        scope = f"{INTENT_SCOPE_PREFIX}{self.scope}/{known.name}/{name}"
         check_scope(scope)
         rules = ResendRules(
             provider=known.name,

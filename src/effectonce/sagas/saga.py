@@ -41,6 +41,7 @@ from effectonce.keys import MAX_KEY, Key, encode_key
 from effectonce.record import Record
 from effectonce.store import Store, require_store
 from effectonce.values.durations import Duration, micros
+from effectonce.values.scopes import SAGA_SCOPE_PREFIX
 
 from .claimed_saga import ClaimedSaga
 from .decisions import SagaDecision, apply_decision
@@ -87,14 +88,14 @@ class Saga(Generic[In]):
         max_run: Duration = "1h",
     ) -> None:
         require_store(store, "Saga(name, {}, …)")
-        check_scope(f"saga/{name}")
+        check_scope(SAGA_SCOPE_PREFIX + name)
         self.name = name
         self.store = store
         self.inputs = SagaInputs(name, input)
         self.version = version
         self.steps: dict[str, Step[Any]] = {}
         self.migrations: dict[str, SagaMigration] = {}
-        self.scope = f"saga/{name}"
+        self.scope = SAGA_SCOPE_PREFIX + name
         # Escaped, so that no two sagas make one key: `a/b` of `c` is not `a` of `b/c`.
         self.key_prefix = name.replace("\\", "\\\\").replace("/", "\\/") + "/"
         self._max_id_bytes = MAX_KEY - len(f"{self.key_prefix}//compensate".encode()) - MAX_STEP_NAME_BYTES
@@ -219,7 +220,7 @@ class Saga(Generic[In]):
             ) from error
         run = self.prepare_run(name, input_fingerprints)
         entries = [LoggedStep(step, step, undoable) for step, undoable in self.undoable.items()]
-        log = SagaLog(name, self.version, body, entries, written_at=-run.runtime.now())
+        log = SagaLog(name, self.version, body, entries, written_at=-run.runtime.now())  # `written_by_process_clock`
         if run.runtime.tracer is not None:
             log.trace = run.runtime.tracer.current_context()
         run.note = seal_note(run, encode_log(log))
