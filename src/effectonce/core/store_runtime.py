@@ -3,9 +3,9 @@
 Each part is opened when it is first needed. A forked child opens its own: it keeps its parent's connections without
 using or closing them, since closing one would send bytes on a socket that the parent still uses.
 
-Any thread may call this. ``_lock`` guards the opening of each part; what is open is read without it, since a signal
-handler may come in while its own thread holds the lock. So collections that others iterate over are replaced, and never
-changed; only ``leased_runs`` is, by single steps on a set.
+Any thread may call this. ``_lock`` guards the opening of each part. What is open is read without the lock: a signal
+handler that reads it may interrupt the very thread that holds the lock. Therefore collections that other threads
+iterate over are replaced, never changed. The exception is ``leased_runs``, a set, which changes by single steps.
 """
 
 from __future__ import annotations

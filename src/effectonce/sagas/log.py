@@ -73,7 +73,7 @@ class LoggedStep(Struct, array_like=True, gc=False):
     """One step of a saga. Stored as an array: add fields at the end only. Not tracked, like `SagaLog`."""
 
     name: str
-    key: str  # the part of its keys: its first name, since another key would do the effect again
+    key: str  # the name that it started with. Its keys are made of that: a renamed step must not do its effect again
     undoable: bool  # whether it had a compensation when the saga started: removing that must be noticed
     do: StepProgress = field(default_factory=StepProgress)
     started_undo: StepProgress | None = None  # see `undo`

@@ -42,7 +42,7 @@ class DeliverySettler:
         self, queue: str, worker: str, consumer: Consumer, *, events: Events, tracer: HandlerTracer | None
     ) -> None:
         self.queue = queue
-        self.settled = {"acked": 0, "delayed": 0, "dead": 0}  # by what the broker was asked, for metrics
+        self.settled = {"acked": 0, "redelivered": 0, "dead": 0}  # by what the broker was asked, for metrics
         #: Whether a fetch is under way, by which consumers that keep acks send them.
         self.fetching = False
         #: Held while a batch is being sent.
@@ -143,7 +143,7 @@ class DeliverySettler:
             del self._redeliveries[delay][: len(deliveries)]
             if not self._redeliveries[delay]:
                 del self._redeliveries[delay]
-            self._count("delayed", deliveries, began)
+            self._count("redelivered", deliveries, began)
 
     async def _send_dead(self) -> None:
         for _ in range(len(self._dead)):

@@ -65,7 +65,7 @@ def decide_grant(job: Job, answer: Answer) -> Literal["start", "run_alone", "poi
     if answer.lapsed:
         if attempts > retry.max_crashes:
             return "poison"
-        return "start" if job.suspect else "run_alone"
+        return "start" if job.must_run_alone else "run_alone"
     if retry.max_attempts is not None and attempts > retry.max_attempts:
         return "exhausted"
     return "start"
@@ -203,7 +203,7 @@ class LeaseExecutor:
             return
         if decision == "run_alone":
             assert isinstance(request, Claim)
-            job.suspect = True
+            job.must_run_alone = True
             self._release(request, answer, job)
             return
         if isinstance(request, Claim):  # mode S holds no claim
@@ -236,7 +236,7 @@ class LeaseExecutor:
         job.run = None
         if self._consumer.stopping:
             self._consumer.redeliver(job, 0.0)
-        elif job.suspect:
+        elif job.must_run_alone:
             self.start_alone(job)
         else:
             self._pool_of[job.route].waiting.appendleft(job)
@@ -284,7 +284,7 @@ class LeaseExecutor:
             self._consumer.log_failed(job, reply, f"its claim {retried_in(delay)}")
             self._consumer.redeliver(job, delay)
             return
-        if job.suspect:
+        if job.must_run_alone:
             self._unanswered_suspect = job
         else:
             self._pool_of[job.route].waiting.appendleft(job)

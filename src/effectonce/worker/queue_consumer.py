@@ -201,8 +201,8 @@ class QueueConsumer:
         self.settler.ack([job.delivery for job in jobs if not job.stale])
 
     def ack_batched(self, job: Job) -> None:
-        """Ack a job that others of its lane have run together with (`Lanes.take_batchable`): all of them but the last,
-        after which alone the lane moves on."""
+        """Ack a job that shared a transaction with later ones of its lane (`Lanes.take_batchable`). The last of them is
+        acked by `ack`, which lets the lane move on."""
         self.settler.ack([] if job.stale else [job.delivery])
         self.counts.forget(job)
         self.in_flight.pop(job, None)
@@ -286,7 +286,7 @@ class QueueConsumer:
                 self.executor.enqueue(following)
             self.in_flight.pop(job, None)
             self.finishing.discard(job)
-            if job.suspect:
+            if job.must_run_alone:
                 self.executor.on_suspect_left(job)
 
     # -- keep

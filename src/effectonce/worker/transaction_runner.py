@@ -105,7 +105,7 @@ class TransactionRunner:
             job.started_at = 0.0  # not called yet; a batch that was rolled back may have called it
             try:
                 await self._reports.record_earlier(job)
-                handler = self._counting if job.suspect else self.plain
+                handler = self._counting if job.start_is_counted else self.plain
                 if self.route.is_async:
                     await handler.run_async(job)
                 else:
