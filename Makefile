@@ -70,7 +70,7 @@ release: $(VENV)/.release ## Build both distributions into dist/, check them, an
 	cd dist && sha256sum -- *.whl *.tar.gz > SHA256SUMS && cat SHA256SUMS
 
 pictures: $(VENV)/.dev ## Draw the documentation's diagrams, recording and screenshots anew
-	[ -e .servers/node_modules/mermaid ] || npm install --no-save --no-audit --no-fund --prefix .servers mermaid@11.12.1
+	[ -e $(VENV)/node_modules/mermaid ] || npm install --no-save --no-audit --no-fund --prefix $(VENV) mermaid@11.12.1
 	$(BIN)/python docs/hooks/diagrams.py
 	$(BIN)/python -m tests.demo.recording docs/images/demo.svg
 	$(BIN)/python -m tests.dashboard.pictures docs/images

@@ -17,15 +17,18 @@ from .measure import Line, Result, number
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 SUITES = {
-    "guard": ("The guard", "Wrapping a handler, beside the raw driver and beside libraries that do the same job."),
-    "transactional": ("The inbox", "Dedup in the caller's own transaction, beside the same statements by hand."),
-    "relay": ("The relay", "From a PostgreSQL outbox to a broker, beside a loop written for nothing else."),
-    "worker": ("The worker", "Messages through a handler with dedup, beside the bare client and other frameworks."),
-    "sagas": ("Intents and sagas", "PostgreSQL with fsync on, one process."),
-    "http": ("The HTTP middleware", "Requests through a real server, with and without the middleware."),
-    "telemetry": ("Telemetry", "What it costs to be watched."),
-    "lint": ("The checker", "Lines of Python a second, on one core."),
-    "dashboard": ("The dashboard", "Pages over a million records."),
+    "guard": ("the guard", "A guarded handler, beside the raw driver and beside libraries that do the same job."),
+    "transactional": ("the inbox", "Dedup in your own transaction, beside the same statements by hand."),
+    "relay": ("the relay", "From a PostgreSQL outbox to a broker, beside a loop written for nothing else."),
+    "worker": ("the worker", "Messages through a handler with dedup, beside the bare client and other frameworks."),
+    "sagas": (
+        "intents and sagas",
+        "Steps and calls that survive a crash, beside bare commits. PostgreSQL with fsync on, one process.",
+    ),
+    "http": ("the HTTP middleware", "Requests through a real server, with and without the middleware."),
+    "telemetry": ("telemetry", "What it costs to watch."),
+    "lint": ("the checker", "What it finds, and how many lines of Python a second, on one core."),
+    "dashboard": ("the dashboard", "Pages over a million records."),
 }
 
 #: What the summary shows: the table, the base of the ratio, and how a reader would say it.
@@ -52,18 +55,23 @@ HEADLINES = [
 
 HEAD = """# Benchmarks
 
-How many times as good effectonce is as the alternative beside it, in one run on one machine. 1 is equal.
+effectonce beside its alternatives: 1 means equal, 2 means twice as fast or half the size. Each bar is a ratio from one
+run on one machine.
 
-![How many times as good effectonce is as the alternative beside it](images/benchmarks/summary.svg)
+![Ratios of effectonce to the alternatives beside it](images/benchmarks/summary.svg)
 
-Each area has a page with its tables and plots: {areas}.
+| area | what is measured |
+|---|---|
+{areas}
 
 ## How we measure
 
-Every claim is a ratio: ours beside the raw driver or a peer, in one run, in interleaved rounds, so that a slow moment
-hits both. The first round warms up and is left out. The tables have medians, with the lowest and the highest in
-brackets. Absolute rates belong to one machine. Ratios carry over, but not to the last digit: processors and builds of
-Python differ. For rates, a ratio is ours divided by theirs; for times and sizes, theirs divided by ours.
+Every claim is a ratio between effectonce and the raw driver, or a peer. Both take turns in the same run, so that a slow
+moment hits both. The first round warms up and is left out. The tables have medians, with the lowest and the highest in
+brackets. For rates, a ratio is ours divided by theirs; for times and sizes, theirs divided by ours.
+
+Absolute rates belong to one machine. Ratios carry over to yours, but not to the last digit: processors and builds of
+Python differ.
 
 ```console
 $ make bench                                               # all of it, about {minutes} minutes on two quiet cores
@@ -84,7 +92,7 @@ def pages(document: dict[str, Any], images: Path, minutes: int) -> dict[str, str
     about, tables = document["about"], document["tables"]
     lines = [line for table in tables for line in table["lines"] if line["targets"]]
     missed = [
-        f"- {line['name']} in “{table['name']}”: {ratio:.2f} x {other}, {line['targets'][other]:.3g} wanted"
+        f"- {table['name']}: {line['name']} is {ratio:.2f} x {other}; the target is {line['targets'][other]:.3g}"
         for table in tables
         for line in table["lines"]
         for other, ratio in line["ratios"].items()
@@ -93,7 +101,9 @@ def pages(document: dict[str, Any], images: Path, minutes: int) -> dict[str, str
     asked = sum(len(line["targets"]) for line in lines)
     suites = {suite: [table for table in tables if table["suite"] == suite] for suite in SUITES}
     head = HEAD.format(
-        areas=", ".join(f"[{SUITES[suite][0].lower()}](benchmarks/{suite}.md)" for suite in SUITES if suites[suite]),
+        areas="\n".join(
+            f"| [{title}](benchmarks/{suite}.md) | {what} |" for suite, (title, what) in SUITES.items() if suites[suite]
+        ),
         minutes=minutes,
         day=about["at"][:10],
         python=about["python"],
@@ -121,7 +131,7 @@ def headlines(tables: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
 
 
 def area_page(title: str, what: str, results: list[Result], images: Path) -> str:
-    out = [f"# Benchmarks: {title.lower()}", "", what, "", "[All areas](../benchmarks.md)"]
+    out = [f"# Benchmarks: {title}", "", what, "", "[All areas](../benchmarks.md)"]
     for result in results:
         name = plot.file_name(result)
         (images / name).write_text(plot.svg(result))

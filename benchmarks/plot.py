@@ -42,10 +42,10 @@ def svg(result: Result) -> str:
 
 def ratios(rows: list[tuple[str, float]]) -> str:
     """Horizontal bars from 1 (equal) to each ratio, on a logarithmic scale: twice as good is as long as half."""
-    left, unit = 470, 80.0  # pixels; ``unit`` is a factor of two
+    left, unit = 366, 46.0  # pixels; ``unit`` is a factor of two. Narrow, so that a phone shows it whole
     height = 64 + ROW * len(rows)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {height}" font-family="sans-serif" font-size="14">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 650 {height}" font-family="sans-serif" font-size="15">',
         "<style>text{fill:#333}.o{fill:#0b7285}.t{fill:#adb5bd}.w{stroke:#495057}"
         "@media(prefers-color-scheme:dark){text{fill:#ddd}.w{stroke:#ced4da}}</style>",
     ]
@@ -58,7 +58,7 @@ def ratios(rows: list[tuple[str, float]]) -> str:
         end = left + unit * math.log2(ratio)
         begin, width = min(left, end), max(abs(end - left), 1.5)
         parts += [
-            f'<text x="{left - 44}" y="{y + 14}" text-anchor="end">{escape(words)}</text>',
+            f'<text x="{left - 12}" y="{y + 14}" text-anchor="end">{escape(words)}</text>',
             f'<rect class="{"o" if ratio >= 1 else "t"}" x="{begin:.1f}" y="{y}" width="{width:.1f}" height="18"/>',
             f'<text x="{max(end, left) + 6:.1f}" y="{y + 14}">{ratio:.2g} x</text>',
         ]

@@ -46,8 +46,8 @@ def received(broker: eo.Broker, queue: str, count: int = 10) -> list[Any]:
     ("url", "error", "hint"),
     [
         ("rabbit://localhost", eo.UnknownScheme, "amqp://"),
-        ("localhost:5672", eo.UnknownScheme, "known are"),
-        ("", eo.UnknownScheme, "no broker is known"),
+        ("localhost:5672", eo.UnknownScheme, "the schemes are"),
+        ("", eo.UnknownScheme, "there is no broker for"),
         ("postgresql://localhost/db", eo.UnknownScheme, "redis://"),
         ("memory://shop/orders", eo.InvalidOption, "a name and no path"),
         ("memory://shop?speed=11", eo.InvalidOption, "ack_window"),

@@ -30,7 +30,7 @@ VALUES = "errors values* message record keys"
 SEAMS = f"{VALUES} contracts*"
 TOOLS = "store broker guard* inbox* outbox* relay* intents* sagas* worker* dead_letters*"
 SQL_FILES = "core.sql_files"  # of core, the one module that backends import: tools and backends both have SQL files
-COMMON = f"backends.common* {SQL_FILES}"
+COMMON = f"backends.common* backends.common.tls {SQL_FILES}"
 AWS_SDK = "backends.common.aws_sdk"
 
 #: part: (what of ours it may import, beside itself; what of others, beside the standard library).
@@ -48,7 +48,8 @@ TABLE = {
     "core.sql_files": (f"{VALUES}", ""),
     "core*": (f"{SEAMS}", "msgspec cryptography"),
     # what backends share
-    "backends.common.aws_sdk": (f"{VALUES}", "msgspec botocore"),
+    "backends.common.tls": (f"{VALUES}", "msgspec"),
+    "backends.common.aws_sdk": (f"{VALUES} backends.common.tls", "msgspec botocore"),
     "backends.common*": (f"{SEAMS}", "msgspec"),
     # the backends: one technology each, with its one driver, none beside another
     "backends": ("", ""),
@@ -60,7 +61,7 @@ TABLE = {
     "backends.dynamodb*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec boto3 botocore aiobotocore"),
     "backends.rabbitmq*": (f"{SEAMS} {COMMON}", "msgspec pamqp"),
     "backends.kafka*": (f"{SEAMS} {COMMON}", "msgspec confluent_kafka"),
-    "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats"),
+    "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats nkeys"),
     "backends.sqs*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec botocore aiobotocore"),
     "backends.servicebus*": (f"{SEAMS} {COMMON}", "msgspec azure"),
     # the connection of the caller, of every driver
@@ -90,7 +91,7 @@ TABLE = {
     "http": ("http.*", ""),
     "integrations": ("", ""),
     "integrations.fastapi": (f"{SEAMS} sessions* core* {TOOLS} http.*", "fastapi starlette"),
-    "integrations.flask": (f"{SEAMS} core* {TOOLS} http.*", "flask werkzeug"),
+    "integrations.flask": (f"{SEAMS} sessions* core* {TOOLS} http.*", "flask werkzeug"),
     "integrations.django*": (f"{SEAMS} sessions* core* {TOOLS} http.*", "django asgiref"),
     "integrations.django.schema_operation": (f"{VALUES} {SQL_FILES}", "django"),
     "integrations.django.migrations*": ("integrations.django.schema_operation", "django"),
@@ -106,7 +107,10 @@ TABLE = {
     # what keeps a promise from being kept, found out
     "doctor*": (f"{SEAMS} core* {TOOLS}", "msgspec"),
     "telemetry*": (f"{SEAMS} core* {TOOLS}", "msgspec prometheus_client opentelemetry"),
-    # how people see records, in the command line and on the pages
+    # what people see: the terminal, for the command line and the demo; records, for the command line and the pages
+    "display.redaction": (f"{VALUES}", ""),
+    "display.suggestions": ("", ""),
+    "display.terminal": (f"{VALUES}", ""),
     "display*": (f"{SEAMS} core* {TOOLS} telemetry*", "msgspec"),
     "integrations.django.admin": (f"{SEAMS} core* {TOOLS} telemetry* display* integrations.django*", "django"),
     # one search for all that is known about a key
@@ -114,14 +118,11 @@ TABLE = {
     # pages for the engineer on call
     "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display* search*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
-    "effectonce_lint*": ("", "msgspec yaml"),
-    "cli.redaction": (f"{VALUES}", ""),
-    "cli.suggestions": ("", ""),
-    "cli.terminal": (f"{VALUES}", ""),
-    "demo*": (f"{SEAMS} core* {TOOLS} cli.redaction cli.suggestions cli.terminal", "msgspec sqlite3"),
+    "effectonce_lint*": ("", "msgspec tree_sitter tree_sitter_python yaml"),
+    "demo*": (f"{SEAMS} core* {TOOLS} display.redaction display.suggestions display.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* search* dashboard* demo* effectonce_lint* "
-        "cli.redaction cli.suggestions cli.terminal __init__",
+        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* display.redaction display.suggestions "
+        "display.terminal search* dashboard* demo* effectonce_lint* __init__",
         "msgspec typer rich sqlite3 uvicorn watchfiles",
     ),
     "integrations.django.management*": (f"{VALUES} cli* integrations.django*", "django"),
@@ -133,6 +134,7 @@ TABLE = {
 #: imported OpenTelemetry.
 LAZY = {
     ("store", "backends.redis.store"),
+    ("broker", "backends.redis.broker"),
     ("store", "backends.postgres.store"),
     ("worker.worker", "telemetry.endpoints"),
     ("relay.relay", "telemetry.endpoints"),
@@ -181,6 +183,7 @@ PUBLIC = [
     "PostgresStore",
     "Record",
     "Redeliver",
+    "RedisBroker",
     "RedisStore",
     "Reentered",
     "Reject",

@@ -38,7 +38,7 @@ async def declare() -> None:
 
 @broker.subscriber(queue, ack_policy=AckPolicy.NACK_ON_ERROR)
 async def charge(payment: Payment) -> None:
-    with open("bank.txt", "a") as book:  # the outside effect, and a while until the bank confirms it
+    with open("bank.txt", "a") as book:  # the effect outside, and the time until the bank confirms it
         print(eo.current().key, payment.amount, file=book)
     await asyncio.sleep(float(os.environ.get("BANK_SECONDS", "0.1")))
 

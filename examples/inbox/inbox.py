@@ -1,4 +1,4 @@
-"""The row that says "handled" and the rows that handling wrote are one commit: python inbox.py"""
+"""The row that says "handled" and the rows that the handler wrote are one commit: python inbox.py"""
 
 import multiprocessing
 import os
@@ -36,7 +36,7 @@ def main() -> None:
     victim.start()
     victim.join()
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(deposit, messages * 4))  # delivered again, and at once
+        list(threads.map(deposit, messages * 4))  # four deliveries of each, eight at once
     [cents] = conn.execute("SELECT cents FROM accounts").fetchone()
     print(f"[result] 21 deliveries of 5 deposits, 1 killed: {cents} cents")
 

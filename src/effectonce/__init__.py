@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: The public names of each module, without the errors. A module is loaded when one of its names is first used, and with
 #: it only what it needs.
 _NAMES = {
-    "broker": ("Broker", "connect_broker"),
+    "broker": ("Broker", "RedisBroker", "connect_broker"),
     "contracts": ("Event",),
     "core.delivery_outcome": ("Ack", "Redeliver", "Reject"),
     "core.guarded_call.run": ("Run", "current"),

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
@@ -16,6 +17,7 @@ from .core.shared_loop import shared_loop
 from .core.tracing import carry_trace
 from .errors import BrokerUnavailable, ConfigurationError, scrub_urls, show
 from .message import Message
+from .values.durations import Duration, micros
 
 ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
 IN_EVENT_LOOP: Final = (
@@ -29,6 +31,12 @@ SCHEMES = {
     "sqlite": ("backends.sqlite.broker", "SQLiteBrokerBackend"),
     "redis": ("backends.redis.broker", "RedisBrokerBackend"),
     "rediss": ("backends.redis.broker", "RedisBrokerBackend"),
+    "redis+cluster": ("backends.redis.broker", "RedisBrokerBackend"),
+    "redis+sentinel": ("backends.redis.broker", "RedisBrokerBackend"),
+    "redis+unix": ("backends.redis.broker", "RedisBrokerBackend"),
+    "unix": ("backends.redis.broker", "RedisBrokerBackend"),
+    "valkey": ("backends.redis.broker", "RedisBrokerBackend"),
+    "valkeys": ("backends.redis.broker", "RedisBrokerBackend"),
     "redis+babelqueue": ("babelqueue.redis_lists", "RedisBabelQueueBackend"),
     "amqp": ("backends.rabbitmq.broker", "RabbitMQBackend"),
     "amqps": ("backends.rabbitmq.broker", "RabbitMQBackend"),
@@ -198,6 +206,26 @@ class Broker:
         return f"Broker(${ENVIRONMENT_VARIABLE})" if callable(self._backend) else f"Broker({self._backend!r})"
 
 
+class RedisBroker(Broker):
+    """A broker on the server of your own redis-py client (`redis.Redis`, `redis.asyncio.Redis`, or a cluster).
+
+    It takes the address, the login and TLS from the client, and opens connections of its own: consumers block on them.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: Any,
+        namespace: str = "eo",
+        ack_window: Duration = "30s",
+        envelope: Envelope | None = None,
+    ) -> None:
+        from .backends.redis.broker import RedisClientBrokerBackend
+
+        window = micros(ack_window, "ack_window") / 1e6
+        super().__init__(RedisClientBrokerBackend(client, window, namespace), envelope=envelope)
+
+
 class _SharedPublisher:
     """The publisher of one event loop. Its tasks take turns."""
 
@@ -224,21 +252,24 @@ class _SharedPublisher:
             await self._publisher.close()
 
 
-def connect_broker(url: str | None = None, **options: Any) -> Broker:
-    """A `Broker` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``, ``kafka://``,
-    ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's ``EFFECTONCE_BROKER``, on
-    first use.
+def connect_broker(url: str | None = None, *, password: Callable[[], str] | None = None, **options: Any) -> Broker:
+    """Return the `Broker` of a URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``,
+    ``kafka://``, ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's
+    ``EFFECTONCE_BROKER``, on first use.
 
     Validates the URL and that its driver is installed, and opens nothing. ``envelope=`` is how messages are written.
+    ``password=`` is a function that returns the password or token for a connection, where tokens expire: Kafka's
+    OAUTHBEARER, RabbitMQ's OAuth 2, Redis.
     """
-    return Broker(open_broker if url is None else open_broker(url), **options)
+    return Broker(partial(open_broker, None, password) if url is None else open_broker(url, password), **options)
 
 
-def open_broker(url: str | None = None) -> BrokerBackend:
-    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_BROKER``."""
+def open_broker(url: str | None = None, password: Callable[[], str] | None = None) -> BrokerBackend:
+    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_BROKER``. ``password``
+    returns the password or token for one connection."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect_broker('sqlite:///queue.db')")
-    backend: BrokerBackend = load_backend(url, "broker", SCHEMES)
+    backend: BrokerBackend = load_backend(url, "broker", SCHEMES, password)
     return backend
 
 

@@ -10,7 +10,7 @@
     │   └── BrokerUnavailable          broker-unavailable     the broker did not answer
     ├── InDoubt                        in-doubt               it may have happened or not: an operator resolves it
     ├── PayloadMismatch                payload-mismatch       one key, two payloads: fix the sender
-    ├── PayloadTooLarge                payload-too-large      a body over its cap
+    ├── PayloadTooLarge                payload-too-large      a body over its limit
     ├── MissingKey                     missing-key            no key to recognise a duplicate by
     │   └── MissingPrincipal           missing-principal      an HTTP request that names no caller
     ├── InvalidKey                     invalid-key            a key that cannot be stored
@@ -102,7 +102,7 @@ class InProgress(Retryable, code="in-progress"):
     """Another delivery of this key is running, and holds the lease.
 
     What to do: deliver this one again later, and do not ack it. The first one may still die. ``retry_after`` is short,
-    because the first one mostly ends soon. `delay_after` grows with the attempts of this delivery, up to
+    because most first deliveries end soon. `delay_after` grows with the attempts of this delivery, up to
     ``lease_left``: the seconds until the lease ends, unless it is renewed.
     """
 
@@ -138,14 +138,14 @@ class OutcomeUnknown(Retryable, code="outcome-unknown"):
 class StoreUnavailable(Retryable, code="store-unavailable"):
     """The store did not answer. The handler did not run, or its outcome could not be recorded.
 
-    What to do: do not ack, and deliver it again later. Look whether the store is up: `effectonce check`.
+    What to do: do not ack, and deliver it again later. Check whether the store is up: `effectonce check`.
     """
 
 
 class TransactionConflict(Retryable, code="transaction-conflict"):
     """The database ended this transaction in favour of another one: a deadlock, or a serialization failure.
 
-    What to do: roll it back, and run the whole of it again in a new transaction. `Inbox.handler` does that for you.
+    What to do: roll it back, and run all of it again in a new transaction. `Inbox.handler` does that for you.
     """
 
 
@@ -172,9 +172,9 @@ class PayloadMismatch(EffectOnceError, code="payload-mismatch"):
 
 
 class PayloadTooLarge(EffectOnceError, code="payload-too-large"):
-    """The body is larger than its cap: a request's, up to which it is fingerprinted, or a message's. Nothing was done.
+    """The body of a request or of a message is larger than its limit. Nothing was done.
 
-    What to do: send less, or raise the cap that the message names.
+    What to do: send less, or raise the limit that the message names.
     """
 
 
@@ -193,14 +193,14 @@ class MissingPrincipal(MissingKey, code="missing-principal"):
 
 
 class InvalidKey(EffectOnceError, code="invalid-key"):
-    """The key, or the payload to fingerprint, has a value that no store can keep faithfully.
+    """The key, or the payload to fingerprint, contains a value that stores cannot keep unchanged.
 
     What to do: make the key of texts, integers and UUIDs. The message names the value.
     """
 
 
 class KeyTooLong(InvalidKey, code="key-too-long"):
-    """The key is longer than the cap.
+    """The key is longer than the limit.
 
     What to do: use an id as the key, or `keys.content_hash` of the long part.
     """
@@ -260,7 +260,7 @@ class CorruptRecord(EffectOnceError, code="corrupt-record"):
     """A stored row cannot be read: a newer version wrote it, someone changed it by hand, or it was sealed with another
     secret.
 
-    What to do: run the newer version, or give back the old secret. `effectonce records show` shows the row.
+    What to do: run the newer version, or restore the old secret. `effectonce records show` shows the row.
     """
 
 
@@ -314,8 +314,8 @@ class Poison(EffectOnceError, code="poison"):
 class NotAwaited(EffectOnceError, code="not-awaited"):
     """A call on an async connection was not awaited.
 
-    Its answer was tested, which would always be true; or a handler returned without it, and the commit would have lost
-    what the call was to write.
+    Either its answer was tested, which would always be true, or a handler returned before it was awaited, and the
+    commit would have lost what the call was to write.
 
     What to do: write ``await`` in front of the call. The message names its line.
     """
@@ -358,7 +358,7 @@ class ScopeTaken(ConfigurationError, code="scope-taken"):
 
 class SagaChanged(ConfigurationError, code="saga-changed"):
     """A saga that is running was started under another definition: other steps, another version, or a compensation that
-    is gone now. It was left as it is.
+    is gone now. Nothing was changed.
 
     What to do: map the old steps to the new ones with `Saga.migrate`, or let the old release finish it.
     """

@@ -264,7 +264,7 @@ effect happens twice. An id in the record, made by who sends it, has none of the
 
 
 def composite(*parts: KeyPart) -> tuple[KeyPart, ...]:
-    """A business key of several parts: ``composite("tenant", "order.id")``. The same as the plain tuple.
+    """Make a business key of several parts: ``composite("tenant", "order.id")``. The same as the plain tuple.
 
     It is only as good as its parts: leave one out, and different operations become one.
     """
@@ -272,7 +272,7 @@ def composite(*parts: KeyPart) -> tuple[KeyPart, ...]:
 
 
 def content_hash(*paths: KeyPart) -> Strategy:
-    """The payload is its own key: a hash of the values at ``paths``, or of all arguments but ``self``.
+    """Make the key from the payload: a hash of the values at ``paths``, or of all arguments but ``self``.
 
     WARNING: two honest requests with the same content are one operation. The second coffee of the day, the
     second transfer of the same amount to the same account is taken for a duplicate and *does not happen*. Use
@@ -308,7 +308,7 @@ RECEIVER_CLOCK: Final = _TimeSource.RECEIVER
 
 
 def time_window(key: KeySpec, *, every: Duration = "1h", at: KeyPart | _TimeSource | None = None) -> Strategy:
-    """At most once per ``key`` and window: ``time_window("user_id", every="1d", at="event.created_at")``.
+    """Run at most once per ``key`` and window: ``time_window("user_id", every="1d", at="event.created_at")``.
 
     The window's start, in UTC, becomes the last part of the key: ``42:2024-01-15T10:00``. Windows are
     counted from 1970-01-01T00:00Z, so days begin at midnight UTC. Within one window a second honest request

@@ -4,7 +4,7 @@
 
 from . import keys as keys
 from .guard.block import Block as Block, block as block
-from .broker import Broker as Broker, connect_broker as connect_broker
+from .broker import Broker as Broker, RedisBroker as RedisBroker, connect_broker as connect_broker
 from .contracts import Event as Event
 from .core.delivery_outcome import Ack as Ack, Redeliver as Redeliver, Reject as Reject
 from .core.guarded_call.run import Run as Run, current as current

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Literal, Self, TypeVar
 
 from .contracts import Backend, Capabilities, ConnectionLost, Contention, Examinable, Hook, Port, SelfMigrating
 from .core.backend_urls import load_backend, url_in_environment
 from .core.codec import ABANDONED_ERROR, encode_untyped
-from .core.privacy import SEALED_PREFIX, Privacy
+from .core.privacy import SEALED_PREFIX, Privacy, looks_hidden
 from .core.run_sync import run_sync
 from .core.store_runtime import StoreRuntime
 from .errors import (
@@ -38,7 +38,6 @@ MAX_PAGE: Final = 1_000  # records
 SWEEP_BATCH: Final = 500  # records that `purge` deletes in one call of the port
 MAX_ADMIN_TRIES: Final = 5  # of an operator's call that met a broken connection or a deadlock
 
-_HIDDEN_KEY = re.compile("[0-9a-f]{64}")  # as `Privacy.hide` writes it
 
 #: scheme: (module of this package, class of the backend in it)
 SCHEMES = {
@@ -47,7 +46,11 @@ SCHEMES = {
     "redis": ("backends.redis.store", "RedisStoreBackend"),
     "rediss": ("backends.redis.store", "RedisStoreBackend"),
     "redis+cluster": ("backends.redis.store", "RedisStoreBackend"),
+    "redis+sentinel": ("backends.redis.store", "RedisStoreBackend"),
     "redis+unix": ("backends.redis.store", "RedisStoreBackend"),
+    "unix": ("backends.redis.store", "RedisStoreBackend"),
+    "valkey": ("backends.redis.store", "RedisStoreBackend"),
+    "valkeys": ("backends.redis.store", "RedisStoreBackend"),
     "postgresql": ("backends.postgres.store", "PostgresBackend"),
     "postgres": ("backends.postgres.store", "PostgresBackend"),
     "mysql": ("backends.mysql.store", "MySQLBackend"),
@@ -132,7 +135,7 @@ class Store:
     # -- for operators
 
     def get(self, scope: str, key: Key) -> Record | None:
-        """The record of ``key``, or None."""
+        """Return the record of ``key``, or None."""
         return self._ask(lambda port: port.get(scope, self._stored_key(scope, key)))
 
     def list(
@@ -147,9 +150,9 @@ class Store:
         newest_first: bool = False,
         key_contains: str = "",
     ) -> Page:
-        """A page of at most ``limit`` records; pass its ``cursor`` on for the next. ``unfinished``: only intents and
-        sagas that may have to be resumed. ``after``: only records behind this (scope, stored key), by scope and key,
-        where the store keeps them in that order (`Capabilities.ordered`).
+        """Return a page of at most ``limit`` records; pass its ``cursor`` to get the next. ``unfinished``: only intents
+        and sagas that may have to be resumed. ``after``: only records behind this (scope, stored key), by scope and
+        key, where the store keeps them in that order (`Capabilities.ordered`).
 
         ``newest_first``: in the order of their last change. Most stores sort a bounded number of records for that; the
         page is ``partial`` if there are others. ``key_contains``: only records whose stored key contains this text;
@@ -175,11 +178,11 @@ class Store:
         return self._ask(lambda port: port.list(query))
 
     def stats(self) -> Stats:
-        """How many records there are in each state, counted up to a cap."""
+        """Count the records in each state, up to a cap."""
         return self._ask(lambda port: port.stats())
 
     def figures(self, *, overdue_by: Duration = "10m") -> Figures | None:
-        """Figures about the store's health that need no walk over its records; None if this store has none."""
+        """Return figures about the store's health that need no walk over its records; None if this store has none."""
         span = micros(overdue_by, "overdue_by")
 
         async def read_figures(port: Port) -> Figures | None:
@@ -253,7 +256,7 @@ class Store:
         This handle has no secret. A hidden key looks like any other hash, so finished records of the scope decide:
         whether their results are sealed.
         """
-        if _HIDDEN_KEY.fullmatch(record.key) is None:
+        if not looks_hidden(record.key):
             return
         finished = self.list(scope=record.scope, state="done", limit=100).records
         results = [other.result for other in finished if other.result is not None]
@@ -275,7 +278,7 @@ class Store:
                 return SweepResult(deleted, lapsed, swept.more)
 
     def now(self) -> int:
-        """The store's clock, in microseconds since the epoch."""
+        """Return the time on the store's clock, in microseconds since the epoch."""
         return self._ask(lambda port: port.now())
 
     def check(self) -> None:
@@ -287,7 +290,7 @@ class Store:
         self._ask(lambda port: port.migrate())
 
     def schema_sql(self) -> str:
-        """The schema as SQL, for users who run their own migrations; '' if the store has none."""
+        """Return the schema as SQL, for your own migrations; '' if the store has none."""
         return self.runtime.backend.schema_sql()
 
     def _stored_key(self, scope: str, key: Key) -> str:
@@ -353,21 +356,23 @@ class Store:
         return f"Store(${ENVIRONMENT_VARIABLE})" if callable(backend) else f"Store({backend!r})"
 
 
-def connect(url: str | None = None, **options: Any) -> Store:
-    """A `Store` by URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``postgresql://``, ``mysql://``,
+def connect(url: str | None = None, *, password: Callable[[], str] | None = None, **options: Any) -> Store:
+    """Return the `Store` of a URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``postgresql://``, ``mysql://``,
     ``mariadb://``, ``dynamodb://table?region=…``. Without one, the environment's ``EFFECTONCE_STORE``, on first use.
 
     Validates the URL and that its driver is installed, and opens nothing. ``private=SECRET`` hides keys and
-    encrypts results; ``hooks=`` are called with every event.
+    encrypts results; ``hooks=`` are called with every event. ``password=`` is a function that returns the password,
+    called for each new connection: for tokens that expire, on PostgreSQL and MySQL.
     """
-    return Store(open_backend if url is None else open_backend(url), **options)
+    return Store(partial(open_backend, None, password) if url is None else open_backend(url, password), **options)
 
 
-def open_backend(url: str | None = None) -> Backend:
-    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_STORE``."""
+def open_backend(url: str | None = None, password: Callable[[], str] | None = None) -> Backend:
+    """Make the backend for ``url``; None: for the URL in the environment variable ``EFFECTONCE_STORE``. ``password``
+    returns the password for one connection."""
     if url is None:
         url = url_in_environment(ENVIRONMENT_VARIABLE, "connect('sqlite:///shop.db')")
-    backend: Backend = load_backend(url, "store", SCHEMES)
+    backend: Backend = load_backend(url, "store", SCHEMES, password)
     return backend
 
 

@@ -18,6 +18,7 @@ import typer
 from typer.main import get_command
 
 import effectonce as eo
+from effectonce.cli import _lint
 from effectonce.cli.app import COMMANDS
 
 from .conftest import Cli, Run
@@ -222,7 +223,7 @@ def test_help_loads_no_command_and_hardly_more_than_typer(environment: dict[str,
         "effectonce.public",
         "effectonce.cli.dead_letters",
     }
-    assert len({name for name in loaded if name.startswith("effectonce")}) <= 12
+    assert len({name for name in loaded if name.startswith("effectonce")}) <= 13
 
 
 # -- how it says no
@@ -330,6 +331,13 @@ def test_an_option_means_the_same_in_every_command() -> None:
     assert varying == {"--limit", "--all", "--state", "--done", "--scope", "--older-than", "--table", "--worker"}
 
 
+@pytest.mark.parametrize("group", [words[0] for words in commands() if words[1:] == ["list"]])
+def test_a_list_shows_a_hundred_unless_it_is_asked_for_more(group: str) -> None:
+    command = get_command(getattr(import_module(f"effectonce.cli.{COMMANDS[group].module}"), group))
+    (limit,) = [parameter for parameter in command.commands["list"].params if "--limit" in parameter.opts]
+    assert limit.default == 100
+
+
 def test_without_typer_there_are_still_demo_version_and_help(run: Run, without: Callable[..., str]) -> None:
     bare = without("typer", "click", "rich")
     done = run("migrate", "--store", "sqlite:///shop.db", PYTHONPATH=bare)
@@ -351,6 +359,14 @@ def test_lint_forwards_its_arguments_to_the_checker(run: Run) -> None:
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("effectonce lint: ")
     assert wrong.stderr.endswith("Try: effectonce lint --help\n")
+
+
+def test_a_checker_that_cannot_be_imported_is_not_taken_for_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "effectonce_lint.cli", None)
+    with pytest.raises(ModuleNotFoundError, match=r"effectonce_lint\.cli"):
+        _lint([])
 
 
 def test_without_the_checker_lint_names_the_install_command(run: Run, without: Callable[..., str]) -> None:

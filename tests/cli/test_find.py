@@ -72,7 +72,7 @@ def test_a_table_for_people(cli: Cli) -> None:
 
 def test_nothing_is_exit_code_1(cli: Cli) -> None:
     done = cli("find", "ORDER-99", "--store", "sqlite:///shop.db")
-    assert (done.code, done.out) == (1, "nothing is known about ORDER-99\n")
+    assert (done.code, done.out) == (1, "nothing found for ORDER-99\n")
     empty = cli("find", " ", "--store", "sqlite:///shop.db")
     assert (empty.code, "[missing-key]" in empty.err) == (2, True)
 
@@ -84,7 +84,7 @@ def test_a_place_that_cannot_be_asked_is_named(cli: Cli) -> None:
     assert "ORDER-42:refund" in done.out
     lines = done.err.splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["inbox", "outbox"]
-    assert all("could not be asked" in line for line in lines)
+    assert all("could not be searched" in line for line in lines)
     assert "secret" not in done.err
 
 
@@ -100,7 +100,7 @@ def test_a_place_that_cannot_be_asked_is_named(cli: Cli) -> None:
 def test_a_store_that_cannot_hold_what_it_is_named_for_says_so(cli: Cli, words: tuple[str, ...]) -> None:
     place = "inbox" if "--inbox" in words or "--inbox-table" in words else "outbox"
     done = cli("find", "ORDER-42", *words)
-    assert f"{place} (memory://): could not be asked: memory:// cannot hold an {place}; those in sqlite" in done.err
+    assert f"{place} (memory://): could not be searched: memory:// cannot hold an {place}; those in sqlite" in done.err
 
 
 def test_a_worker_names_its_inbox_and_its_queues(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

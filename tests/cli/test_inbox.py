@@ -86,7 +86,7 @@ def test_an_age_from_an_empty_variable_is_refused(shop: sqlite3.Connection, cli:
     """All messages would be listed, as if none had been asked for."""
     refused = cli("inbox", "list", option, "")
     assert (refused.code, refused.out) == (2, "")
-    assert f"{option}='' is not a span of time" in refused.err
+    assert f"{option.strip('-').replace('-', '_')}='' is not a span of time" in refused.err
 
 
 def test_list_in_pages(shop: sqlite3.Connection, cli: Cli) -> None:

@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from effectonce.cli import main
+from effectonce.cli import main, sagas
+from effectonce.display.sagas import SagaPart
+from effectonce.sagas.log import LoggedStep, StepProgress
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -119,6 +122,7 @@ def test_an_operator_finds_decides_and_resumes(orders: Path, cli: Cli, caplog: p
 
 def test_an_operator_turns_a_saga_around(orders: Path, cli: Cli) -> None:
     (orders / "mended").touch()
+    assert "\nstarted  not yet\n" in cli("show", "o-new")[1]
     assert cli("compensate", "o-new", "--yes")[1] == "o-new: compensated\n"
     code, _, err = cli("compensate", "o-unknown", "--yes")
     assert (code, "[in-doubt]" in err) == (2, True)
@@ -158,10 +162,10 @@ WRONG = [
     (["resolve", "o-declined"], "give exactly one of"),
     (["resolve", "o-declined", "--retry", "--abandon"], "give exactly one of"),
     (["resolve", "o-declined", "--done", "--result", "{"], "--result takes JSON"),
-    (["resolve", "o-declined", "--not-done", "--yes"], "is to be done"),
+    (["resolve", "o-declined", "--not-done", "--yes"], "must be done"),
     (["resolve", "o-declined", "--retry", "--result", "7", "--yes"], "--result goes with --done"),
     (["resolve", "o-declined", "--abandon", "--result", "null", "--yes"], "--result goes with --done"),
-    (["resolve", "o-declined", "--done", "--result", "7", "--yes"], "the compensation of reserve gives nothing"),
+    (["resolve", "o-declined", "--done", "--result", "7", "--yes"], "the compensation of reserve returns nothing"),
 ]
 
 
@@ -227,3 +231,50 @@ def test_wrong_arguments_are_a_one_line_error(cli: Cli) -> None:
         code, out, err = cli(command, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1), arguments
         assert message in err
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "start", "end", "drawn"),
+    [
+        (0, 0, 100, 200, "............"),
+        (100, 200, 100, 200, "############"),
+        (100, 100, 100, 100, "............"),
+        (100, 110, 100, 210, "##.........."),
+        (200, 210, 100, 210, "..........##"),
+        (150, 0, 100, 210, ".....#......"),
+    ],
+    ids=["not begun", "all of it", "no time at all", "the beginning", "the end", "still running"],
+)
+def test_a_timeline_shows_when_a_step_ran(
+    monkeypatch: pytest.MonkeyPatch, began: int, ended: int, start: int, end: int, drawn: str
+) -> None:
+    monkeypatch.setattr(sagas, "_BAR_COLUMNS", 12)
+    monkeypatch.setattr(sagas, "_NARROW_BAR_COLUMNS", 6)
+    progress = StepProgress(began=began, ended=ended)
+    wide: Any = SimpleNamespace(boxes=False, width=sagas._NARROW_SCREEN_COLUMNS)
+    narrow: Any = SimpleNamespace(boxes=True, width=sagas._NARROW_SCREEN_COLUMNS - 1)
+    assert sagas._draw_span(wide, progress, start, end) == drawn
+    in_boxes = sagas._draw_span(narrow, progress, start, end)
+    assert len(in_boxes) == 6
+    assert set(in_boxes) <= {"·", "█"}
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "took"),
+    [(1_000_000, 3_000_000, "2 s"), (1_000_000, 0, "-"), (0, 0, "-"), (0, 3_000_000, "-"), (5, 5, "-")],
+)
+def test_a_row_says_how_long_a_step_took(began: int, ended: int, took: str) -> None:
+    progress = StepProgress(state="done", attempts=3, began=began, ended=ended)
+    part = SagaPart(LoggedStep("charge", "charge", False, progress), progress, False, "done")
+    screen: Any = SimpleNamespace(boxes=False, width=120, live=False)
+    title, state, tries, _, _, span, result = (cell.plain for cell in sagas._part_cells(screen, part, 0, 9))
+    assert (title, state, tries, span, result) == ("charge", "done", "3", took, "-")
+
+
+def test_a_row_says_when_a_step_began() -> None:
+    progress = StepProgress(began=1_795_111_249_238_711)
+    pipe: Any = SimpleNamespace(live=False)
+    terminal: Any = SimpleNamespace(live=True)
+    assert sagas._began(pipe, progress) == "2026-11-19T18:00:49.238Z"
+    assert sagas._began(terminal, progress) == "18:00:49.238Z"
+    assert sagas._began(pipe, StepProgress()) == "-"

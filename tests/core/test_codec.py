@@ -119,3 +119,12 @@ def test_a_result_is_stored_only_if_it_is_of_the_declared_type(declared: Any, va
 
 def test_what_an_operator_entered_is_read_as_the_handlers_type() -> None:
     assert Codec(list[int], 100).decode(encode_untyped([1, 2])) == [1, 2]
+
+
+@pytest.mark.parametrize("type_", [object, dict[str, object]])
+def test_object_is_any_json_value(type_: Any) -> None:
+    codec = Codec(type_, 1000)
+    value = {"order": "o-1", "lines": [1, None, 2.5]}
+    assert codec.decode(codec.encode(value)) == value
+    with pytest.raises(Unstorable):
+        codec.encode({"when": (1, 2)})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from effectonce.core.error_text import describe_error, error_class, error_text
+from effectonce.core.error_text import MAX_FRAMES, describe_error, error_class, error_frames, error_text
+from effectonce.values.durations import micros
 
 
 class Unspeakable(Exception):
@@ -43,3 +44,40 @@ def test_a_long_text_is_cut() -> None:
 def test_a_class_is_named_with_its_module() -> None:
     assert error_class(Unspeakable()) == f"{__name__}:Unspeakable"
     assert error_class(ValueError()) == "builtins:ValueError"
+
+
+# -- where it was raised
+
+
+def descend(depth: int) -> None:
+    if depth == 0:
+        raise ValueError("declined")
+    descend(depth - 1)
+
+
+@pytest.mark.parametrize("depth", [0, 50])
+def test_an_error_has_its_handler_first_and_the_line_that_raised_it_last(depth: int) -> None:
+    def handle() -> None:
+        descend(depth)
+
+    try:
+        handle()
+    except ValueError as error:
+        places = error_frames(error)
+    names = [place.rpartition(" in ")[2] for place in places]
+    assert names[0] == "test_an_error_has_its_handler_first_and_the_line_that_raised_it_last"
+    assert names[-1] == "descend"
+    assert places[-1].startswith(f"{__file__}:{descend.__code__.co_firstlineno + 2}")
+    assert len(places) <= MAX_FRAMES
+
+
+def test_frames_of_effectonce_are_left_out() -> None:
+    try:
+        micros("soon", "lease")
+    except Exception as error:
+        (place,) = error_frames(error)
+    assert place.startswith(__file__)
+
+
+def test_an_error_that_was_never_raised_has_no_place() -> None:
+    assert error_frames(ValueError()) == []

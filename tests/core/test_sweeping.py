@@ -56,7 +56,7 @@ def test_f37_a_sweep_that_fails_is_reported_and_tried_again_when_the_next_is_due
         until(lambda: any(event.kind == "swept" for event in events))
     assert [event.detail for event in events if event.kind == "sweep_failed"] == ["it is away"] * 3
     lines = [line for line in failures(caplog) if "failed and is tried again: " in line.getMessage()]
-    assert [str(raised(line)) for line in lines] == ["it is away"] * 3
+    assert [(line.levelname, str(raised(line))) for line in lines] == [("WARNING", "it is away")] * 3
     assert all(later - earlier > 0.09 for earlier, later in pairwise(backend.sweeps)), "not as fast as it can"
 
 

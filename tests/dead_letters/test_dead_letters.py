@@ -16,6 +16,7 @@ import effectonce as eo
 from effectonce.babelqueue import BabelQueue
 from effectonce.contracts import Packet
 from effectonce.core.run_sync import run_sync
+from effectonce.display.redrives import describe_redrive
 from effectonce.message import REDRIVEN_HEADER
 from effectonce.record import Claim
 from tests.worker.bench import Bench, paid, serving, until
@@ -140,6 +141,25 @@ async def test_f51_a_redrive_of_what_is_done_is_a_no_op() -> None:
         assert second.fate in {"resume", "no-op"}, "by now the first may be done"
         await until(lambda: shop.bench.count("ack") == 2)
     assert shop.charged == [message.id]
+
+
+async def test_a_dry_run_says_that_what_the_handler_calls_is_in_doubt() -> None:
+    """Its own record is not: it would run, meet the same doubt, and come back."""
+    shop = Shop()
+
+    @shop.worker.handler("mails")
+    async def mail(message: eo.Message[Any]) -> None:
+        raise eo.InDoubt("scope 'intents/mail/ses/send', key 'm-1' is in doubt: effectonce intents resolve")
+
+    async with serving(shop.worker):
+        await shop.bench.send("mails", paid())
+        await until(lambda: shop.bench.count("dead") == 1)
+    (report,) = await eo.DeadLetterQueue(shop.worker, "mails").aredrive(dry_run=True)
+    assert (report.fate, report.was_in_doubt) == ("resume", True)
+    assert describe_redrive(report).text == (
+        "runs again, and comes back unless this was decided: scope 'intents/mail/ses/send', key 'm-1' is in doubt: "
+        "effectonce intents resolve"
+    )
 
 
 async def test_f51_a_new_generation_runs_what_is_done_again_and_is_audited(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 - ``python``: run in one namespace per page; ``await`` may stand at the top level. With ``title="shop.py"``: a file.
 - ``console``: each ``$ command`` is run, and prints what stands below it, in that order; ``…`` stands for anything.
+  What ``export`` sets stays set.
   After a comment ``<!-- background -->`` it runs until the page ends; after ``<!-- exits 1 -->`` it must exit so.
 - ``json``, ``yaml``, ``toml``: parsed; with a title they are files as well. ``sql``: run on the database in its title.
 - ``text`` is a picture, and so is ``mermaid``: docs/hooks/diagrams.py draws it. Nothing else is allowed, so that

@@ -1,7 +1,7 @@
 """The linter of our prose, a part of `make check`: ``python -m tests.docs.prose``.
 
 It runs proselint, with words of our own, over the pages of the documentation (their code left out), and over the
-comments, docstrings and messages of the code.
+comments, docstrings and messages of the code and the labels of the dashboard.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def sources() -> Iterator[tuple[Path, str]]:
-    """Of each module, its comments and strings alone, each in its line."""
+    """Of each module, its comments and strings alone, each in its line; and each template of the dashboard."""
     for folder in (ROOT / "src", ROOT / "lint" / "src"):
         for module in sorted(folder.rglob("*.py")):
             text = module.read_text()
@@ -75,6 +75,8 @@ def sources() -> Iterator[tuple[Path, str]]:
                     for offset, line in enumerate(token.string.split("\n")):
                         lines[token.start[0] - 1 + offset] += f" {line}"
             yield module, "\n".join(lines)
+        for template in sorted(folder.rglob("*.html")):
+            yield template, template.read_text()
 
 
 def findings() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The pages of the reference that are read off the code: ``python -m tests.docs.reference`` writes them anew."""
+"""The pages of the reference that are read off the code: ``python -m tests.docs.reference`` writes them again."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def errors_page() -> str:
     parts = [
         "# Errors, by code",
         "Every error has a stable code: alert on it. The message says what happened and what to do, and "
-        "`effectonce explain CODE` prints what stands here. Deliver again what is `Retryable`, and do not ack it. "
-        "Everything else needs a person.",
+        "`effectonce explain CODE` prints the same. Do not ack a message that failed with a `Retryable` error: deliver "
+        "it again later. All other errors need an operator or a fix.",
         "```text\n" + "\n".join(tree).rstrip() + "\n```",
     ]
     for name in errors.ERROR_NAMES:
@@ -68,7 +68,7 @@ TOOLS = (
 
 SETTINGS = """# Configuration
 
-There is no file that has to exist. Code gets its settings in code; URLs may come from the environment; the command
+No configuration file is required. Code gets its settings in code; URLs may come from the environment; the command
 line also reads `pyproject.toml`.
 
 ## The environment
@@ -78,7 +78,7 @@ line also reads `pyproject.toml`.
 | `EFFECTONCE_STORE` | the store of `eo.connect()` without a URL, and of every command |
 | `EFFECTONCE_BROKER` | the broker of `eo.connect_broker()` without a URL, and of every command |
 | `EFFECTONCE_AUDIT` | the file in which commands write down what they change |
-| `EFFECTONCE_DASHBOARD_TOKEN`, `EFFECTONCE_DASHBOARD_VIEWER_TOKEN` | who may operate the dashboard, who may look |
+| `EFFECTONCE_DASHBOARD_TOKEN`, `EFFECTONCE_DASHBOARD_VIEWER_TOKEN` | the dashboard's tokens for operators and viewers |
 | `NO_COLOR` | no colours in a terminal |
 | `PROMETHEUS_MULTIPROC_DIR` | metrics of several processes are served as one, as prometheus_client does it |
 
@@ -88,10 +88,52 @@ An option comes before the environment, and that before the nearest `pyproject.t
 are the defaults; spans may be written as `"10m"`."""
 
 
+CONNECTIONS = """## TLS
+
+These options are the same for every store and broker that is a server.
+
+- `tls`: `yes` or `no`. `rediss://` and `amqps://` mean `yes`, and so does a Kafka URL with a login.
+- `ca_file`: the authorities to trust, a PEM file; without it, those of the system.
+- `cert_file` and `key_file`: this client's certificate and its private key, without a password. Leave out `key_file` if
+  one file has both.
+- `verify`: what is checked of the server's certificate. `yes`: its authority and its name. `ca`: only its authority.
+  `no`: nothing, so that an attacker in between can read along.
+- `server_name`: the name that the certificate must have, where you connect by another one, or by an address.
+
+```text
+rediss://cache.internal:6379/0?ca_file=/etc/ca.pem
+postgresql://shop@db1,db2/shop?tls=yes&ca_file=/etc/ca.pem&cert_file=/etc/shop.crt&key_file=/etc/shop.key
+amqps://shop:secret@10.0.0.7/orders?ca_file=/etc/ca.pem&server_name=mq.internal
+```
+
+A server whose certificate is not trusted, or is for another name, is a `ConfigurationError` that says which option to
+add. It is never retried. So is a server that refuses your certificate, where it says so before it hangs up.
+
+PostgreSQL also takes libpq's own `sslmode`, `sslrootcert`, `sslcert` and `sslkey`, but not together with `tls`. Without
+either, libpq encrypts where the server offers it, and checks nothing. Kafka and AWS have no `server_name`.
+
+## Passwords that expire
+
+Pass a function instead of writing a password into the URL. It is called for each new connection, on a thread where the
+connection is for async code. PostgreSQL and MySQL take it as the password, Kafka as the token of OAUTHBEARER.
+
+```text
+store = eo.connect("postgresql://shop@db.example/shop?tls=yes", password=new_iam_token)
+broker = eo.connect_broker("kafka://kafka.example:9098", password=new_msk_token)
+```
+
+## URLs of SQLAlchemy
+
+`eo.connect` takes the URL that your program has for its tables: `postgresql+asyncpg://`, `postgresql+psycopg://`,
+`mysql+pymysql://`, `sqlite+aiosqlite://` and the like. Options that only concern that driver are left out; `ssl`,
+`ssl_ca` and others become ours."""
+
+
 #: Where a scheme does not take ``scheme://localhost``.
 ADDRESSES = {
     "memory": "memory://",
     "sqlite": "sqlite:///shop.db",
+    "redis+sentinel": "redis+sentinel://localhost/shop",
     "redis+unix": "redis+unix:///run/redis.sock",
     "postgresql": "postgresql://localhost/shop",
     "postgres": "postgres://localhost/shop",
@@ -115,10 +157,11 @@ def configuration_page() -> str:
     parts = [SETTINGS, "```toml\n" + "\n".join(toml) + "\n```"]
     parts += [
         "## Defaults",
-        'What an option is where you do not give it. Durations are `"30s"`, `"7d"`, a `timedelta`, or seconds; what '
+        'The value of an option that you do not give. Durations are `"30s"`, `"7d"`, a `timedelta`, or seconds; what '
         "each option means stands with [its name](api.md).",
         "\n".join(["| | |", "|---|---|", *(f"| `{name}` | {_defaults(name)} |" for name in TOOLS)]),
     ]
+    parts.append(CONNECTIONS)
     for kind, schemes in (("stores", eo.store.SCHEMES), ("brokers", eo.broker.SCHEMES)):
         parts.append(f"## URLs of {kind}")
         for module, name in dict.fromkeys(schemes.values()):
@@ -127,12 +170,12 @@ def configuration_page() -> str:
             scheme = next(scheme for scheme, where in schemes.items() if where == (module, name))
             parts += [f"**{spelled}**", _plain(backend)]
             if shown := ", ".join(_shown_numbers(option_defaults(scheme, backend))):
-                parts.append(f"Where the URL does not say: {shown}.")
+                parts.append(f"Defaults: {shown}.")
             own = _capabilities(scheme, backend)
-            parts.append(f"Its [capabilities](../internals/extend.md), beside what all {kind} have: {own}.")
+            parts.append(f"[Capabilities](../internals/extend.md) that differ from the default: {own}.")
     parts.append(
-        "An option that does not exist is an error which names those that do. In a user name, a password or a path, "
-        "percent-encode what is special."
+        "An unknown option is an error that lists the known ones. In a user name, a password or a path, percent-encode "
+        "special characters."
     )
     return "\n\n".join(parts) + "\n"
 
@@ -191,6 +234,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "Message",
         "connect_broker",
         "Broker",
+        "RedisBroker",
         "Worker",
         "Retry",
         "DeadLetterQueue",

@@ -8,6 +8,7 @@ import inspect
 import json
 import linecache
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -69,11 +70,16 @@ class Session:
             if command.startswith(("pip install ", "make ", "git clone ", ". .venv/")):
                 continue  # tests/docs/test_pages.py looks whether there is such an extra or target
             command = self.here(command)
+            if command.startswith("export "):
+                os.environ.update(word.split("=", 1) for word in shlex.split(command)[1:])
+                continue
             if block.background:
                 self.running.append(subprocess.Popen(["bash", "-c", command], text=True))
                 continue
             merged = subprocess.STDOUT
-            done = subprocess.run(["bash", "-c", command], text=True, stdout=subprocess.PIPE, stderr=merged, timeout=60)
+            done = subprocess.run(
+                ["bash", "-c", command], text=True, stdout=subprocess.PIPE, stderr=merged, timeout=240
+            )
             where = f"{self.page}:{block.line}: $ {command}"
             if done.returncode != block.exits:
                 sys.exit(f"{where}\nexited {done.returncode} instead of {block.exits}:\n{done.stdout}")

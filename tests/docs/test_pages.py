@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.hooks import diagrams
+from docs.hooks import diagrams, llms
+from effectonce import once
 from effectonce.cli import main
 
 from .pages import DOCS, PARSED, PICTURES, ROOT, RUN, blocks, commands, headings, missing_line, pages, servers_of
@@ -87,9 +88,15 @@ def test_its_links_lead_somewhere(page: Path) -> None:
         assert not anchor or path.suffix != ".md" or anchor in headings(path), link
 
 
-def test_what_programs_read_first_names_every_page() -> None:
-    known = re.findall(r"\]\(([^)\s]+)\)", (DOCS / "llms.txt").read_text())
-    assert sorted(known) == sorted(set(re.findall(r": (\S+\.md)$", SITE, re.MULTILINE)) - {"index.md"})
+def test_a_language_model_gets_the_text_of_a_page_its_pictures_and_its_public_names() -> None:
+    text = "# Title\n\n```console\n$ true\n```\n\nSee [one](a.md). And two.\n\n"
+    text += "```mermaid\n%% alt: a box\nx\n```\n\n::: effectonce.once\n"
+    page = llms.Page("Guides", "Title", "title.html", text)
+    assert "## Guides\n\n- [Title](title.html): See one.\n" in llms.contents([page])
+    full = llms.full_text([page])
+    assert "(Picture: a box)" in full
+    assert "once(store: Store, *, scope: str | None = None" in full
+    assert str(once.__doc__).partition("\n")[0] in full
 
 
 def test_what_is_installed_and_made_exists() -> None:
@@ -129,15 +136,14 @@ def test_every_page_is_in_the_navigation() -> None:
         assert DOCS not in page.parents or str(page.relative_to(DOCS)) in SITE, f"{page}: no reader would find it"
 
 
-@pytest.mark.long
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    for page in tmp_path.rglob("*.html"):
-        asked = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?://[^\">\s]+)", page.read_text())
-        assert not asked, f"{page.name} asks another host: {asked[:3]}"
+@pytest.mark.parametrize("page", sorted((DOCS / "guides").glob("*.md")), ids=name)
+def test_a_guide_has_a_picture_says_what_a_kill_does_its_limits_and_what_is_next(page: Path) -> None:
+    text = page.read_text()
+    assert "```mermaid" in text
+    found = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert "Limits" in found
+    assert found[-1] == "Next"
+    assert "When it is killed" in found or page.stem == "testing"  # which is about nothing else
 
 
 # -- the runner itself ----------------------------------------------------------------------------------------

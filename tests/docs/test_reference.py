@@ -20,7 +20,7 @@ BACKENDS = [(kind, scheme) for kind, module in (("stores", store), ("brokers", b
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_up_to_date(name: str) -> None:
-    assert (REFERENCE / name).read_text() == PAGES[name](), "write it anew: python -m tests.docs.reference"
+    assert (REFERENCE / name).read_text() == PAGES[name](), "write it again: python -m tests.docs.reference"
 
 
 def test_every_public_name_is_there() -> None:

@@ -248,6 +248,26 @@ def test_a_broker_that_never_ran_against_its_service_is_noted_as_experimental(st
     assert "key@" not in str(finding)
 
 
+def test_a_nats_that_may_confirm_before_it_writes_to_disk_is_warned_of() -> None:
+    with eo.connect_broker("nats://127.0.0.1:1") as nats:
+        finding = findings_by_code(broker=nats)["sync-interval"]
+    assert finding.severity == "warning"
+    assert "two minutes" in finding.what
+    assert "sync_interval: always" in finding.run
+    assert "monitoring=" in finding.run
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.0, ""), (5.0, "up to 5 s after")])
+def test_a_nats_that_says_when_it_writes_is_believed(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, said: str
+) -> None:
+    monkeypatch.setattr("effectonce.backends.nats.broker.read_sync_interval", lambda endpoint: seconds)
+    with eo.connect_broker("nats://127.0.0.1:1") as nats:
+        findings = findings_by_code(broker=nats)
+    assert ("sync-interval" in findings) == bool(said)
+    assert not said or said in findings["sync-interval"].what
+
+
 def test_the_outbox_of_a_relay_is_examined(tmp_path: Path) -> None:
     with eo.connect(f"sqlite:///{tmp_path}/shop.db", sweep_every=None) as store:
         store.migrate()

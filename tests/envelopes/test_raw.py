@@ -59,6 +59,8 @@ def test_typed_data_works_for_paths_too() -> None:
 
 def test_bytes_are_bytes_where_the_content_type_says_so() -> None:
     assert Raw().decode(Packet(body=b"\0\xff", headers={"content-type": "image/png"})).data == b"\0\xff"
+    with pytest.raises(eo.ConfigurationError, match="give 'json', 'bytes', or None"):
+        Raw(content="JSON")
     assert Raw(content="bytes").decode(Packet(body=b"{}")).data == b"{}"
     assert Raw(content="json").decode(Packet(body=b"{}", headers={"content-type": "text/plain"})).data == {}
     assert Raw().decode(Packet(body=b"{}"), bytes).data == b"{}"

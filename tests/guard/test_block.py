@@ -77,7 +77,7 @@ def test_a_block_whose_first_was_never_looked_at_raises_and_is_not_recorded_as_d
     store: eo.Store, options: dict[str, Any], state: str
 ) -> None:
     with (
-        pytest.raises(eo.ConfigurationError, match=r"`first` was never looked at.*write `if b\.first:`"),
+        pytest.raises(eo.ConfigurationError, match=r"`first` was never tested.*write `if b\.first:`"),
         eo.block(store, scope="mailer", key="k", **options) as b,
     ):
         b.result = "sent"
@@ -88,13 +88,13 @@ def test_a_block_of_a_duplicate_is_looked_at_too(store: eo.Store) -> None:
     """Its body ran for the duplicate, though nothing said that it may."""
     with eo.block(store, scope="mailer", key="k") as b:
         assert b.first
-    with pytest.raises(eo.ConfigurationError, match="never looked at"), eo.block(store, scope="mailer", key="k"):
+    with pytest.raises(eo.ConfigurationError, match="never tested"), eo.block(store, scope="mailer", key="k"):
         pass
     assert store.get("mailer", "k").state == "done"  # type: ignore[union-attr]
 
 
 async def test_an_async_block_is_looked_at_too(store: eo.Store) -> None:
-    with pytest.raises(eo.ConfigurationError, match="never looked at"):
+    with pytest.raises(eo.ConfigurationError, match="never tested"):
         async with eo.block(store, scope="mailer", key="k"):
             pass
     assert store.get("mailer", "k").state == "free"  # type: ignore[union-attr]

@@ -351,7 +351,7 @@ def test_a_delivery_of_githubs_without_its_id_or_kind_is_undecodable(missing: st
     code = f"sha256={hmac.new(b'secret', b'{}', hashlib.sha256).hexdigest()}"
     headers = {"x-hub-signature-256": code, "X-GITHUB-DELIVERY": "d1", "x-github-event": "issues"}
     assert github("secret")(b"{}", headers).id == "d1", "whatever the case of its headers"
-    with pytest.raises(eo.Undecodable, match="has no id or type of github's"):
+    with pytest.raises(eo.Undecodable, match="has no github id or type"):
         github("secret")(b"{}", {name: value for name, value in headers.items() if name.lower() != missing.lower()})
 
 

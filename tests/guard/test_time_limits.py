@@ -121,6 +121,29 @@ def test_while_a_success_is_recorded(backend: FaultyBackend, timer: Timer, trans
     assert (runs, timer.fired) == ([1], 1)
 
 
+@pytest.mark.parametrize("on_store_error", ["run", "raise"])
+def test_while_a_success_is_recorded_in_a_store_that_then_fails(
+    backend: FaultyBackend, timer: Timer, translated: bool, on_store_error: Any
+) -> None:
+    """It is not recorded, and the caller is told of the time limit all the same."""
+    store = eo.Store(backend)
+    strike = strikes_at(timer, Settlement, translated)
+
+    def fault(op: Batchable) -> None:
+        was_over = timer.fired
+        strike(op)
+        if was_over and isinstance(op, Settlement):
+            raise eo.StoreUnavailable("the store is down")
+
+    @eo.once(store, scope="charge", key="k", on_store_error=on_store_error)
+    def charge(k: str) -> str:
+        return "receipt"
+
+    backend.before = fault  # type: ignore[assignment]
+    with pytest.raises(TimeoutError, match="time limit"):
+        charge("p1")
+
+
 def test_while_a_failed_attempt_is_released(backend: FaultyBackend, timer: Timer, translated: bool) -> None:
     store = eo.Store(backend)
     backend.before = strikes_at(timer, Settlement, translated)  # type: ignore[assignment]

@@ -46,10 +46,11 @@ num.io.threads=4
 class Kafka(Server):
     name = "kafka"
 
-    def __init__(self, java: str, jars: Path) -> None:
+    def __init__(self, java: str, jars: Path, properties: str) -> None:
         super().__init__()
         self._java = java
         self._jars = jars
+        self._template = PROPERTIES + properties
         self._behind, self._locked, self._controller = free_port(), free_port(), free_port()
         self.proxy = FaultProxy(self._behind)
 
@@ -62,7 +63,7 @@ class Kafka(Server):
         return f"kafka://127.0.0.1:{self.proxy.port}"
 
     def locked_url(self, password: str) -> str:
-        return f"kafka://eo:{password}@127.0.0.1:{self._locked}?security=sasl_plaintext"
+        return f"kafka://eo:{password}@127.0.0.1:{self._locked}?tls=no"
 
     def prepare(self) -> None:
         self._configure()  # formatting does not ask which ports
@@ -93,7 +94,7 @@ class Kafka(Server):
         return self.dir / "server.properties"
 
     def _configure(self) -> None:
-        settings = PROPERTIES.format(
+        settings = self._template.format(
             at="127.0.0.1",
             port=self.port or free_port(),
             behind=self._behind,
@@ -113,8 +114,9 @@ class Kafka(Server):
         return [self._java, *memory, log, "-cp", f"{self._jars}/*"]
 
 
-def kafka() -> Kafka:
+def kafka(properties: str = "") -> Kafka:
+    """``properties`` are added to those above, in their form, and win over them."""
     jars, java = ROOT / ".servers" / "kafka", shutil.which("java")
     if java is None or not (jars / ".complete").exists():
         raise Missing("Kafka", "make servers", "EFFECTONCE_TEST_KAFKA_URL")
-    return Kafka(java, jars).start()
+    return Kafka(java, jars, properties).start()

@@ -29,6 +29,7 @@ class _Link:
         self.client = client
         self.server = server
         self.half_closed = False
+        self.silent = False
         self.request = b""  # what the client sent since the last reply
         self.tail = b""  # the end of the last reply, where a frame may have begun
 
@@ -92,6 +93,11 @@ class FaultProxy:
     def reset(self) -> None:
         """RST on every open connection, to the client and to the server."""
         self._each(_Link.reset)
+
+    def silence(self) -> None:
+        """Swallow everything on every open connection, as a NAT gateway does that forgot them. New ones are served."""
+        for link in list(self._links):
+            link.silent = True
 
     def half_close(self) -> None:
         """Tell every client that the server will send no more; the other direction stays open."""
@@ -172,7 +178,7 @@ class FaultProxy:
     ) -> None:
         while chunk := await reader.read(_CHUNK):
             allowed = inspect(link, chunk)
-            if self.blackhole or (link.half_closed and writer is link.client):
+            if self.blackhole or link.silent or (link.half_closed and writer is link.client):
                 continue
             await self._pass_on(link, writer, chunk if allowed is None else allowed)
             if allowed is not None:

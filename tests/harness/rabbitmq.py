@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,15 +26,20 @@ class Epmd(Server):
 
 
 class RabbitMQ(Server):
-    """`settings` are those of the application `rabbit`, as Erlang terms: `{"consumer_timeout": "10000"}`."""
+    """`settings` are those of the application `rabbit`, as Erlang terms: `{"consumer_timeout": "10000"}`; `config` are
+    lines of its configuration file, and `plugins` are those that it enables."""
 
     name = "rabbitmq"
 
-    def __init__(self, script: str, epmd: Epmd, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, script: str, epmd: Epmd, settings: Mapping[str, str], config: Sequence[str], plugins: Sequence[str]
+    ) -> None:
         super().__init__()
         self._script = script
         self.epmd = epmd
         self._settings = settings
+        self._config = config
+        self._plugins = plugins
         self._dist_port = free_port()
         self._logged = 0
 
@@ -46,8 +52,9 @@ class RabbitMQ(Server):
         return f"{self.dir.name}@localhost"
 
     def command(self) -> Sequence[str]:
-        (self.dir / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
-        (self.dir / "plugins").write_text("[].\n")
+        config = (f"listeners.tcp.1 = 127.0.0.1:{self.port}", *self._config)
+        (self.dir / "rabbitmq.conf").write_text("\n".join(config) + "\n")
+        (self.dir / "plugins").write_text(f"[{', '.join(self._plugins)}].\n")
         (self.dir / "env.conf").touch()
         self._logged = self.log.stat().st_size
         return [self._script]
@@ -82,15 +89,37 @@ class RabbitMQ(Server):
         if self.dir.name.encode() not in greeting:
             raise ServerFailed(f"another than {self.node} answers on its port: {greeting!r}")
 
+    def control(self, *command: str) -> str:
+        """Run rabbitmqctl, and return its output."""
+        program = Path(self._script).with_name("rabbitmqctl")
+        done = subprocess.run(
+            [program, "--quiet", "-n", self.node, *command],
+            env=dict(self.environment()),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if done.returncode:
+            raise ServerFailed(f"rabbitmqctl {' '.join(command)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def raise_alarm(self) -> None:
+        """Block publishers, as when it is short of memory."""
+        self.control("eval", "rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}).")
+
+    def clear_alarm(self) -> None:
+        self.control("eval", "rabbit_alarm:clear_alarm({resource_limit, memory, node()}).")
+
     def close(self, failed: bool = False) -> Path | None:
         kept = super().close(failed)
         self.epmd.close()
         return kept
 
 
-def rabbitmq(**settings: str) -> RabbitMQ:
+def rabbitmq(*config: str, plugins: Sequence[str] = (), **settings: str) -> RabbitMQ:
+    """``config`` are lines that are added to its rabbitmq.conf: ``"listeners.ssl.1 = 127.0.0.1:5671"``."""
     how = ("RabbitMQ", "apt-get install rabbitmq-server", "AMQP")
     found = str(_DEBIAN_SCRIPT) if _DEBIAN_SCRIPT.exists() else servers.find_binary("rabbitmq-server")
     script = servers.require_installed(found, *how)
     epmd = Epmd(servers.require_installed(servers.find_binary("epmd"), *how)).start()
-    return RabbitMQ(script, epmd, settings).start()
+    return RabbitMQ(script, epmd, settings, config, plugins).start()

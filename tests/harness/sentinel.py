@@ -81,6 +81,11 @@ class Failover:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def url(self) -> str:
+        """The URL of the current master."""
+        return f"redis+sentinel://{','.join(f'127.0.0.1:{server.port}' for server in self.sentinels)}/{NAME}/0"
+
     def client(self) -> Any:
         """A client of the current master."""
         return self._sentinels().master_for(NAME, socket_timeout=1)

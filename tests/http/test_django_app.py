@@ -410,6 +410,8 @@ def alias(unique_name: str) -> Iterator[Callable[..., str]]:
         ({"NAME": "shop", "HOST": "::1", "OPTIONS": {"sslmode": "require", "pool": True}},
          "postgresql://[::1]/shop?sslmode=require"),
         ({"NAME": "shop"}, "postgresql:///shop"),
+        ({"NAME": "", "OPTIONS": {"service": "shop", "passfile": ".pgpass"}},
+         "postgresql:///?passfile=.pgpass&service=shop"),
     ],
 )  # fmt: skip
 def test_a_postgresql_database_has_a_url(alias: Callable[..., str], database: dict[str, Any], url: str) -> None:
@@ -427,10 +429,9 @@ def test_a_postgresql_database_has_a_url(alias: Callable[..., str], database: di
         ({"NAME": "shop", "HOST": "/run/mysqld.sock", "PORT": 3306}, "mysql:///shop?socket=%2Frun%2Fmysqld.sock"),
         ({"NAME": "shop", "HOST": "db", "OPTIONS": {"unix_socket": "/run/my.sock"}},
          "mysql://db/shop?socket=%2Frun%2Fmy.sock"),
-        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"ca": "/etc/ca.pem"}}},
-         "mysql://db/shop?ssl=%2Fetc%2Fca.pem"),
-        ({"NAME": "shop", "HOST": "db", "USER": "ann", "OPTIONS": {"ssl": True}}, "mysql://ann@db/shop?ssl=true"),
-        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"cert": "x"}}}, "mysql://db/shop?ssl=true"),
+        ({"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"ca": "/a.pem", "cert": "/c.pem", "key": "/k.pem"}}},
+         "mysql://db/shop?tls=yes&ca_file=%2Fa.pem&cert_file=%2Fc.pem&key_file=%2Fk.pem"),
+        ({"NAME": "shop", "HOST": "db", "USER": "ann", "OPTIONS": {"ssl": True}}, "mysql://ann@db/shop?tls=yes"),
         ({"NAME": "shop"}, "mysql:///shop"),
     ],
 )  # fmt: skip
@@ -469,7 +470,7 @@ def test_an_sqlite_database_has_a_url(alias: Callable[..., str], tmp_path: Path,
     [
         ("sqlite3", {"NAME": ":memory:"}),
         ("sqlite3", {"NAME": "file:memorydb_default?mode=memory&cache=shared"}),
-        ("postgresql", {"OPTIONS": {"service": "shop"}}),
+        ("postgresql", {}),
         ("dummy", {}),
     ],
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 from flask import Flask, Response, abort, g, request, send_file
 from werkzeug.test import TestResponse
@@ -14,7 +18,7 @@ from werkzeug.test import TestResponse
 import effectonce as eo
 from effectonce.http import Route
 from effectonce.http.wsgi import IdempotencyMiddleware
-from effectonce.integrations.flask import idempotent
+from effectonce.integrations.flask import answer_problems, idempotent, request_key
 from effectonce.testing import ManualClock
 from tests.harness.faulty_store import FaultyBackend, down
 
@@ -301,3 +305,64 @@ def test_the_wsgi_middleware_guards_a_whole_application(store: eo.Store) -> None
     assert again.headers["Content-Length"] == first.headers["Content-Length"]
     assert code(send(app, key=None)) == "missing-key"
     assert runs == [{"amount": 7}]
+
+
+# -- in one commit (mode T)
+
+
+@pytest.fixture
+def shop(app: Flask, tmp_path: Path) -> Flask:
+    """Its orders are rows, committed together with their key."""
+    app.testing = False
+    inbox, path = eo.Inbox(scope="orders"), tmp_path / "shop.db"
+    with eo.connect(f"sqlite:///{path}", sweep_every=None) as store, closing(sqlite3.connect(path)) as conn:
+        store.migrate()
+        conn.execute("CREATE TABLE orders (item TEXT)")
+    answer_problems(app)
+
+    @app.post("/orders")
+    def order() -> Any:
+        def place(conn: sqlite3.Connection, key: str) -> dict[str, Any]:
+            conn.execute("INSERT INTO orders VALUES (?)", (request.get_json()["item"],))
+            return {"number": conn.execute("SELECT count(*) FROM orders").fetchone()[0]}
+
+        key = request_key(user())
+        if "away" in request.headers:
+            raise pymysql.err.OperationalError(2003, "Can't connect to MySQL server")
+        with closing(sqlite3.connect(path)) as conn, conn:
+            return inbox.call(conn, key, place, payload=request.get_json()).value
+
+    @app.post("/calls")
+    def call() -> None:
+        raise ConnectionError("another service is away")
+
+    return app
+
+
+def test_in_one_commit_a_retry_gets_the_first_answer(shop: Flask) -> None:
+    answers = [send(shop, "/orders", json={"item": "chair"}) for _ in range(2)]
+    assert [(answer.status_code, answer.json) for answer in answers] == [(200, {"number": 1})] * 2
+    assert send(shop, "/orders", json={"item": "table"}, user="bob").json == {"number": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "code"),
+    [
+        ({"json": {"item": "table"}}, 422, "payload-mismatch"),
+        ({"key": None}, 400, "missing-key"),
+        ({"headers": {"away": "yes"}}, 503, "store-unavailable"),
+    ],
+)
+def test_in_one_commit_a_refusal_is_a_problem(shop: Flask, options: dict[str, Any], status: int, code: str) -> None:
+    assert send(shop, "/orders", json={"item": "chair"}).status_code == 200
+    answer = send(shop, "/orders", **{"json": {"item": "chair"}, **options})
+    assert (answer.status_code, answer.json["code"] if answer.json else None) == (status, code)
+    assert ("Retry-After" in answer.headers) == (status == 503)
+
+
+def test_other_errors_are_still_those_of_flask(shop: Flask) -> None:
+    shop.register_error_handler(404, lambda error: ("not here", 404))
+    assert send(shop, "/nothing").text == "not here"
+    assert shop.test_client().get("/orders", headers={"X-User": "alice"}).status_code == 405
+    answer = send(shop, "/calls")
+    assert (answer.status_code, answer.mimetype) == (500, "text/html")

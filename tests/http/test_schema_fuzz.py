@@ -34,7 +34,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EFFECTONCE_STORE", "memory://")
     monkeypatch.setenv("BANK_SECONDS", "0")
-    spec = importlib.util.spec_from_file_location("fuzzed_shop", ROOT / "examples" / "http_fastapi" / "app.py")
+    spec = importlib.util.spec_from_file_location("fuzzed_shop", ROOT / "examples" / "http" / "fastapi_app.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

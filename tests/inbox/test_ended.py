@@ -198,7 +198,7 @@ async def test_a_call_says_that_a_deadlock_took_the_whole_transaction(mysql_plac
     conn = opened(mysql_place)
     with deadlocks(shop) as collide:
         assert shop.inbox.call(conn, "before", lambda conn, key: run_sync(conn, shop.effect(key)) and None)
-        with pytest.raises(eo.TransactionConflict, match="your whole transaction is gone") as caught:
+        with pytest.raises(eo.TransactionConflict, match="ended your whole transaction") as caught:
             shop.inbox.call(conn, "k", lambda conn, key: collide(conn))
     assert "Deadlock" in str(caught.value.__cause__)
     conn.rollback()
@@ -212,7 +212,7 @@ async def test_a_call_says_that_sqlite_rolled_all_of_it_back(sqlite_place: Place
     sqlite_place.query(f"INSERT INTO {shop.scope} VALUES (1)")
     conn = opened(sqlite_place)
     assert shop.inbox.first(conn, "before")
-    with pytest.raises(eo.TransactionConflict, match="your whole transaction is gone"):
+    with pytest.raises(eo.TransactionConflict, match="ended your whole transaction"):
         shop.inbox.call(conn, "k", lambda conn, key: conn.execute(f"INSERT INTO {shop.scope} VALUES (1)") and None)
     conn.close()
 

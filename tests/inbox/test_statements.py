@@ -361,7 +361,7 @@ def test_a_manager_that_fails_when_it_is_left_is_logged(path: str, caplog: pytes
     manager = Manager(path, OSError("the pool is closed"))
     handle: Any = INBOX.handler(connect=lambda: manager, allow_unsafe=True)(lambda conn, message: 7)
     assert handle("k") == 7
-    assert "could not give a connection back: the pool is closed" in caplog.text
+    assert "could not return a connection: the pool is closed" in caplog.text
     manager.failure = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         handle("another")
@@ -377,7 +377,7 @@ def test_a_manager_that_raises_the_handlers_error_again_is_no_failure(
 
     with pytest.raises(ValueError, match="mine"):
         INBOX.handler(connect=lambda: Manager(path, mine), allow_unsafe=True)(handle)("k")
-    assert "could not give" not in caplog.text
+    assert "could not return" not in caplog.text
 
 
 # -- how often, and when

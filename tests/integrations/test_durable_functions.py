@@ -70,7 +70,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setitem(sys.modules, sdk.__name__, sdk)
     monkeypatch.setitem(sys.modules, config.__name__, config)
     monkeypatch.setenv("EFFECTONCE_STORE", "memory://")
-    page = (DOCS / "guides" / "frameworks.md").read_text()
+    page = (DOCS / "guides" / "lambda.md").read_text()
     (code,) = [block.code for block in blocks(page) if block.title == "durable_checkout.py"]
     names: dict[str, Any] = {"__name__": "durable_checkout"}
     exec(compile(code, "durable_checkout.py", "exec"), names)

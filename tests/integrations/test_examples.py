@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -49,11 +50,11 @@ def loaded(folder: str, module: str, monkeypatch: pytest.MonkeyPatch, **variable
 @pytest.mark.chaos
 def test_celery(redis_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"BROKER": redis_url, "EFFECTONCE_STORE": store_url, "VISIBILITY": "3", "BANK_SECONDS": "60"}
-    tasks = loaded("celery", "tasks", monkeypatch, **variables)
+    tasks = loaded("task_queues", "celery_tasks", monkeypatch, **variables)
     queue = f"q{time.time_ns()}"
-    command = ("-m", "celery", "-A", "tasks", "worker", "-Q", queue, "-l", "INFO", "-c", "4")
+    command = ("-m", "celery", "-A", "celery_tasks", "worker", "-Q", queue, "-l", "INFO", "-c", "4")
     options = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    variables["PYTHONPATH"] = str(EXAMPLES / "celery")
+    variables["PYTHONPATH"] = str(EXAMPLES / "task_queues")
 
     def send(payment: str) -> Any:
         charge = tasks.charge.s(payment, 4200).set(queue=queue)
@@ -77,6 +78,36 @@ def test_celery(redis_url: str, store_url: str, store: eo.Store, monkeypatch: py
     assert doubted.key == "p1"
 
 
+@pytest.mark.chaos
+def test_an_outbox_feeds_celery(redis_url: str, store_url: str, unique_name: str) -> None:
+    """F42: its relay and sender are killed; each task runs once, and that of a rolled back order never."""
+    folder = EXAMPLES / "outbox_celery"
+    variables = {"BROKER": redis_url, "EFFECTONCE_STORE": store_url, "QUEUE": unique_name, "PYTHONPATH": str(folder)}
+    options = ("--without-gossip", "--without-mingle", "--without-heartbeat", "-c", "2", "-l", "INFO")
+    orders = [f"o-{number}" for number in range(6)]
+    with (
+        program("-m", "effectonce", "run", "shop:worker", ready="[worker]", variables=variables) as sender,
+        program("-m", "celery", "-A", "shop", "worker", *options, ready="ready.", variables=variables) as worker,
+    ):
+
+        def place(order: str, amount: int) -> int:
+            command = [sys.executable, str(folder / "shop.py"), order, str(amount)]
+            return subprocess.run(command, cwd=sender.dir, env=sender.environment(), stderr=subprocess.PIPE).returncode
+
+        assert place("o-bad", -1) == 1
+        for order in orders:
+            assert place(order, 4200) == 0
+            if order in orders[1::2]:
+                sender.kill()
+                sender.restart()
+        until(lambda: len(lines(worker)) >= len(orders), 60)
+        assert sorted(lines(worker)) == [f"{order} 4200" for order in orders]
+    with eo.connect(store_url) as store:
+        assert {record.key for record in store.list(scope="shop.charge").records} == {
+            record.key for record in store.list(scope=f"{unique_name}/*/celery").records
+        }
+
+
 def amqp(url: str) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.URLParameters(url))
 
@@ -89,8 +120,9 @@ def counted(channel: Any, queue: str) -> int:
 @pytest.mark.chaos
 def test_dramatiq(rabbitmq_url: str, store_url: str, store: eo.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"BROKER": rabbitmq_url, "EFFECTONCE_STORE": store_url, "BANK_SECONDS": "60"}
-    tasks = loaded("dramatiq", "tasks", monkeypatch, **variables)
-    command = ("-m", "dramatiq", "--path", str(EXAMPLES / "dramatiq"), "--processes", "1", "--threads", "4", "tasks")
+    tasks = loaded("task_queues", "dramatiq_tasks", monkeypatch, **variables)
+    paths = ("--path", str(EXAMPLES / "task_queues"))
+    command = ("-m", "dramatiq", *paths, "--processes", "1", "--threads", "4", "dramatiq_tasks")
     with program(*command, ready="Worker process is ready for action", variables=variables) as worker:
         message = tasks.charge.message("p1", 4200)
         tasks.broker.enqueue(message)

@@ -88,7 +88,7 @@ def test_an_operator_says_what_came_of_it(clock: ManualClock, intents: Intents, 
 @pytest.mark.parametrize(
     ("provider", "options", "said"),
     [
-        ("nobody", {}, "no provider is known by"),
+        ("nobody", {}, "there is no provider"),
         ("ses", {}, "keeps no keys: choose without_key="),
         ("stripe", {"without_key": "at-most-once"}, "keeps keys"),
         ("square", {}, "does not say how long"),

@@ -26,7 +26,7 @@ from msgspec import Struct
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from effectonce.cli.tables import make_console
-from effectonce.cli.terminal import Screen
+from effectonce.display.terminal import Screen
 from tests.harness import servers
 from tests.harness.process import Server
 from tests.harness.provider import Provider

@@ -95,7 +95,7 @@ def test_a_message_that_fails_is_a_line(run: Run, database: Database, queue: str
     ("arguments", "code", "says"),
     [
         (["--store", "memory://", "--broker", "memory://"], "configuration", "cannot hold an outbox"),
-        (["--store", "sqlite:///x.db", "--broker", "carrier-pigeon://"], "unknown-scheme", "no broker is known"),
+        (["--store", "sqlite:///x.db", "--broker", "carrier-pigeon://"], "unknown-scheme", "there is no broker for"),
         (
             ["--store", "sqlite:///{0}/x.db", "--broker", "memory://", "--order", "queue"],
             "invalid-option",

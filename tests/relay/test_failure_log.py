@@ -27,7 +27,7 @@ async def test_each_refusal_is_logged_once(
     assert {name: facts(last)[name] for name in ("message", "attempt", "next")} == {
         "message": "m2",
         "attempt": 2,
-        "next": "is parked: find out, then unpark it",
+        "next": "is parked: find out why, then unpark it",
     }
 
 
@@ -41,4 +41,4 @@ async def test_a_message_that_takes_relays_down_is_logged_once_when_it_is_parked
     assert (line.levelname, database.states()) == ("ERROR", {"parked": 1})
     assert "it was being sent 2 times when its relay died" in str(raised(line))
     assert {"relay": "orders", "message": "m0", "attempt": 3}.items() <= facts(line).items()
-    assert facts(line)["next"] == "is parked: find out, then unpark it"
+    assert facts(line)["next"] == "is parked: find out why, then unpark it"

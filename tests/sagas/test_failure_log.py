@@ -60,7 +60,7 @@ def test_a_failed_compensation_is_logged_once(store: eo.Store, caplog: pytest.Lo
     _, undo = failures(caplog)
     assert (undo.levelname, facts(undo)["compensation of step"]) == ("ERROR", "reserve")
     assert isinstance(raised(undo), LookupError)
-    assert "is in doubt: find out, then decide with effectonce sagas resolve" in undo.getMessage()
+    assert "is in doubt: find out whether it happened, then decide with effectonce sagas resolve" in undo.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_a_recovery_meets_has_its_traceback(
     monkeypatch.setattr(saga, "prepare_run", broken)
     assert saga.resume().refused == 1
     (line,) = failures(caplog)
-    assert isinstance(raised(line), KeyError)
+    assert (line.levelname, type(raised(line))) == ("WARNING", KeyError)
     assert line.getMessage().startswith("recovery of saga order failed and is left as it is: KeyError")
     record = store.get("saga/order", "o-1")
     assert record is not None
@@ -158,7 +158,7 @@ def test_a_sweeper_that_fails_is_logged_with_its_traceback(
     with saga.sweeper(every="1h"):
         assert swept.wait(20)
     (line,) = failures(caplog)
-    assert isinstance(raised(line), KeyError)
+    assert (line.levelname, type(raised(line))) == ("WARNING", KeyError)
     assert "in broken" in caplog.text
 
 

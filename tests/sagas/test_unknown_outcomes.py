@@ -12,6 +12,7 @@ import pytest
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
 from effectonce.sagas import log as saga_flow
+from effectonce.sagas.claimed_saga import ClaimedSaga
 from effectonce.sagas.recovery import ResumeCounts
 from effectonce.testing import ManualClock
 from effectonce.testing.fault_points import FaultInjectingBackend
@@ -316,3 +317,35 @@ def test_a_step_that_may_be_tried_for_ever_is_unless_nobody_knows_what_it_did() 
     shop.at["charge"] = lambda: (clock.advance("1h"), raising(TimeoutError())())
     with pytest.raises(eo.InDoubt, match="for 1d it was not known whether it happened"):
         saga.run("o-2", ORDER)
+
+
+@pytest.mark.parametrize(
+    ("errors", "more_commits"),
+    [([], 0), ([ValueError("no")], 0), ([TimeoutError("read")], 1), ([TimeoutError("read")] * 3, 1)],
+    ids=["none", "one that proves a failure", "a lost answer", "three lost answers"],
+)
+def test_that_an_outcome_is_unknown_is_committed_once_before_the_step_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, errors: list[Exception], more_commits: int
+) -> None:
+    """If the process dies in the pause, the next one must know that the step may have happened."""
+    commits: list[str] = []
+    commit = ClaimedSaga.commit
+
+    async def counted(self: ClaimedSaga) -> None:
+        commits.append(self.log.entries[0].do.state)
+        await commit(self)
+
+    monkeypatch.setattr(ClaimedSaga, "commit", counted)
+    store, left = eo.connect("memory://", sweep_every=None), list(errors)
+    saga = eo.Saga("order", store, input=Order)
+
+    @saga.step(retry=eo.Retry(5, first="1ms", cap="1ms"))
+    def reserve(order: Order) -> None:
+        if left:
+            raise left.pop(0)
+
+    @saga.step()
+    def ship(order: Order) -> None: ...
+
+    saga.run("o-1", ORDER)
+    assert commits == ["running"] * more_commits + ["done"]

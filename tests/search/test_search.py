@@ -318,8 +318,20 @@ def test_a_private_store_is_searched_by_its_secret(tmp_path: Path) -> None:
         (known,) = search("ORDER-42", SearchPlaces(eo.connect(url), privacy=store.runtime.privacy))
         assert [(match.scope, match.state) for match in known.matches] == [("charge", "done")]
         assert known.matches[0].key != "ORDER-42"
+        assert known.gap == ""
         (unknown,) = search("ORDER-42", SearchPlaces(eo.connect(url)))
-        assert unknown.matches == []
+        assert (unknown.matches, unknown.gap) == ([], records.HIDDEN_KEYS)
+
+
+def test_a_private_inbox_says_that_it_was_not_searched(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'private.db'}"
+    inbox = eo.Inbox(scope="billing", private="a secret of sixteen bytes")
+    with eo.connect(url, sweep_every=None) as store, closing(sqlite3.connect(tmp_path / "private.db")) as connection:
+        store.migrate()
+        with connection:
+            assert inbox.first(connection, "ORDER-42")
+        answers = search("ORDER-42", SearchPlaces(store, inbox=store))
+    assert [answer.gap for answer in answers if answer.place == "inbox"] == [messages.HIDDEN_INBOX_KEYS]
 
 
 # -- at scale

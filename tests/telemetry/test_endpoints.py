@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -25,6 +28,7 @@ from effectonce.telemetry import endpoints
 from effectonce.telemetry.endpoints import parse_address
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
+from tests.harness.waiting import until as wait_until
 from tests.relay.harness import FakeBroker
 from tests.worker.bench import Bench, paid, serving, until
 
@@ -437,3 +441,35 @@ async def test_a_page_says_what_it_is_and_is_not_kept_by_those_who_pass_it_on() 
         metrics_type, _, text = await asyncio.to_thread(ask, "/metrics")
     assert (metrics_type or "").startswith("text/plain; version=")
     assert b"effectonce_ready" in text
+
+
+def test_a_client_that_keeps_connections_open_takes_no_more_than_twenty_threads() -> None:
+    """Further connections are closed at once, until one of them ends."""
+
+    class Answering:
+        def answer(self, path: str) -> tuple[int, str, bytes]:
+            return 200, endpoints.TEXT_CONTENT_TYPE, path.encode()
+
+    server = endpoints._Server(("127.0.0.1", 0), endpoints._Request)
+    server.endpoints = Answering()  # type: ignore[assignment]
+    serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+    serving.start()
+    try:
+        idle = [socket.create_connection(server.server_address[:2], timeout=30) for _ in range(20)]
+        with socket.create_connection(server.server_address[:2], timeout=30) as refused:
+            assert refused.recv(1) == b"", "it is closed"
+        address = "{}:{}".format(*server.server_address[:2])
+        idle.pop().close()
+
+        def is_served() -> bool:
+            with suppress(URLError, ConnectionError):
+                return get(address, "/healthz") == (200, "/healthz")
+            return False
+
+        wait_until(is_served)
+        for connection in idle:
+            connection.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()

@@ -33,6 +33,20 @@ def test_a_duplicate_is_logged_and_a_first_run_is_not(caplog: Log) -> None:
     assert caplog.messages[0].startswith("replayed scope=charge key=pay_7f3a attempt=1 token=")
 
 
+@pytest.mark.parametrize(("options", "lines"), [({}, 1), ({"format": "json"}, 2)], ids=["equal", "other"])
+def test_an_equal_logger_on_one_store_does_not_log_everything_twice(
+    caplog: Log, options: dict[str, Any], lines: int
+) -> None:
+    """Two modules of a program that each make their own."""
+    caplog.set_level(logging.DEBUG)
+    store = eo.connect("memory://", sweep_every=None)
+    EventLogger().watch(store)
+    EventLogger(**options).watch(store)
+    charged(store)
+    charged(store)
+    assert len(caplog.records) == lines
+
+
 def test_json_is_one_object_a_line_and_debug_shows_all(caplog: Log) -> None:
     caplog.set_level(logging.DEBUG)
     store = eo.connect("memory://", sweep_every=None)

@@ -395,6 +395,29 @@ def test_the_application_is_started_before_and_shut_down_after_the_trials(charge
     assert phases == ["started", "shut down"]
 
 
+def test_the_host_is_the_one_that_the_request_names(charges: list[str]) -> None:
+    hosts: list[list[str]] = []
+    app = make_app(charges)
+
+    @app.middleware("http")
+    async def note_host(request: Any, call_next: Any) -> Any:
+        hosts.append(request.headers.getlist("host"))
+        return await call_next(request)
+
+    request = HttpRequest("POST", "/orders", ORDER, {"Host": "shop.example"})
+    report_on(app, request, effects=lambda: len(charges))
+    assert set(map(tuple, hosts)) == {("shop.example",)}
+
+
+def test_ctrl_c_ends_the_trials(charges: list[str]) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        assert_idempotent(app, HttpRequest("POST", "/orders", ORDER), effects=lambda: len(charges))
+
+
 def test_a_request_that_is_refused_cannot_be_tried(charges: list[str]) -> None:
     with pytest.raises(eo.ConfigurationError, match=r"it answered 401: .*who are you"):
         assert_idempotent(make_app(charges), HttpRequest("POST", "/refused"), effects=lambda: len(charges))

@@ -389,6 +389,12 @@ def test_run_closes_its_broker_and_its_store(monkeypatch: pytest.MonkeyPatch) ->
     assert bench.store in closed
 
 
+def test_a_check_outside_of_an_event_loop_refuses_what_serve_would() -> None:
+    worker = with_handler(Bench().worker(), retention="1s")
+    with pytest.raises(eo.ConfigurationError, match="retention"):
+        worker.run_check()
+
+
 async def test_a_companion_runs_beside_the_handlers_and_is_stopped_with_them() -> None:
     bench = Bench()
     worker = with_handler(bench.worker())
@@ -468,7 +474,7 @@ async def test_f59_a_lost_connection_is_said_once_and_made_again(caplog: pytest.
             await bench.send("orders", paid())
             await until(lambda: bench.count("ack") == 1)
     assert caplog.text.count("reset by peer; trying again") == 1
-    assert "it answers again, after 3 tries" in caplog.text
+    assert "it answers again (attempts: 3)" in caplog.text
 
 
 async def test_wrong_credentials_end_the_worker_at_once() -> None:

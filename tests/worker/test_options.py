@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.worker.routes import HandlerRoute
+from effectonce.worker.routes import HandlerRoute, data_type_of
 
 from .bench import Bench
 
@@ -151,3 +151,10 @@ def test_a_handler_in_a_transaction_takes_the_connection_too(transactional: eo.W
 
 def test_a_handler_may_have_parameters_with_defaults(bench: Bench) -> None:
     assert route_of(bench.worker(), lambda message, at=None: None, scope="s").function is not None
+
+
+def test_a_handlers_type_that_is_not_there_yet_is_refused_by_its_name() -> None:
+    def handle(message: eo.Message[Later]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(eo.ConfigurationError, match=r"(?s)'message' in .*handle.*Later.*above the handler"):
+        data_type_of(handle, "message")

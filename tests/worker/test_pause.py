@@ -38,7 +38,7 @@ async def test_an_answer_after_the_pause_says_that_the_server_is_back(
     pause.begin(OSError("away"))
     await until(lambda: not pause.active)
     pause.server_answered()
-    assert "the store: it answers again, after 1 tries" in caplog.text
+    assert "the store: it answers again (attempts: 1)" in caplog.text
 
 
 async def test_an_answer_to_what_was_sent_before_the_pause_does_not_say_so(

@@ -76,7 +76,7 @@ async def test_intents_of_both_colours_are_recovered_and_what_fails_is_tried_aga
     async with serving(idle(Bench(), left)):
         await until(lambda: left.calls[:4] == ["recover", "recover", "arecover", "recover"])
     (line,) = failures(caplog)
-    assert raised(line) is error
+    assert (line.levelname, raised(line)) == ("WARNING", error)
     assert line.getMessage().startswith(f"recovery of {left!r} failed and is tried again: {type(error).__name__}")
 
 

@@ -87,6 +87,17 @@ def test_only_what_there_is_is_named_as_the_reason(bench: Bench) -> None:
         check_spans(route, broker(redelivery_horizon_s=7200.0), 0.0)
 
 
+def test_a_rule_without_end_counts_by_its_own_pauses_not_by_those_of_the_others(bench: Bench) -> None:
+    weekly = eo.Retry(None, first="1d", cap="7d")
+    route = route_of(bench.worker(), retention="7d", retry=eo.Retry(3, on={OSError: weekly}))
+    check_spans(route, broker(), 0.0)
+    with pytest.raises(eo.ConfigurationError, match="7d of retries"):
+        check_spans(route, broker(), 1.0)
+    endless = route_of(bench.worker(), retry=eo.Retry(3, on={OSError: eo.Retry(None, cap=None)}), scope="endless")
+    with pytest.raises(eo.ConfigurationError, match="retries forever"):
+        check_spans(endless, broker(), 0.0)
+
+
 def test_of_retries_without_end_the_longest_delay_counts(bench: Bench) -> None:
     route = route_of(bench.worker(), retention="1h", retry=eo.Retry(None, cap="1h"))
     check_spans(route, broker(), 0.0)

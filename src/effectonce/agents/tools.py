@@ -52,7 +52,9 @@ def tool_once(
             ignored = tuple(name for name in _INJECTED_PARAMETERS if not _is_plain(parameters.get(name)))
         names = [name for name in parameters if name not in (*ignored, "self", root)]
         if not names and per == GLOBAL:
-            raise ConfigurationError(f"{name_of(function)} has no arguments to tell its calls apart by")
+            raise ConfigurationError(
+                f"{name_of(function)} takes no arguments, so all of its calls would share one key; use once(key=…)"
+            )
         parts: list[Any] = [] if per == GLOBAL else [per]
         if names:
             parts.append(content_hash(*names))

@@ -259,7 +259,7 @@ def _created_at(message: Message[Any]) -> int:
     """When ``message`` was created, in milliseconds: its time, else that of its id, else now."""
     if message.time is not None:
         if message.time.tzinfo is None:
-            raise ConfigurationError(f"the time of message {show(message.id)} has no time zone: give it one")
+            raise ConfigurationError(f"the time of message {show(message.id)} has no time zone; use an aware datetime")
         return max((message.time - _EPOCH) // timedelta(milliseconds=1), 0)
     digits = message.id.replace("-", "")
     if len(message.id) == 36 and digits[12:13] == "7":  # a UUIDv7 begins with its milliseconds
@@ -328,7 +328,7 @@ def read_known_members(body: bytes) -> KnownMembers:
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"this is not a BabelQueue message: {show(error, 300)}") from error
     if not (_is_urn(known.job) or _is_urn(known.urn)):
-        raise Undecodable("this is not a BabelQueue message: it has no job and no urn that names what it is")
+        raise Undecodable("this is not a BabelQueue message: it has neither a job nor a urn")
     if _HUGE_INTEGER.search(text) and not _has_finite_data(text):
         raise Undecodable("this is not a BabelQueue message: its data has a number that is not finite")
     return known

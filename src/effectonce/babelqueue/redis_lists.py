@@ -22,7 +22,8 @@ from typing import Final
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer, give_back_unsettled
-from effectonce.backends.redis.connection import RedisBrokerConnection, Script, Word
+from effectonce.backends.redis.broker_connection import RedisBrokerConnection
+from effectonce.backends.redis.connection import Script, Word
 from effectonce.backends.redis.endpoint import RedisEndpoint, parse_endpoint
 from effectonce.backends.redis.errors import RedisBrokerErrors
 from effectonce.contracts import (
@@ -57,8 +58,8 @@ BROWSE_CHUNK: Final = 100
 class RedisBabelQueueBackend(BrokerBackend):
     """``redis+babelqueue://host:6379/0``. Read and write it with the envelope `effectonce.babelqueue.BabelQueue`.
 
-    Options: ``ack_window`` (90 s, as BabelQueue's ``retry_after``); ``tls``; ``timeout`` and ``connect_timeout`` (5 s
-    each); ``ca_file``, ``cert_file`` and ``key_file``.
+    Options: ``ack_window`` (90 s, as BabelQueue's ``retry_after``); ``timeout`` and ``connect_timeout`` (5 s each); and
+    those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``, ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:

@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_reporting_errors(words: list[str]) -> int:
     """Run the command that ``words`` name, print its error if it has one, and return its exit code."""
-    from . import interrupts, redaction, terminal
+    from effectonce.display import redaction, terminal
+
+    from . import interrupts
 
     terminal.replace_unencodable(sys.stdout, sys.stderr)
     try:

@@ -11,10 +11,11 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from effectonce.display.redaction import redact
+from effectonce.display.suggestions import did_you_mean
+
 from . import print_version
 from .groups import CommandGroup
-from .redaction import redact
-from .suggestions import did_you_mean
 
 
 class CommandEntry(NamedTuple):

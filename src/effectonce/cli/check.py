@@ -6,16 +6,16 @@ import sys
 
 import typer
 
+from effectonce.display.redaction import error_line, redact
 from effectonce.errors import EffectOnceError
 from effectonce.store import Store, require_existing
 
 from . import options
 from .output import report
-from .redaction import error_line, redact
 
 
 def check(url: options.StoreArgument = None, store_url: options.StoreUrl = None, as_json: options.Json = False) -> None:
-    """Connect to the store, and report what keeps it from its promise. Exit code 1 if something does.
+    """Connect to the store, and report what would break its promise. Exit code 1 if something does.
 
     `effectonce doctor` checks more: it also looks at what has piled up.
     """

@@ -55,7 +55,7 @@ def dashboard(
     ] = False,
     allow_host: Annotated[
         Names,
-        typer.Option(metavar="NAME", help="Answer to this host name as well, by which a proxy reaches it. Repeatable."),
+        typer.Option(metavar="NAME", help="Also answer to this host name, for a reverse proxy. Repeatable."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

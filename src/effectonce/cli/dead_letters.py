@@ -16,6 +16,7 @@ from msgspec import Struct, json
 from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue, Redrive, Select
 from effectonce.display.formatting import format_ago, format_error, format_iso, format_when
 from effectonce.display.redrives import describe_redrive
+from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import InvalidOption, show
 from effectonce.worker.dead_letter_cause import CAUSE_HEADER, CauseCode
 
@@ -26,7 +27,6 @@ from .interrupts import GracefulInterrupt
 from .output import COLOURS, WHOLE, print_details, print_json, print_page, report
 from .programs import close_program, load_worker
 from .progress import Progress
-from .terminal import Screen, confirm
 
 dlq = command_group("Dead letters, the messages that a worker has given up: list, show, redrive, purge.")
 
@@ -147,10 +147,10 @@ def redrive(
     to: Annotated[str | None, typer.Option(metavar="QUEUE", help="Send them to this queue instead.")] = None,
     new_generation: Annotated[
         bool,
-        typer.Option("--new-generation", help="Also run what is done, failed or in doubt again: its effects repeat."),
+        typer.Option("--new-generation", help="Also rerun what is done, failed or in doubt: its effects repeat."),
     ] = False,
     bypass_effects: Annotated[
-        bool, typer.Option("--bypass-effects", help="Let handlers skip what is under bypass_external_effects.")
+        bool, typer.Option("--bypass-effects", help="Handlers skip functions under bypass_external_effects.")
     ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
@@ -174,7 +174,7 @@ def redrive(
                 print(f"{len(previews)} checked, nothing changed")
             return
         count = dead_letters.count()
-        selected = f"up to {limit or count:,}" if selection.select is None else f"those selected of {count:,}"
+        selected = f"up to {limit or count:,}" if selection.select is None else f"the selected ones of {count:,}"
         repeats = " The effects of those that are done, failed or in doubt repeat." if new_generation else ""
         confirm(f"Send {selected} dead letters to {show(to or queue)} again?{repeats}", yes=yes)
         detail = selection.describe(limit) + (", as new generations" if new_generation else "")
@@ -205,8 +205,9 @@ def _print_redrives(redrives: Sequence[Redrive], dry_run: bool, as_json: bool) -
     for redrive in redrives:
         dead = redrive.dead
         if as_json:
-            facts = {"id": dead.id, "key": dead.key, "fate": redrive.fate, "sent": redrive.sent}
-            print_json({**facts, "new_generation": redrive.new_generation, "dry_run": dry_run, "error": redrive.error})
+            facts = {"id": dead.id, "key": dead.key, "fate": redrive.fate, "was_in_doubt": redrive.was_in_doubt}
+            facts |= {"sent": redrive.sent, "new_generation": redrive.new_generation}
+            print_json({**facts, "dry_run": dry_run, "error": redrive.error})
             continue
         result = describe_redrive(redrive)
         text = f"{show(dead.id, WHOLE)} {show(dead.key, WHOLE)} {result.text}"
@@ -238,7 +239,7 @@ def purge(
     """
     selection = Selection(why, type, key, id)
     if selection.select is None and not everything:
-        raise InvalidOption("purge removes for good: choose which (--why, --type, --key, --id), or --all")
+        raise InvalidOption("purge deletes for good: say which (--why, --type, --key, --id), or --all")
     with _open_queue(worker_name, queue) as dead_letters:
         selected = dead_letters.purge(select=selection.select, limit=limit, dry_run=True)
         if dry_run:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from effectonce.broker import connect_broker
+from effectonce.display.terminal import Colour, Screen
 from effectonce.doctor import SEVERITIES, DoctorCheck, DoctorReport, Limits, examine
 from effectonce.errors import ConfigurationError, show
 from effectonce.intents.intents import Intents
@@ -25,7 +26,6 @@ from . import options, settings
 from .output import WHOLE, print_json
 from .programs import close_program, load_program
 from .tables import make_console
-from .terminal import Colour, Screen
 
 _COLOURS: dict[str, Colour] = {"ok": "green", "error": "red", "warning": "yellow", "note": "dim", "skipped": "dim"}
 _RESULT_COLUMNS = len("[warning]")

@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from effectonce import errors
+from effectonce.display.suggestions import did_you_mean
+from effectonce.display.terminal import Screen
 from effectonce.errors import ConfigurationError, EffectOnceError, show
 
+from .groups import first_sentence
 from .options import Json
 from .output import print_json
-from .suggestions import did_you_mean
-from .terminal import Screen
 
 ERRORS: dict[str, type[EffectOnceError]] = {
     error.code: error
@@ -61,19 +62,15 @@ def explain(
 def list_errors(as_json: bool) -> None:
     """Print every code with the first sentence about it."""
     if as_json:
-        print_json({code: first_sentence(error) for code, error in ERRORS.items()})
+        print_json({code: first_sentence(explanation(error)[0]) for code, error in ERRORS.items()})
         return
     screen = Screen()
     width = max(map(len, ERRORS))
     for code, error in sorted(ERRORS.items()):
-        screen.print(f"{code:{width}}  {first_sentence(error)}")
+        screen.print(f"{code:{width}}  {first_sentence(explanation(error)[0])}")
 
 
 def explanation(error: type[EffectOnceError]) -> list[str]:
     """The paragraphs of the error's docstring: what happened, and what to do."""
     paragraphs = re.split(r"\n\s*\n", inspect.getdoc(error) or "")
     return [" ".join(paragraph.split()).replace("``", "`") for paragraph in paragraphs]
-
-
-def first_sentence(error: type[EffectOnceError]) -> str:
-    return explanation(error)[0].partition(". ")[0].rstrip(".") + "."

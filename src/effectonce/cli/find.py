@@ -51,14 +51,14 @@ def find(
     outbox: options.OutboxUrl = None,
     table: options.Table = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="List this many of each place at most.")
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="List at most this many per place.")
     ] = MAX_MATCHES,
     as_json: options.Json = False,
 ) -> None:
     """Find an order everywhere: records, intents, sagas, inbox, outbox, dead letters. Nothing is changed.
 
-    ORDER-42 finds that key, and composite keys that begin with it (ORDER-42:refund); ORDER-4* finds every key that
-    begins so. A place that cannot be asked, or that was searched only in part, is named. Exit code 1 if nothing was
+    ORDER-42 finds that key, and composite keys that begin with it (ORDER-42:refund); ORDER-4* finds every key
+    with that beginning. A place that cannot be searched, or only in part, is named. Exit code 1 if nothing was
     found.
     """
     with ExitStack() as stack:
@@ -92,9 +92,9 @@ def find(
     else:
         heads = ("found", "key", "where", "state", "changed", "by", "message_id", "detail")
         rows = [_row(match, now) for match in matches]
-        print_page(as_json, "matches", rows, heads, none=f"nothing is known about {show(term)}", cursor=None)
+        print_page(as_json, "matches", rows, heads, none=f"nothing found for {show(term)}", cursor=None)
         for answer in answers:
-            for text in filter(None, (answer.problem and f"could not be asked: {answer.problem}", answer.gap)):
+            for text in filter(None, (answer.problem and f"could not be searched: {answer.problem}", answer.gap)):
                 print(f"{answer.place}{f' ({answer.name})' if answer.name else ''}: {text}", file=sys.stderr)
     if not matches:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from .suggestions import did_you_mean
+from effectonce.display.suggestions import did_you_mean
 
 
 class CommandGroup(TyperGroup):
@@ -16,7 +16,7 @@ class CommandGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the subcommands. Typer's own list cuts their texts to one line."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, _first_sentence(command.help or "")) for name, command in commands if command is not None]
+        rows = [(name, first_sentence(command.help or "")) for name, command in commands if command is not None]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -32,7 +32,8 @@ def command_group(help: str) -> typer.Typer:
     return typer.Typer(cls=CommandGroup, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
-def _first_sentence(help: str) -> str:
+def first_sentence(help: str) -> str:
+    """The first sentence of a help text or a docstring, on one line."""
     paragraph = " ".join(help.split("\n\n")[0].split())
     sentence, end, _ = paragraph.partition(". ")
     return sentence + end.rstrip() if end else paragraph

@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from effectonce.display.formatting import format_ago, format_iso, format_target, format_when
+from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import InvalidOption, show
 from effectonce.inbox.admin import InboxAdmin, InboxEntry, InboxState, PurgePreview
 from effectonce.values.durations import format_span, micros
@@ -17,7 +18,6 @@ from .groups import command_group
 from .interrupts import GracefulInterrupt
 from .output import decode_stored, print_details, print_json, print_page, report
 from .progress import Progress
-from .terminal import Screen, confirm
 
 inbox = command_group("Messages that were handled in a transaction: list, show, purge.")
 
@@ -50,8 +50,8 @@ def list_(
 ) -> None:
     """List the messages in one state, a page at a time: those that expire last come first.
 
-    Where all scopes have one retention, that is the newest first. An expired one is recognised until it is purged. An
-    unfinished one was started, and is not handled: workers and handlers with max_attempts count that.
+    Where all scopes have one retention, that is the newest first. Expired messages are recognised until they are
+    purged. Unfinished messages were started and not handled: workers, and handlers with max_attempts, count those.
     """
     wanted: Any = state
     if wanted not in STATES:
@@ -61,8 +61,8 @@ def list_(
         page = rows.list(
             wanted,
             scope=scope,
-            handled_by=now - micros(older_than, "--older-than") if older_than is not None else None,
-            handled_since=now - micros(newer_than, "--newer-than") if newer_than is not None else None,
+            older_than=older_than,
+            newer_than=newer_than,
             limit=limit,
             cursor=cursor,
         )
@@ -106,7 +106,8 @@ def purge(
     older_than: Annotated[
         str | None,
         typer.Option(
-            metavar="SPAN", help="Delete what was handled this long ago, also within its retention, as in 30d."
+            metavar="SPAN",
+            help="Delete messages handled at least this long ago, even within their retention, as in 30d.",
         ),
     ] = None,
     limit: options.WorkLimit = None,

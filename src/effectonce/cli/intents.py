@@ -18,11 +18,13 @@ from effectonce.display.formatting import (
     format_ago,
     format_error,
     format_failure,
+    format_failure_place,
     format_iso,
     format_state,
     format_target,
     format_when,
 )
+from effectonce.display.terminal import Screen, confirm
 from effectonce.display.timeline import record_timeline
 from effectonce.errors import CorruptRecord, NotInDoubt, show
 from effectonce.intents.intents import Intents
@@ -43,7 +45,6 @@ from .output import (
     timeline_facts,
 )
 from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
-from .terminal import Screen, confirm
 
 intents = command_group("Calls to outside APIs: list, show, recover, resolve.")
 
@@ -237,6 +238,7 @@ def _facts(program: Intents, record: Record, log: LoggedIntent, id: str) -> dict
         "request": decode_stored(log.request),
         "result": decode_stored(record.result),
         "error": format_error(*format_failure(record)) if record.error is not None else None,
+        "raised_at": format_failure_place(record) or None,
     }
 
 
@@ -260,7 +262,7 @@ def _next_step(program: Intents, record: Record, log: LoggedIntent, name: str, i
         words = f"{shlex.quote(show(name))} {shlex.quote(show(id))}"
         return f"look it up at {provider}, then: effectonce intents resolve {words} --done JSON | --retry | --abandon"
     if operation is None:
-        return "deploy a program that has its operation, under the old name: only that resumes it"
+        return "deploy a program that has the operation under its old name: only that can resume it"
     if record.state == "claimed" and (record.lease_until or 0) > now:
         return f"wait: a process runs it; its lease ends {format_ago(record.lease_until, now)}"
     resume = f"its next delivery resumes it, or: effectonce intents recover {shlex.quote(show(name))}"

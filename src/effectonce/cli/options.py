@@ -46,7 +46,7 @@ WorkLimit = Annotated[
 ]
 Cursor = Annotated[
     str | None,
-    typer.Option("--cursor", metavar="CURSOR", help="Continue after a page, whose last line has the cursor."),
+    typer.Option("--cursor", metavar="CURSOR", help="Continue after this page: its last line shows the cursor."),
 ]
 Table = Annotated[
     str | None,
@@ -98,7 +98,7 @@ AuditFile = Annotated[
     ),
 ]
 
-MIGRATE_HINT = "make it with: effectonce migrate"
+MIGRATE_HINT = "create it with: effectonce migrate"
 
 
 @contextmanager

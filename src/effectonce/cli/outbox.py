@@ -9,6 +9,7 @@ from msgspec import structs
 
 from effectonce.contracts.outbox import OutboxBacklog, OutboxEntry, OutboxState
 from effectonce.display.formatting import format_ago, format_count, format_iso, format_when
+from effectonce.display.terminal import confirm
 from effectonce.errors import InvalidOption, show
 from effectonce.relay.relay import ask_outbox, unpark
 from effectonce.store import Store
@@ -18,7 +19,6 @@ from .audit import audit_action
 from .groups import command_group
 from .output import COLOURS, print_figure, print_json, print_page, report
 from .progress import Progress
-from .terminal import confirm
 
 outbox = command_group("An outbox's messages: those that wait, and those that are parked.")
 

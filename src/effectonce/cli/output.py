@@ -12,11 +12,11 @@ from rich.text import Text
 
 from effectonce.core.codec import FORMAT_VERSION, without_trace
 from effectonce.display.formatting import STATE_WORDS, format_ago, format_iso
+from effectonce.display.terminal import Colour, Screen
 from effectonce.display.timeline import Moment
 from effectonce.errors import EffectOnceError, show
 
 from .tables import print_table
-from .terminal import Colour, Screen
 
 #: The colour of a state or a tone (see `effectonce.display`), by its name or its word.
 COLOURS: dict[str, Colour] = {
@@ -70,7 +70,7 @@ def print_page(
     elif cursor is None:
         print(none)
     if cursor is not None:
-        # The cursor holds a key, which may contain control characters.
+        # Of a list of dead letters it is an id, which may contain control characters.
         how = f"--cursor {shlex.quote(cursor)}" if cursor.isprintable() else "--json prints the cursor"
         print(f"there may be more: {how}", file=sys.stderr)
 

@@ -9,8 +9,9 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
+from effectonce.display.terminal import Screen
+
 from .tables import make_console
-from .terminal import Screen
 
 BAR_COLUMNS = 20
 

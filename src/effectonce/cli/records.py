@@ -15,6 +15,7 @@ from effectonce.display.formatting import (
     format_ago,
     format_error,
     format_failure,
+    format_failure_place,
     format_iso,
     format_state,
     format_state_count,
@@ -23,10 +24,12 @@ from effectonce.display.formatting import (
     tone_of,
 )
 from effectonce.display.state_filters import STATE_FILTERS, StateFilter
-from effectonce.display.timeline import kind_of, record_timeline
+from effectonce.display.terminal import Screen, confirm
+from effectonce.display.timeline import record_timeline
 from effectonce.errors import InvalidOption, show
 from effectonce.record import Record
 from effectonce.values.durations import micros
+from effectonce.values.scopes import kind_of_scope
 
 from . import options
 from .audit import audit_action, operator_name
@@ -45,7 +48,6 @@ from .output import (
 )
 from .programs import require_in_doubt
 from .progress import Progress
-from .terminal import Screen, confirm
 
 records = command_group("A store's records: list, show, stats, forget, resolve, purge.")
 
@@ -139,7 +141,7 @@ def show_(scope: Scope, key: Key, store_url: options.StoreUrl = None, as_json: o
     print_timeline(moments, now)
     if record.state == "in_doubt":
         names = f"{shlex.quote(show(scope))} {shlex.quote(show(key))}"
-        command = _RESOLVE_COMMANDS.get(kind_of(scope)) or f"records resolve {names} --done | --retry | --abandon"
+        command = _RESOLVE_COMMANDS.get(kind_of_scope(scope)) or f"records resolve {names} --done | --retry | --abandon"
         screen.print(f"\nfind out whether it happened, then: effectonce {command}")
 
 
@@ -218,7 +220,7 @@ def resolve(
     value = options.parse_json(result, "--result") if result is not None else ...
     span = micros(retention, "--retention") / 1e6
     about = format_target(scope, key)
-    command = _RESOLVE_COMMANDS.get(kind_of(scope))
+    command = _RESOLVE_COMMANDS.get(kind_of_scope(scope))
     if command is not None and outcome != "abandon":
         raise InvalidOption(
             f"{about} can only be decided by its program, which continues from there: effectonce {command}"
@@ -300,6 +302,7 @@ def _facts(record: Record) -> dict[str, Any]:
         "owner": record.owner.hex() or None,
         "on_lapse": "doubt" if doubt_on_lapse else "rerun",
         "error": _failure(record) if record.error is not None else None,
+        "raised_at": format_failure_place(record) or None,
         "fingerprint": record.fingerprint.hex() if record.fingerprint else None,
         "result": decode_stored(record.result),
         "note": decode_stored(record.note),

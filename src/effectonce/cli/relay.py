@@ -13,6 +13,8 @@ import typer
 from effectonce.broker import connect_broker
 from effectonce.contracts import Event
 from effectonce.core.shared_loop import shared_loop
+from effectonce.display.redaction import without_secrets
+from effectonce.display.terminal import Colour, Screen
 from effectonce.errors import InvalidOption, show
 from effectonce.relay.relay import Relay
 from effectonce.store import connect
@@ -20,8 +22,6 @@ from effectonce.store import connect
 from . import options, settings
 from .output import print_json
 from .progress import Progress
-from .redaction import without_secrets
-from .terminal import Colour, Screen
 
 ORDERS = ("key", "none")
 _MIN_REPORT_INTERVAL_S = 0.1
@@ -46,7 +46,7 @@ def relay(
         str, typer.Option(metavar="SPAN", help="Keep published messages in the table for this long. 0: delete them.")
     ] = "1h",
     table: options.Table = None,
-    once: Annotated[bool, typer.Option("--once", help="Send what is due, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Send what is due, then exit.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", help="Report progress this often.")] = 10.0,
     as_json: options.Json = False,
     listen: options.Listen = None,

@@ -30,8 +30,8 @@ def run(
         list[str],
         typer.Argument(metavar="MODULE:NAME", help="Workers and relays, as in shop.worker:worker shop.relay:relay."),
     ],
-    check: Annotated[bool, typer.Option("--check", help="Run only the start-up checks, and end.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what goes well, too.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Run only the start-up checks, then exit.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also log what succeeds.")] = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when a Python file changes, for development.")
     ] = False,
@@ -53,7 +53,8 @@ def run(
     workers = [program for program in programs if isinstance(program, Worker)]
     for worker in workers:
         _report_handlers(worker, as_json)
-    relays = [program for program in programs if isinstance(program, Relay)]
+    companions = [companion for worker in workers for companion in worker.companions]
+    relays = [program for program in (*programs, *companions) if isinstance(program, Relay)]
     for relay in relays:
         source, target = repr(relay.store), repr(relay.broker)
         report(as_json, f"[relay] {source} to {target}", relay=source, event="relay", broker=target)
@@ -65,7 +66,11 @@ def run(
         for relay in relays:
             relay.check()
             report(
-                as_json, f"[relay] {relay.store!r} can be relayed", relay=repr(relay.store), event="checked", ok=True
+                as_json,
+                f"[relay] the outbox in {relay.store!r} can be relayed",
+                relay=repr(relay.store),
+                event="checked",
+                ok=True,
             )
         return
     host = _join(programs)

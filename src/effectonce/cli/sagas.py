@@ -17,6 +17,7 @@ from rich.text import Text
 from effectonce.core.shared_loop import shared_loop
 from effectonce.display.formatting import format_ago, format_iso, format_when
 from effectonce.display.sagas import SagaPart, format_saga_state, list_saga_parts
+from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.record import Record, State
 from effectonce.sagas.decisions import SagaDecision
@@ -31,7 +32,6 @@ from .interrupts import GracefulInterrupt
 from .output import COLOURS, WHOLE, print_json, print_page, report
 from .programs import MAX_COUNTED_RECORDS, list_page, load_program, require_in_doubt, run_recovery
 from .tables import print_table
-from .terminal import Screen, confirm
 
 sagas = command_group("Sagas: list, show, resume, compensate, resolve.")
 
@@ -49,7 +49,7 @@ _NARROW_SCREEN_COLUMNS = 100
 def list_(
     name: Name,
     in_doubt: options.OnlyInDoubt = False,
-    everything: Annotated[bool, typer.Option("--all", help="List finished ones as well, while they are kept.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list finished sagas that are still kept.")] = False,
     limit: options.Limit = 100,
     cursor: options.Cursor = None,
     as_json: options.Json = False,
@@ -90,7 +90,7 @@ def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
     start = min((progress.began for progress in started), default=0)
     end = max((progress.ended for progress in started), default=0)
     screen.print(f"started  {format_when(start, saga.store.now()) or 'not yet'}", "dim")
-    heads = ("step", "state", "tries", "began", "timeline", "took", "result")
+    heads = ("step", "state", "attempts", "began", "timeline", "took", "result")
     print_table(heads, [_part_cells(screen, part, start, end) for part in parts])
 
 

@@ -14,9 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from effectonce.display.redaction import add_secret
 from effectonce.errors import ConfigurationError, show
-
-from .redaction import add_secret
 
 _EXAMPLES = {"store": "sqlite:///shop.db", "broker": "sqlite:///queue.db"}
 

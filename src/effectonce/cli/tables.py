@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .terminal import Screen
+from effectonce.display.terminal import Screen
 
 _MIN_PROSE_COLUMNS = 28
 _GAP = "  "

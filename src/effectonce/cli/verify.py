@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from effectonce.display.terminal import Screen
 from effectonce.errors import ConfigurationError, show
 from effectonce.message import Message
+from effectonce.store import Store
 from effectonce.testing.http_subject import HttpRequest, find_asgi_route, is_asgi_app
 from effectonce.testing.idempotence import make_subject
 from effectonce.testing.subjects import CeleryTask, Subject
@@ -23,7 +25,6 @@ from .loading import load_object
 from .options import Json
 from .output import print_json
 from .progress import Progress
-from .terminal import Screen
 
 
 def verify(
@@ -59,12 +60,20 @@ def verify(
     reset: Annotated[
         str, typer.Option(metavar="MODULE:FUNCTION", help="Clears the handler's state between trials.")
     ] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Fail where the mode says that it may repeat, too.")] = False,
+    keep_store: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:STORE",
+            help="Leave this store in its place: that of intents which the handler completes in its own transaction. "
+            "May be repeated.",
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Also fail where the mode allows a repeat.")] = False,
     as_json: Json = False,
 ) -> None:
     """Kill a handler at every step, deliver it again, and count its effects.
 
-    It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 where one is found.
+    It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 if one is found.
     """
     subject = _load_subject(handler, message, request, header or [])
     with Progress() as progress:
@@ -73,6 +82,7 @@ def verify(
             _load_function(effects),
             reset=_load_function(reset) if reset else None,
             strict=strict,
+            keep_stores=[_load_store(name) for name in keep_store or []],
             on_trial=lambda trial, total: progress.step(trial.scenario, total=total),
         )
         report = trials.run_blocking()
@@ -163,6 +173,13 @@ def _load_function(name: str) -> Any:
     if not callable(function):
         raise ConfigurationError(f"{show(name)!r} is a {type(function).__name__}, which cannot be called")
     return function
+
+
+def _load_store(name: str) -> Store:
+    store = load_object(name, "shop.billing:store")
+    if not isinstance(store, Store):
+        raise ConfigurationError(f"--keep-store {show(name)!r} is a {type(store).__name__}, not a store of effectonce")
+    return store
 
 
 def _read_json(path: Path) -> Any:

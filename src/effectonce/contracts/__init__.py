@@ -17,6 +17,7 @@ from .brokers import Consumer as Consumer
 from .brokers import DeadLetter as DeadLetter
 from .brokers import DeadLetters as DeadLetters
 from .brokers import Delivery as Delivery
+from .brokers import FlushesLater as FlushesLater
 from .brokers import Packet as Packet
 from .brokers import Publisher as Publisher
 from .clocks import Clock as Clock

@@ -210,3 +210,12 @@ class BrokerBackend(Protocol):
     async def close(self) -> None:
         """Close what publishers and consumers share. By default nothing: each has connections of its own."""
         return
+
+
+@runtime_checkable
+class FlushesLater(Protocol):
+    """A broker that may confirm a message before it is on disk. A power cut, unlike a crash, may then lose it."""
+
+    async def sync_interval(self) -> float | None:
+        """Ask the server for how many seconds a confirmed message may not be on disk. 0.0: it is, always. None: the
+        server does not tell."""

@@ -11,17 +11,17 @@ lease ends, any relay may lease it again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from effectonce.errors import InvalidOption
+from effectonce.values.cursors import CursorNumber, read_cursor, write_cursor
 
 OutboxState = Literal["pending", "waiting", "parked", "published"]
 
+_LISTING: Final = "outbox rows"
 #: Rows of one state are counted up to this number.
 COUNT_LIMIT: Final = 100_000
 #: A row behind a parked one is looked at again after 10 minutes at the latest.
@@ -200,7 +200,9 @@ def build_page(rows: Sequence[Sequence[Any]], limit: int) -> OutboxPage:
     """Build a page of up to ``limit`` rows. The caller reads one row more than that: if it is there, another page
     follows."""
     entries = [OutboxEntry(*row) for row in rows[:limit]]
-    return OutboxPage(entries, f"{entries[-1].due_at}:{entries[-1].seq}" if len(rows) > limit else None)
+    return OutboxPage(
+        entries, write_cursor(_LISTING, (entries[-1].due_at, entries[-1].seq)) if len(rows) > limit else None
+    )
 
 
 def build_matches(ranges: Iterable[Iterable[Sequence[Any]]], is_complete: bool, limit: int) -> OutboxMatches:
@@ -214,10 +216,8 @@ def parse_cursor(cursor: str | None) -> tuple[int, int]:
     """Parse a page's cursor into (due_at, seq) of the last row before it."""
     if cursor is None:
         return -1, 0
-    match = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", cursor)
-    if match is None:
-        raise InvalidOption("this cursor was not made by this list; start again without one")
-    return int(match[1]), int(match[2])
+    due_at, seq = read_cursor(cursor, _LISTING, tuple[CursorNumber, CursorNumber])
+    return due_at, seq
 
 
 def build_backlog(rows: Iterable[Sequence[Any]]) -> OutboxBacklog:

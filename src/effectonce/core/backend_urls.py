@@ -10,15 +10,23 @@ from typing import Any, Literal
 from effectonce.errors import ConfigurationError, UnknownScheme, show
 
 
-def load_backend(url: str, kind: Literal["store", "broker"], schemes: Mapping[str, tuple[str, str]]) -> Any:
+def load_backend(
+    url: str,
+    kind: Literal["store", "broker"],
+    schemes: Mapping[str, tuple[str, str]],
+    password: Callable[[], str] | None = None,
+) -> Any:
     """Make the backend for ``url``. It opens nothing yet.
 
     ``schemes`` has the schemes of this package, each with the module and the class of its backend. Any other scheme is
-    looked up in the entry-point group ``effectonce.stores`` or ``effectonce.brokers``.
+    looked up in the entry-point group ``effectonce.stores`` or ``effectonce.brokers``. ``password`` returns the
+    password for one connection, where the URL has none.
     """
-    from effectonce.values.urls import Address  # with urllib, a third of the package's import time
+    from effectonce.values.sqlalchemy_urls import translate  # with urllib, a third of the package's import time
+    from effectonce.values.urls import Address
 
-    address = Address(url)
+    address = Address(translate(url))
+    address.password_provider = password
     if address.scheme in schemes:
         module, name = schemes[address.scheme]
         make: Callable[[Address], Any] = getattr(importlib.import_module(f"effectonce.{module}"), name)
@@ -31,11 +39,11 @@ def load_backend(url: str, kind: Literal["store", "broker"], schemes: Mapping[st
     database, plus, _ = address.scheme.partition("+")
     if plus and database in schemes:
         raise UnknownScheme(
-            f"no {kind} is known by {show(address.scheme)}://; a URL of SQLAlchemy names its driver, leave that out: "
+            f"there is no {kind} for {show(address.scheme)}://, and no such driver of SQLAlchemy's; leave it out: "
             f"{database}://"
         )
     known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
-    raise UnknownScheme(f"no {kind} is known by {show(address.scheme) or '(no scheme)'}://; known are {known}")
+    raise UnknownScheme(f"there is no {kind} for {show(address.scheme) or '(no scheme)'}://; the schemes are {known}")
 
 
 def url_in_environment(variable: str, example: str) -> str:

@@ -33,5 +33,5 @@ class Backoff:
     def record_success(self) -> None:
         """Start again from the shortest pause."""
         if self.failures:
-            log.warning("%s: it answers again, after %d tries", self._what, self.failures)
+            log.warning("%s: it answers again (attempts: %d)", self._what, self.failures)
             self.failures = 0

@@ -45,7 +45,7 @@ class ChangeListener:
                     try:
                         thread.start()
                     except RuntimeError as error:  # the interpreter is ending, or there are too many threads
-                        log.debug("no wake-ups from %r: %s", self._backend, error)
+                        log.debug("no notifications from %r, polling instead: %s", self._backend, error)
                         self._stop_event = None
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ class ChangeListener:
                 for identity in run_sync(port.changes(LISTEN_SECONDS)):
                     self._waiters.wake(identity)
             except Exception as error:
-                log.debug("no wake-ups from %r: %s", self._backend, error)
+                log.debug("no notifications from %r, polling instead: %s", self._backend, error)
                 stop.wait(LISTEN_SECONDS)
         if self._stop_event is stop:  # else it was stopped, and perhaps started again since
             self._stop_event = None

@@ -16,7 +16,7 @@ from effectonce.errors import (
 )
 from effectonce.record import Answer
 from effectonce.values.durations import span_text
-from effectonce.values.scopes import INTENT_SCOPE_PREFIX, SAGA_SCOPE_PREFIX
+from effectonce.values.scopes import kind_of_scope
 
 from .codec import StoredError, decode_error
 from .rebuilt_errors import Errors, rebuild
@@ -49,7 +49,7 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
     if kind == "in_doubt":
         return InDoubt(
             f"{about} is in doubt: an attempt ended without saying whether its effect happened; keep this delivery, "
-            f"find out, then decide: effectonce {_resolve_command(scope)}"
+            f"find out whether it did, then decide: effectonce {_resolve_command(scope)}"
         )
     if kind == "mismatch":
         return PayloadMismatch(
@@ -68,9 +68,7 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
 def _resolve_command(scope: str) -> str:
     """The command that decides a record of ``scope``. Intents and sagas continue from a decision, so only their program
     makes it."""
-    if scope.startswith(INTENT_SCOPE_PREFIX):
-        return "intents resolve"
-    return "sagas resolve" if scope.startswith(SAGA_SCOPE_PREFIX) else "records resolve"
+    return {"guard": "records", "intent": "intents", "saga": "sagas"}[kind_of_scope(scope)] + " resolve"
 
 
 def describe_last_error(stored: bytes | None) -> str:

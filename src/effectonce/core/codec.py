@@ -17,7 +17,7 @@ import msgspec
 
 from effectonce.errors import ConfigurationError, CorruptRecord
 
-from .error_text import error_class, error_text
+from .error_text import error_class, error_frames, error_text
 from .interrupts import raise_interrupt
 from .rebuilt_errors import named_arguments, required_arguments
 
@@ -94,7 +94,7 @@ class Codec:
         if stored[:1] != FORMAT_VERSION:
             raise CorruptRecord(
                 f"a stored result has format {stored[:1]!r}, this release reads {FORMAT_VERSION!r}; "
-                "upgrade this process (to forget the record would run it again)"
+                "upgrade this process (forgetting the record would run it again)"
             )
         try:
             return self._decode(stored[1:])
@@ -102,7 +102,7 @@ class Codec:
             raise_interrupt(error)
             raise CorruptRecord(
                 f"a stored result does not read as {_name(self.type)}: {error}; the return type changed, or the "
-                "row was edited; pass returns= with a type that reads both (to forget the record would run it again)"
+                "row was edited; pass returns= with a type that reads both (forgetting the record would run it again)"
             ) from error
 
 
@@ -132,23 +132,25 @@ def without_trace(stored: bytes) -> tuple[bytes, bytes]:
     return stored[1 + _TRACE_CHARS :], stored[1 : 1 + _TRACE_CHARS]
 
 
-class StoredError(msgspec.Struct):
-    """A permanent failure as a record keeps it."""
+class StoredError(msgspec.Struct, omit_defaults=True):
+    """An error as a record keeps it."""
 
     code: str
     type: str = ""
     message: str = ""
     args: Any = None
     named: dict[str, Any] | None = None  # see `named_arguments`
+    frames: list[str] = []  # where it was raised: the handler first, the line that raised it last
 
 
 _error_decoder = msgspec.json.Decoder(StoredError)
 
 
 def encode_error(error: BaseException, limit: int = 4096) -> bytes:
-    """Encode the name, the text and (where JSON can hold them) the arguments of ``error``, in about twice ``limit``
-    bytes."""
-    stored = StoredError("permanent-failure", error_class(error), _error_text(error)[:limit])
+    """Encode the name, the text, the place and (where JSON can hold them) the arguments of ``error``, in about twice
+    ``limit`` bytes."""
+    kind, text, frames = error_class(error), _error_text(error)[:limit], error_frames(error)
+    stored = StoredError("permanent-failure", kind, text, frames=frames)
     try:
         stored.named = _storable_arguments(error, limit)
         if stored.named is None:
@@ -159,7 +161,7 @@ def encode_error(error: BaseException, limit: int = 4096) -> bytes:
             return FORMAT_VERSION + body
     except Exception as refusal:  # the arguments cannot be kept; the text can
         raise_interrupt(refusal)
-    return FORMAT_VERSION + _encoder.encode(StoredError(stored.code, stored.type, stored.message))
+    return FORMAT_VERSION + _encoder.encode(StoredError("permanent-failure", kind, text, frames=frames))
 
 
 def _storable_arguments(error: BaseException, limit: int) -> dict[str, Any] | None:
@@ -182,8 +184,9 @@ def _storable_arguments(error: BaseException, limit: int) -> dict[str, Any] | No
 
 
 def encode_last_error(error: BaseException) -> bytes:
-    """Encode the name and the text of an ``error`` that is kept for operators only, and never raised again."""
-    return FORMAT_VERSION + _encoder.encode(StoredError("last-error", error_class(error), error_text(error)))
+    """Encode an ``error`` that is kept for operators only, and never raised again."""
+    stored = StoredError("last-error", error_class(error), error_text(error), frames=error_frames(error))
+    return FORMAT_VERSION + _encoder.encode(stored)
 
 
 def decode_error(stored: bytes | None) -> StoredError:
@@ -241,6 +244,8 @@ def _encode_foreign(value: Any) -> Any:
 
 
 def _decode_foreign(type_: Any, value: Any) -> Any:
+    if type_ is object:  # as in dict[str, object]: any value, as JSON has it
+        return value
     validate = getattr(type_, "model_validate", None)
     if validate is not None:
         return validate(value)

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import traceback
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 from effectonce.errors import scrub_urls, show
@@ -27,6 +28,11 @@ MAX_ERROR_CHARACTERS: Final = 500
 
 MAX_TRACEBACK_CHARACTERS: Final = 2000
 MAX_TRACEBACK_LINE_CHARACTERS: Final = 300
+
+
+caller_logs_failures: ContextVar[bool] = ContextVar("effectonce_caller_logs_failures", default=False)
+"""Whether an error that leaves the handler which runs now is logged by what called it: by a dispatcher, or by a task
+framework. An intent inside of the handler leaves its own error to them, which would log it a second time."""
 
 
 def log_failed_attempt(

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 from typing import Any
 
 from effectonce.errors import CorruptRecord, InvalidOption, MissingDriver
 from effectonce.values.fingerprint import split_fingerprints
 
 SEALED_PREFIX = b"P"  # the first byte of sealed values; it names the format
+_HIDDEN_KEY = re.compile("[0-9a-f]{64}")
 
 
 class Privacy:
@@ -70,11 +72,16 @@ class Privacy:
                     continue
         raise CorruptRecord(
             f"a private result in scope {scope!r} does not open: another secret, or a row that was moved or "
-            "edited; check private= (to forget the record would run it again)"
+            "edited; check private= (forgetting the record would run it again)"
         )
 
     def __repr__(self) -> str:
         return "Privacy(***)"
+
+
+def looks_hidden(key: str) -> bool:
+    """Whether ``key`` may be one that `Privacy.hide` made. A key that is a hash itself looks the same."""
+    return _HIDDEN_KEY.fullmatch(key) is not None
 
 
 def _associated_data(scope: str, hidden_key: str, generation: int) -> bytes:

@@ -1,6 +1,6 @@
 """Errors that are raised again on replay: what of them a record keeps, and how they are made from that.
 
-An exception is made anew by its own constructor, never unpickled. Its class is looked up among the modules that the
+An exception is made again by its own constructor, never unpickled. Its class is looked up among the modules that the
 program has imported: a record imports nothing.
 """
 

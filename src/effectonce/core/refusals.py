@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effectonce.errors import CorruptRecord
 from effectonce.record import Record
-from effectonce.values.scopes import SAGA_SCOPE_PREFIX
+from effectonce.values.scopes import kind_of_scope
 
 from .codec import decode_error
 from .privacy import SEALED_PREFIX
@@ -17,7 +17,7 @@ def is_refused(record: Record) -> bool:
     Not refused, but failed, are a record whose attempts ran out or that an operator gave up; a saga, whatever its step
     raised; and a record whose error this process cannot read.
     """
-    if record.state != "failed" or record.error is None or record.scope.startswith(SAGA_SCOPE_PREFIX):
+    if record.state != "failed" or record.error is None or kind_of_scope(record.scope) == "saga":
         return False
     try:
         return record.error[:1] != SEALED_PREFIX and decode_error(record.error).code == "permanent-failure"

@@ -107,13 +107,28 @@ class Retry:
     @property
     def horizon_s(self) -> float:
         """The longest time, in seconds, from the first attempt to the last; infinite without a limit."""
-        inner = [rule.horizon_s for rule in self.on.values() if isinstance(rule, Retry)]
+        return max([self._own_horizon_s(), *(rule.horizon_s for rule in self._rules)])
+
+    @property
+    def keep_records_s(self) -> float:
+        """For how many seconds a record must be kept so that no retry outlives it: until the last attempt. Without a
+        limit of attempts the longest pause between two counts, since each attempt renews the record's retention;
+        infinite where pauses grow without a cap."""
+        own = self.cap_s if self.max_attempts is None else self._own_horizon_s()
+        return max([own, *(rule.keep_records_s for rule in self._rules)])
+
+    @property
+    def _rules(self) -> list[Retry]:
+        return [rule for rule in self.on.values() if isinstance(rule, Retry)]
+
+    def _own_horizon_s(self) -> float:
+        """`horizon_s` of the errors that no rule of ``on`` is about."""
         if self.max_attempts is None:
             return math.inf
         growing = min(self.max_attempts - 1, _MAX_GROWTH_STEPS)
-        own = sum(self.max_delay(attempt) for attempt in range(1, growing + 1))
-        own += (self.max_attempts - 1 - growing) * self.max_delay(self.max_attempts)
-        return max([own, *inner])
+        return sum(self.max_delay(attempt) for attempt in range(1, growing + 1)) + (
+            self.max_attempts - 1 - growing
+        ) * self.max_delay(self.max_attempts)
 
     def __repr__(self) -> str:
         first = span_text(round(self.first_s * 1e6))

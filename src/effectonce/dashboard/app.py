@@ -276,5 +276,5 @@ class SecurityMiddleware:
 
         app: Any = self._app
         if not self._access.is_host_allowed(Headers(scope=scope)):
-            app = PlainTextResponse("this dashboard does not go by that host name; see --allow-host", 421)
+            app = PlainTextResponse("this dashboard does not serve that host name; add it with --allow-host", 421)
         await app(scope, receive, send_with_headers)

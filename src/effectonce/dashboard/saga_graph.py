@@ -125,7 +125,7 @@ def _node(part: SagaPart, y: int) -> GraphNode:
         y=y,
         title=title,
         state=part.state,
-        note=f"{part.state_word}, {attempts} tries" if attempts > 1 else part.state_word,
+        note=f"{part.state_word}, {attempts} attempts" if attempts > 1 else part.state_word,
         shape="undo" if part.undoes else "step",
     )
 

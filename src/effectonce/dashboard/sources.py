@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from effectonce.broker import Broker
@@ -13,7 +13,7 @@ from effectonce.core.claim_notes import read_listed_note
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.display.formatting import format_target
 from effectonce.display.state_filters import StateFilter
-from effectonce.display.timeline import Moment, kind_of, record_timeline
+from effectonce.display.timeline import Moment, record_timeline
 from effectonce.doctor import DoctorFinding, examine
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
 from effectonce.intents.intents import Intents
@@ -25,12 +25,13 @@ from effectonce.sagas.log import SagaLog
 from effectonce.sagas.log import decode_log as decode_saga_log
 from effectonce.sagas.saga import Saga
 from effectonce.search.matches import PlaceResult
-from effectonce.search.records import MAX_SCOPES, discover_scopes
+from effectonce.search.records import MAX_SCOPES, discover_scopes, list_longer_keys
 from effectonce.search.search import NO_QUEUES, SearchPlaces, search
 from effectonce.store import Store
 from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry, AuditLog
+from effectonce.values.key_term import KeyTerm
 from effectonce.values.provider_keys import provider_key
-from effectonce.values.scopes import INTENT_SCOPE_PREFIX, SAGA_SCOPE_PREFIX
+from effectonce.values.scopes import INTENT_PREFIX, SAGA_PREFIX, kind_of_scope
 from effectonce.worker.worker import Worker
 
 PAGE_SIZE: Final = 50
@@ -157,39 +158,32 @@ class Sources:
         exact: list[Record] = []
         if key and cursor is None:
             exact = [record for record in self._find_by_key(scope, key) if choice is None or choice.matches(record)]
-        page = self._list(scope or None, choice, cursor, key_contains=key, newest_first=newest_first)
+
+        def list_page(cursor: str | None) -> Page:
+            page = self.store.list(
+                scope=scope or None,
+                state=choice.state if choice is not None else None,
+                limit=PAGE_SIZE,
+                cursor=cursor,
+                newest_first=newest_first,
+                key_contains=key if newest_first else "",
+            )
+            return Page([record for record in page.records if key in record.key], page.cursor, page.partial)
+
+        page = self._skip_empty_pages(list_page, choice, cursor)
         shown = {(record.scope, record.key) for record in exact}
         others = [record for record in page.records if (record.scope, record.key) not in shown]
         return Page([*exact, *others], page.cursor, page.partial)
 
-    def _list(
-        self,
-        scope: str | None,
-        choice: StateFilter | None,
-        cursor: str | None,
-        *,
-        key_contains: str = "",
-        newest_first: bool = False,
-        after: tuple[str, str] | None = None,
+    def _skip_empty_pages(
+        self, list_page: Callable[[str | None], Page], choice: StateFilter | None, cursor: str | None
     ) -> Page:
-        """Return the first page with a record; after a time limit an empty one, since a rare state may be many pages
-        away."""
+        """Return the first page with a record of ``choice``; after a time limit an empty one, since a rare state may be
+        many pages away."""
         deadline = time.monotonic() + EMPTY_PAGES_TIMEOUT_S
         while True:
-            page = self.store.list(
-                scope=scope,
-                state=choice.state if choice is not None else None,
-                limit=PAGE_SIZE,
-                cursor=cursor,
-                after=after,
-                newest_first=newest_first,
-                key_contains=key_contains if newest_first else "",
-            )
-            records = [
-                record
-                for record in page.records
-                if key_contains in record.key and (choice is None or choice.matches(record))
-            ]
+            page = list_page(cursor)
+            records = [record for record in page.records if choice is None or choice.matches(record)]
             cursor = page.cursor
             if records or cursor is None or time.monotonic() > deadline:
                 self.remember_scopes(records)
@@ -206,7 +200,7 @@ class Sources:
         """Return what ``key`` may be stored as: itself; of an intent its id, which is a hash of its names and its key;
         and either one hidden, in a private store."""
         keys = [key]
-        if kind_of(scope) == "intent":
+        if kind_of_scope(scope) == "intent":
             keys.append(self._intent_id(scope, key))
         if self.privacy is not None:
             keys += [self.privacy.hide(scope, text) for text in keys]
@@ -217,7 +211,7 @@ class Sources:
         program = self.intents.get(scope)
         if program is not None:
             return program.operations[scope].rules.intent_id(key, "", "")
-        names, _, operation = scope.removeprefix(INTENT_SCOPE_PREFIX).rpartition("/")
+        names, _, operation = scope.removeprefix(INTENT_PREFIX).rpartition("/")
         program_scope, _, provider = names.rpartition("/")
         return provider_key(provider, "", program_scope, operation, key, "")
 
@@ -236,18 +230,21 @@ class Sources:
         return Page(records[:PAGE_SIZE])
 
     def _find_by_prefix(self, prefix: str, scope: str, choice: StateFilter | None, cursor: str | None) -> Page:
-        page = self._list(scope, choice, cursor, after=(scope, prefix))
-        records = [record for record in page.records if record.key.startswith(prefix)]
-        next_cursor = page.cursor if len(records) == len(page.records) else None
-        exact = self.store.get(scope, prefix) if cursor is None else None  # listing starts after the prefix itself
+        term, state = KeyTerm(prefix, is_prefix=True), choice.state if choice is not None else None
+
+        def list_page(cursor: str | None) -> Page:
+            return list_longer_keys(self.store, scope, term, limit=PAGE_SIZE, cursor=cursor, state=state)
+
+        page = self._skip_empty_pages(list_page, choice, cursor)
+        exact = self.store.get(scope, prefix) if cursor is None else None  # it is not longer than the prefix
         if exact is not None and (choice is None or choice.matches(exact)):
-            records.insert(0, exact)
-        return Page(records, next_cursor)
+            page.records.insert(0, exact)
+        return page
 
     def log(self, record: Record) -> LoggedIntent | SagaLog | None:
         """Return the log of an intent or a saga. None if the record has none, if it is sealed and its
         program is not known, or if a newer release wrote it."""
-        kind = kind_of(record.scope)
+        kind = kind_of_scope(record.scope)
         if record.note is None or kind == "guard":
             return None
         program = self.intents.get(record.scope) or self.sagas.get(record.scope)
@@ -270,8 +267,7 @@ class Sources:
     def _audit_entries(self, record: Record) -> list[AuditEntry]:
         """Return what operators did to a record, newest first. Of an action that was asked and then ended, only its end
         is returned. The command line names a saga by its own name and id, so both names are looked for."""
-        scopes = (record.scope, record.scope.removeprefix(SAGA_SCOPE_PREFIX))
-        targets = {format_target(scope, record.key) for scope in scopes}
+        targets = {format_target(scope, record.key) for scope in (record.scope, record.scope.removeprefix(SAGA_PREFIX))}
         entries: list[AuditEntry] = []
         ended: set[tuple[str, ...]] = set()
         for entry in self.audit.recent(MAX_AUDIT_ENTRIES):

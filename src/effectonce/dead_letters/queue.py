@@ -65,6 +65,12 @@ class Redrive(Struct, frozen=True, kw_only=True):
     new_generation: bool = False
     error: str = ""
 
+    @property
+    def was_in_doubt(self) -> bool:
+        """Whether the message would run, and its last attempt ended in doubt: not its own record is in doubt, but an
+        intent, a saga or a guard that its handler calls. Until that is decided, it becomes a dead letter again."""
+        return self.fate in ("execute", "resume") and not self.new_generation and self.dead.cause.why == "in-doubt"
+
 
 Select = Callable[[DeadLetterDetails], bool]
 

@@ -18,9 +18,9 @@ from typing import NoReturn
 
 from msgspec import Struct, json, structs
 
-from effectonce.cli.redaction import redact
-from effectonce.cli.suggestions import did_you_mean
-from effectonce.cli.terminal import Screen
+from effectonce.display.redaction import redact
+from effectonce.display.suggestions import did_you_mean
+from effectonce.display.terminal import Screen
 from effectonce.guard.once import once
 from effectonce.message import Message
 from effectonce.store import connect

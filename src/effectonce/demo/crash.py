@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, json
 
-from effectonce.cli.terminal import Colour, Screen
+from effectonce.display.terminal import Colour, Screen
 
 from . import crash_worker
 from .crash_modes import MODES, DemoMode, ScenarioName, ScenarioOutcome, StopPoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from effectonce.cli.terminal import Screen
+from effectonce.display.terminal import Screen
 
 _BAR_COLUMNS = 20
 

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from msgspec import Struct
 
-from effectonce.cli.terminal import Colour, Screen
+from effectonce.display.terminal import Colour, Screen
 
 _MIN_PROSE_COLUMNS = 28
 

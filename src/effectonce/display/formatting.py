@@ -69,6 +69,18 @@ def _format_stored_error(stored: bytes | None) -> tuple[str, str]:
     return error.type.rpartition(":")[2] or error.code, show(error.message, 1000)
 
 
+def format_failure_place(record: Record) -> str:
+    """Return where a record's last error was raised: the handler first, the line that raised it last; "" if that is not
+    known."""
+    stored = last_error_of(record.error)
+    if stored is None or stored[:1] == SEALED_PREFIX:
+        return ""
+    try:
+        return " > ".join(show(frame, 300) for frame in decode_error(stored).frames)
+    except CorruptRecord:
+        return ""
+
+
 def format_error(kind: str, text: str) -> str:
     """Return an error on one line: its class or code, and its text."""
     return ": ".join(filter(None, (show(kind.rpartition(":")[2], 200), show(text, 1000))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from effectonce.dead_letters.queue import Redrive
+from effectonce.errors import show
 from effectonce.record import State
 from effectonce.worker.redrive_records import Fate
 
@@ -33,4 +34,7 @@ def describe_redrive(redrive: Redrive) -> RedriveResult:
     """Return the result of a redrive, or of its dry run."""
     if redrive.new_generation:
         return RedriveResult("runs again, as a new generation", "done")
+    if redrive.was_in_doubt:
+        doubt = show(redrive.dead.cause.text, 500)
+        return RedriveResult(f"runs again, and comes back unless this was decided: {doubt}", "in_doubt")
     return RESULTS[redrive.fate]

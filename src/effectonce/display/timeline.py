@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from msgspec import Struct
 
@@ -12,12 +11,9 @@ from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.record import Record
 from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry
-from effectonce.values.scopes import INTENT_SCOPE_PREFIX, SAGA_SCOPE_PREFIX
 
 from .formatting import tone_of
 from .sagas import ENDED_STATES, TONES
-
-TimelineKind = Literal["guard", "intent", "saga"]
 
 
 class Moment(Struct, frozen=True):
@@ -28,13 +24,6 @@ class Moment(Struct, frozen=True):
     by: str = ""
     detail: str = ""
     tone: str = ""
-
-
-def kind_of(scope: str) -> TimelineKind:
-    """Return what kind of program writes records of ``scope``."""
-    if scope.startswith(INTENT_SCOPE_PREFIX):
-        return "intent"
-    return "saga" if scope.startswith(SAGA_SCOPE_PREFIX) else "guard"
 
 
 def record_timeline(
@@ -105,9 +94,9 @@ def _intent_moments(record: Record, log: LoggedIntent) -> Iterable[Moment]:
 def _saga_moments(log: SagaLog) -> Iterable[Moment]:
     for step in log.entries:
         for title, progress in ((step.name, step.do), (f"undo {step.name}", step.undo)):
-            tries = "first try" if progress.attempts <= 1 else f"{progress.attempts} tries"
+            attempts = "first attempt" if progress.attempts <= 1 else f"{progress.attempts} attempts"
             if progress.began and progress.state in ENDED_STATES:
                 what = f"{title}: {progress.state.replace('_', ' ')}"
-                yield Moment(progress.ended, what, detail=tries, tone=TONES[progress.state])
+                yield Moment(progress.ended, what, detail=attempts, tone=TONES[progress.state])
             elif progress.began:
-                yield Moment(progress.began, f"{title}: started", detail=tries, tone="claimed")
+                yield Moment(progress.began, f"{title}: started", detail=attempts, tone="claimed")

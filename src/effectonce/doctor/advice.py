@@ -70,7 +70,7 @@ ADVICE = {
         "PREPARED, or KILL in MySQL",
     ),
     "dead-rows": Advice(
-        "Autovacuum does not keep up: reads walk over what is dead.",
+        "Autovacuum does not keep up: every read skips dead rows.",
         "VACUUM (ANALYZE) {table}; then lower its autovacuum_vacuum_scale_factor",
     ),
     "autovacuum-off": Advice(
@@ -109,9 +109,15 @@ ADVICE = {
     ),
     # a broker
     "experimental": Advice(
-        "Its tests run against a stand-in: what the service does otherwise is not known.",
+        "Its tests run against a stand-in: the service itself may behave differently.",
         "try deliveries, redeliveries and dead letters against your own {about} before you rely on it",
         "note",
+    ),
+    "sync-interval": Advice(
+        "A power cut of all servers of a stream loses what was confirmed since, also with replicas: those messages are "
+        "never handled.",
+        "set sync_interval: always in the jetstream block of the server's configuration; this check sees it with "
+        "?monitoring=http://host:8222 in the URL",
     ),
     "retention": Advice(
         "A duplicate that is delivered after its record has expired runs again.",

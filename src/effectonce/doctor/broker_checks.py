@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from effectonce.broker import Broker
+from effectonce.contracts import FlushesLater
 from effectonce.core.shared_loop import shared_loop
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import EffectOnceError, show
@@ -29,7 +30,7 @@ _RECORD_IS_GONE = (
 
 def examine_worker(examination: Examination, worker: Worker, limits: Limits) -> None:
     """Run the start-up checks of ``worker``, without waiting for servers that are away, and count its dead letters."""
-    _note_experimental(examination, worker.broker)
+    _examine_service(examination, worker.broker)
     for route in worker.routes:
         about = f"worker {worker.name}, {route.name}"
         with examination.check(about, "lease and retention") as check:
@@ -53,7 +54,7 @@ def examine_broker(
     examination: Examination, broker: Broker, store: Store | None, queues: Sequence[str], group: str, limits: Limits
 ) -> None:
     """Check F25 (a record expires before its message is redelivered) by the retention that the records show."""
-    _note_experimental(examination, broker)
+    _examine_service(examination, broker)
     scope, retention = "", _DEFAULT_RETENTION_S
     with examination.check("broker", "retention") as check:
         check.about, horizon = repr(broker.backend), broker.capabilities.redelivery_horizon_s
@@ -75,11 +76,22 @@ def examine_broker(
         examination.skip(check.about, "dead letters", "no queue was named")
 
 
-def _note_experimental(examination: Examination, broker: Broker) -> None:
+def _examine_service(examination: Examination, broker: Broker) -> None:
+    """Check what is true of the broker whichever queue is used."""
+    backend, name = broker.backend, broker.capabilities.name
     if broker.capabilities.experimental:
-        with examination.check(repr(broker.backend), "experience with it") as check:
-            name = broker.capabilities.name
-            check.add("experimental", f"{name} is experimental: it was never run against the service itself")
+        with examination.check(repr(backend), "experience with it") as check:
+            check.add("experimental", f"{name} is experimental: it has never run against the service itself")
+    if isinstance(backend, FlushesLater):
+        with examination.check(repr(backend), "confirmed messages on disk") as check:
+            interval = shared_loop.run(backend.sync_interval())
+            if interval is None:
+                check.add("sync-interval", f"{name} writes messages to disk up to two minutes after it confirmed them")
+            elif interval > 0:
+                after = format_seconds(interval)
+                check.add("sync-interval", f"{name} writes messages to disk up to {after} after it confirmed them")
+            else:
+                check.saw = "they are on disk before they are confirmed"
 
 
 def _examine_queue(

@@ -21,7 +21,7 @@ def examine_store(examination: Examination, store: Store, table: str | None, lim
     """Examine a store, and the outbox beside it. The work is bounded however much it holds: no table is scanned."""
     with examination.check("store", STARTUP_CHECK) as check:
         check.about = repr(store.runtime.backend)
-        require_existing(store.runtime.backend, "make it with: effectonce migrate")
+        require_existing(store.runtime.backend, "create it with: effectonce migrate")
         try:
             store.check()
         except UnsafeStore as error:  # it answers: the rest can be examined

@@ -104,7 +104,9 @@ class CloudEvents:
         }
         if message.time is not None:
             if message.time.tzinfo is None:
-                raise ConfigurationError(f"the time of message {show(message.id)} has no time zone: give it one")
+                raise ConfigurationError(
+                    f"the time of message {show(message.id)} has no time zone; use an aware datetime"
+                )
             attributes["time"] = msgspec.to_builtins(message.time)
         if message.key != message.id:
             attributes["idempotencykey"] = message.key

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from effectonce.contracts import Packet
 from effectonce.core.interrupts import raise_interrupt
-from effectonce.errors import InvalidKey, MissingKey, Undecodable, show
+from effectonce.errors import InvalidKey, InvalidOption, MissingKey, Undecodable, show
 from effectonce.keys import KeySpec, encode_key, extractor
 from effectonce.message import Message
 
@@ -35,6 +35,8 @@ class Raw:
         content: str | None = None,
         max_body: int = DEFAULT_MAX_BODY_BYTES,
     ) -> None:
+        if content not in (None, "json", "bytes"):
+            raise InvalidOption(f"Raw(content={content!r}): give 'json', 'bytes', or None to go by the content type")
         self._key = None if key is None else extractor(key, _key_parameters)
         self._key_text = key if isinstance(key, str) else repr(key)
         self._key_header = (
@@ -70,12 +72,18 @@ class Raw:
         )
 
     def _read_data(self, packet: Packet, data_type: Any) -> Any:
+        """Read the body. A handler of ``bytes`` gets it as it is; a handler of any other type gets JSON, whatever
+        ``content`` says. For a handler without a type ``content`` decides, else the content type."""
         if data_type is bytes:
             return packet.body
-        holds_json = self._content == "json"
-        if self._content is None:
-            holds_json = is_json(packet.headers.get("content-type", JSON_CONTENT))
-        return read_json(packet.body, data_type, "the body") if holds_json or data_type is not Any else packet.body
+        if data_type is Any and not self._holds_json(packet):
+            return packet.body
+        return read_json(packet.body, data_type, "the body")
+
+    def _holds_json(self, packet: Packet) -> bool:
+        if self._content is not None:
+            return self._content == "json"
+        return is_json(packet.headers.get("content-type", JSON_CONTENT))
 
     def _extract_key(self, data: Any, headers: dict[str, str]) -> str:
         assert self._key is not None

@@ -135,7 +135,7 @@ class Block:
 
 def _unguarded(run: Run) -> ConfigurationError:
     return ConfigurationError(
-        f"the block of scope {show(run.scope)!r}, key {show(run.key)!r} ended, and its `first` was never looked at: "
+        f"the block of scope {show(run.scope)!r}, key {show(run.key)!r} ended, but its `first` was never tested: "
         "its body runs for duplicates, too, and this run was not recorded; write `if b.first:` around the work"
     )
 

@@ -23,6 +23,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from effectonce.core.argument_models import model_reader
 from effectonce.core.delivery_outcome import Ack, DeliveryOutcome, decide_delivery, log_outcome
+from effectonce.core.failure_log import caller_logs_failures
 from effectonce.core.retry import Retry
 from effectonce.errors import ConfigurationError
 from effectonce.message import Message
@@ -65,19 +66,25 @@ def dispatcher(handler: Any, *, retry: Retry | None = None) -> Any:
         return outcome
 
     def dispatch(*args: Any, **kwargs: Any) -> DeliveryOutcome:
+        token = caller_logs_failures.set(True)
         try:
             args, kwargs = read(args, kwargs)
             outcome = call(*args, **kwargs)
         except Exception as error:
             return decide(error, args)
+        finally:
+            caller_logs_failures.reset(token)
         return Ack(outcome.value, outcome.replayed)
 
     async def adispatch(*args: Any, **kwargs: Any) -> DeliveryOutcome:
+        token = caller_logs_failures.set(True)
         try:
             args, kwargs = read(args, kwargs)
             outcome = await call(*args, **kwargs)
         except Exception as error:
             return decide(error, args)
+        finally:
+            caller_logs_failures.reset(token)
         return Ack(outcome.value, outcome.replayed)
 
     return adispatch if inspect.iscoroutinefunction(handler) else dispatch

@@ -33,7 +33,7 @@ def refuse_unguardable(function: Any) -> None:
     called = type(function).__call__
     if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in (function, called)):
         raise ConfigurationError(
-            f"{name} is a generator, so it is never done at one point; collect its items in a plain function"
+            f"{name} is a generator, which has no moment at which it is done; collect its items in a plain function"
         )
     try:
         parameters = list(inspect.signature(function).parameters)
@@ -69,8 +69,9 @@ def name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or repr(function)
 
 
-def default_scope(function: Any) -> str:
-    """Return ``module:qualname``. Warns in a script, whose module has no name of its own.
+def default_scope(function: Any, *, stacklevel: int) -> str:
+    """Return ``module:qualname``. Warns in a script, whose module has no name of its own; ``stacklevel`` is how many
+    calls above this one the user's line is that the warning shows.
 
     Raises `ConfigurationError` for a function without a name.
     """
@@ -88,7 +89,7 @@ def default_scope(function: Any) -> str:
             warnings.warn(
                 f"the scope of {qualname} is '__main__:{qualname}' since this is a script; the same function imported "
                 "from elsewhere would have another scope and run again: start it by python -m, or pass scope= to @once",
-                stacklevel=4,
+                stacklevel=stacklevel + 1,
             )
     return f"{module}:{qualname}"
 

@@ -294,7 +294,7 @@ class Once(Struct, frozen=True):
     def __call__(self, function: Callable[P, R]) -> Guarded[P, R]:
         refuse_unguardable(function)
         store = self.store
-        scope = self.scope if self.scope is not None else default_scope(function)
+        scope = self.scope if self.scope is not None else default_scope(function, stacklevel=2)
         plan = _Plan(
             function=function,
             store=store,

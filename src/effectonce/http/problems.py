@@ -38,29 +38,29 @@ _PROBLEMS: Final[dict[type[errors.EffectOnceError], _ProblemText]] = {
         "The caller is not known",
         "An Idempotency-Key belongs to its caller: authenticate, then send the request again with the same key.",
     ),
-    errors.InProgress: _ProblemText(409, _IN_PROGRESS, f"Its response is not there yet. {_SAME_KEY}"),
-    errors.Reentered: _ProblemText(409, _IN_PROGRESS, f"Its response is not there yet. {_SAME_KEY}"),
+    errors.InProgress: _ProblemText(409, _IN_PROGRESS, f"It has not finished yet. {_SAME_KEY}"),
+    errors.Reentered: _ProblemText(409, _IN_PROGRESS, f"It has not finished yet. {_SAME_KEY}"),
     errors.LeaseLost: _ProblemText(409, _IN_PROGRESS, f"Another attempt at it has taken over. {_SAME_KEY}"),
     errors.InDoubt: _ProblemText(
         409,
         "The outcome of the request is in doubt",
-        "An earlier attempt ended without saying whether it took effect. It will not run again until that is found "
-        "out: do not send it under a new key, ask the operator of this service.",
+        "An earlier attempt ended without saying whether it took effect. It will not run again until that is known: "
+        "do not send it under a new key, but ask the operator of this service.",
     ),
     errors.ResultNotStored: _ProblemText(
         409,
-        "The request was processed, its response was not kept",
+        "The request was processed, but its response was not kept",
         "It took effect once, and will not again. Its response was too large to be kept: look at the resource itself.",
     ),
     errors.PermanentFailure: _ProblemText(
         409,
         "The request was given up",
-        "It was ended for good and will not run under this key. A new attempt needs a new key.",
+        "It will not run under this key any more. A new attempt needs a new key.",
     ),
     errors.PayloadTooLarge: _ProblemText(
         413,
         "The body is too large for an idempotent request",
-        "Requests with an Idempotency-Key may have a body up to the limit of this operation only.",
+        "This operation limits the size of a body that comes with an Idempotency-Key.",
     ),
     errors.PayloadMismatch: _ProblemText(
         422,
@@ -68,7 +68,7 @@ _PROBLEMS: Final[dict[type[errors.EffectOnceError], _ProblemText]] = {
         "A retry must be the same request, byte by byte; a new operation needs a new key.",
     ),
     errors.EffectOnceError: _ProblemText(
-        503, "The request could not be recorded", f"The service cannot say more now. {_SAME_KEY}"
+        503, "The request could not be recorded", f"The service could not reach its records. {_SAME_KEY}"
     ),
 }
 _MAX_RETRY_AFTER_S: Final = 60

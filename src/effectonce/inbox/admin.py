@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Literal, Self, TypeVar
 
-from msgspec import MsgspecError, Struct, json
+from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost, Contention, InboxBackend
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable
 from effectonce.store import Store
+from effectonce.values.cursors import CursorNumber, CursorText, read_cursor, write_cursor
 from effectonce.values.durations import Duration, micros
 from effectonce.values.key_term import KeyTerm
 
@@ -111,22 +112,27 @@ class InboxAdmin:
         state: InboxState = "handled",
         *,
         scope: str | None = None,
-        handled_by: int | None = None,
-        handled_since: int | None = None,
+        older_than: Duration | None = None,
+        newer_than: Duration | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> InboxPage:
         """A page of at most ``limit`` rows in one state, the last to expire first: of rows with one retention, that is
         the newest first. Pass its ``cursor`` on for the next; a page may be short, and yet have one.
 
-        ``handled_by``, ``handled_since``: only rows that were handled in that time.
+        ``older_than``, ``newer_than``: only rows that were handled so long ago.
         """
-        if state == "unfinished" and (handled_by is not None or handled_since is not None):
+        if state == "unfinished" and (older_than is not None or newer_than is not None):
             raise InvalidOption("unfinished messages were not handled yet: list them without an age")
         now, limit = self.now(), max(1, min(limit, MAX_PAGE))
+        handled_by = None if older_than is None else now - micros(older_than, "older_than")
+        handled_since = None if newer_than is None else now - micros(newer_than, "newer_than")
         filtered = scope is not None or handled_by is not None or handled_since is not None
         size = ROWS_PER_ROUND if filtered else limit
-        position = _parse_cursor(cursor) or (now + 1 if state == "expired" else END_OF_TIME, "", "")
+        listing = f"inbox rows that are {state}"
+        position: Position = (now + 1 if state == "expired" else END_OF_TIME, "", "")
+        if cursor is not None:
+            position = read_cursor(cursor, listing, tuple[CursorNumber, CursorText, CursorText])
         unexpired_since = now if state == "handled" else -1
         entries: list[InboxEntry] = []
         for _ in range(-(-MAX_ROWS_PER_PAGE // size)):
@@ -142,10 +148,10 @@ class InboxAdmin:
                     entries.append(entry)
                     if len(entries) == limit:
                         is_last = len(rows) < size and row is rows[-1]
-                        return InboxPage(entries, None if is_last else _make_cursor(position))
+                        return InboxPage(entries, None if is_last else write_cursor(listing, position))
             if len(rows) < size:
                 return InboxPage(entries)
-        return InboxPage(entries, _make_cursor(position))
+        return InboxPage(entries, write_cursor(listing, position))
 
     def show(self, scope: str, key: str) -> InboxEntry | None:
         """The row of ``key`` with its stored result; None if there is none. ``key``: as `list` shows it."""
@@ -256,19 +262,3 @@ def _entry(row: EntryRow, now: int) -> InboxEntry:
         result_size=result_size,
         result=result[0] if result else None,
     )
-
-
-def _make_cursor(position: Position) -> str:
-    return json.encode(position).decode()
-
-
-def _parse_cursor(cursor: str | None) -> Position | None:
-    if cursor is None:
-        return None
-    try:
-        position = json.decode(cursor, type=tuple[int, str, str])
-    except MsgspecError:
-        position = (-1, "", "")
-    if not 0 <= position[0] <= END_OF_TIME or any("\0" in name for name in position[1:]):
-        raise InvalidOption("this cursor was not made by this list; start again without one")
-    return position

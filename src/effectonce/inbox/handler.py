@@ -107,7 +107,7 @@ def _check_signature(fn: Any) -> inspect.Signature:
         raise ConfigurationError(f"inbox.handler takes a function of a connection and a message, not {name}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigurationError(
-            f"{name} is a generator, so it is never done at one point; make it a function that returns"
+            f"{name} is a generator, which has no moment at which it is done; make it a function that returns"
         )
     signature = inspect.signature(fn)
     try:

@@ -201,6 +201,6 @@ class HandlerRun(InboxTransaction):
 
 def _rolled_back() -> TransactionConflict:
     return TransactionConflict(
-        "the transaction was rolled back while the handler ran, and the handler went on: by the database (a deadlock "
+        "the transaction was rolled back while the handler ran, and the handler continued: by the database (a deadlock "
         "whose error was caught: let it out), or by the handler (use a savepoint instead); all of it is undone"
     )

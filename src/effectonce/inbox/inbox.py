@@ -136,7 +136,7 @@ class Inbox:
         self, conn: AsyncConnection | AsyncpgConnection, message: Message[Any] | Key, *, payload: Any = ...
     ) -> Pending[bool]: ...
     def first(self, conn: Any, message: Any, *, payload: Any = ...) -> Any:
-        """Whether this message is new. If so, its row is now in your transaction: do the work in the same one.
+        """Return whether this message is new. If so, its row is now in your transaction: do the work in the same one.
 
         It takes one round trip, and a second one for a duplicate whose payload is compared. If another transaction is
         handling the same key, this waits for its end, as long as your lock timeout allows (then: `InProgress`).
@@ -157,7 +157,7 @@ class Inbox:
         self, conn: AsyncConnection | AsyncpgConnection, messages: Iterable[Message[Any] | Key]
     ) -> Pending[list[bool]]: ...
     def first_many(self, conn: Any, messages: Iterable[Any]) -> Any:
-        """`first` for up to 5,000 messages in one round trip, answered in their order.
+        """Ask `first` about up to 5,000 messages in one round trip. The answers are in the order of the messages.
 
         Of messages with the same key only the first one can be new. Raises `PayloadMismatch`, and records none, if any
         of them has another payload than before.
@@ -225,7 +225,7 @@ class Inbox:
     # -- the table
 
     def schema_sql(self, dialect: Dialect) -> str:
-        """The table as a script for your own migrations."""
+        """Return the script that creates the table, for your own migrations."""
         return inbox_schema(dialect, self.table_name)
 
     @overload
@@ -263,7 +263,7 @@ class Inbox:
           given back after the message: by leaving the context manager, else by closing it (never Django's).
         - After a serialization failure, a deadlock or a lost connection all of it runs again in a new transaction, up
           to ``retries`` times, after a random time up to ``backoff``, doubled each time, at most ``max_backoff``. If
-          the answer to the COMMIT was lost, this finds out what became of it: the insert waits for the old transaction,
+          the answer to the COMMIT was lost, this finds out what happened: the insert waits for the old transaction,
           and if that has committed, its stored result is returned. The handler's own errors are never repeated.
         - ``max_attempts``: how often it may start before `AttemptsExhausted` is raised. Starts are counted in a
           transaction of their own before the handler runs, so that a message that takes the process down is counted.

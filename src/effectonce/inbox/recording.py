@@ -102,8 +102,8 @@ async def undo(session: BaseDriverSession, savepoint: Any, error: BaseException)
         if not isinstance(error, Exception) or isinstance(error, TransactionConflict | ConnectionLost):
             return
         raise TransactionConflict(
-            f"your whole transaction is gone with what failed in it, not this call alone ({show(refusal, 200)}); roll "
-            "back, and run the whole of it again, the messages before this one too"
+            f"a failure in this call ended your whole transaction ({show(refusal, 200)}); roll back, and run the whole "
+            "of it again, including the messages before this one"
         ) from error
 
 

@@ -199,4 +199,4 @@ class InboxTransaction:
                 return
             if not isinstance(raised, Exception):
                 raise
-            log.warning("%s could not give a connection back: %s", self.handler.inbox, show(raised))
+            log.warning("%s could not return a connection: %s", self.handler.inbox, show(raised))

@@ -74,9 +74,9 @@ def sqs_batch(
 
     ``read`` turns a record into the handler's argument, or a tuple of arguments. The key must come from the producer:
     SQS gives a message that is sent again another ``messageId``. A record that cannot be read, or whose handler
-    failed, is reported as failed, and SQS delivers it again. On a FIFO queue so are the records behind it in its
-    group, to keep their order. If the Lambda handler raises, the whole batch is delivered again; records that are done
-    are skipped then. Claims are leased as by `lease_until_timeout`.
+    failed, is reported as failed, and SQS delivers it again. On a FIFO queue the records behind it in its group are
+    reported, too, to keep their order. If the Lambda handler raises, the whole batch is delivered again; records that
+    are done are skipped then. Claims are leased as by `lease_until_timeout`.
     """
     dispatch: Any = dispatcher(handler, retry=retry)
     is_async = inspect.iscoroutinefunction(handler)

@@ -31,6 +31,7 @@ import celery.exceptions
 from celery import Celery, Task
 
 from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
+from effectonce.core.failure_log import caller_logs_failures
 from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.guard.once import find_guarded
 from effectonce.guard.task_guard import guard_task
@@ -74,6 +75,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        token = caller_logs_failures.set(True)  # Celery does, or `_retry_uncounted`
         try:
             return self.run(*args, **kwargs)
         except EffectOnceError as error:
@@ -84,6 +86,8 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery ships no types
             if isinstance(outcome, Redeliver) and not self.request.is_eager:  # an eager task has no broker
                 self._retry_uncounted(outcome)
             raise
+        finally:
+            caller_logs_failures.reset(token)
 
     @property
     def _redeliveries(self) -> int:

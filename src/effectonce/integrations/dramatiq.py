@@ -31,6 +31,7 @@ from dramatiq.middleware import Middleware, MiddlewareError
 from effectonce.core.argument_models import model_reader
 from effectonce.core.codec import to_json
 from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
+from effectonce.core.failure_log import caller_logs_failures
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, ResultNotStored, Retryable, show
 from effectonce.guard.once import find_guarded
 from effectonce.guard.task_guard import guard_task
@@ -138,9 +139,11 @@ class Idempotency(Middleware):
 
     def before_process_message(self, broker: Any, message: Any) -> None:
         _current_message.set(message)
+        caller_logs_failures.set(True)  # dramatiq does, or the guard
 
     def after_process_message(self, broker: Any, message: Any, *, result: Any = None, exception: Any = None) -> None:
         _current_message.set(None)
+        caller_logs_failures.set(False)
         if isinstance(exception, UncountedRetry):  # dramatiq's own middleware is next, and counts it
             message.options["retries"] = message.options.get("retries", 0) - 1
             message.options[REDELIVERIES_OPTION] = message.options.get(REDELIVERIES_OPTION, 0) + 1

@@ -31,6 +31,7 @@ from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 
 from effectonce.core.codec import Codec
 from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, log_outcome
+from effectonce.core.failure_log import caller_logs_failures
 from effectonce.core.guarded_call.begin import begin, prepare_run
 from effectonce.core.guarded_call.finish import abort, finish, settle_unfinished
 from effectonce.core.guarded_call.run import Policy
@@ -85,7 +86,7 @@ class Idempotency:
     def policy_of(self, handler: Any) -> Policy:
         """The settings of one handler: it has a scope of its own, and the type of its results."""
         if handler not in self._policies:
-            scope = f"{self.scope}:{default_scope(handler)}"
+            scope = f"{self.scope}:{default_scope(handler, stacklevel=2)}"
             check_scope(scope)
             codec = self._codec or self._codec_of(handler)
             self._policies[handler] = Policy(scope=scope, codec=codec, **self._options)
@@ -118,6 +119,7 @@ class _MessageGuard(BaseMiddleware[Any, Any]):
         self._guard = guard
 
     async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+        caller_logs_failures.set(True)  # FastStream does, or `_settle`; its message has a context of its own
         guard, handler = self._guard, _find_handler(call_next)
         if inspect.unwrap(handler) in _unguarded:
             return await call_next(msg)

@@ -8,6 +8,8 @@
 A request that may not run is answered as problem+json; with ``errors="raise"`` it raises `InProgress`,
 `PayloadMismatch` and so on, for the application's own error handlers. Where authentication is itself a WSGI middleware,
 `effectonce.http.wsgi` inside of it does the same for all routes at once.
+
+`request_key` and `answer_problems` are for a view whose effect is a row, in one commit with an `Inbox` (mode T).
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec
 
-from flask import Response, current_app, request
-from werkzeug.exceptions import RequestEntityTooLarge
+from flask import Flask, Response, current_app, g, request
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
 from effectonce.http import protocol, wsgi
-from effectonce.http.guard import KEY_VARIABLE, HttpGuard, Principal, identify_request, key_lines
+from effectonce.http.guard import KEY_VARIABLE, HttpGuard, Principal, identify_request, key_lines, refusal
 from effectonce.http.recorded_bodies import RecordedBody
 from effectonce.http.response_recording import ResponseRecording
 from effectonce.http.routes import RoutePlan, make_view_plan
+from effectonce.sessions import outage_error
 from effectonce.store import Store
 from effectonce.values.fingerprint import canonical_json
 
@@ -76,6 +79,42 @@ def idempotent(
         return once
 
     return decorate
+
+
+def request_key(principal: Principal, *, longest: int = 255) -> str:
+    """Return the key of the current request, for an `Inbox` in your own transaction (mode T).
+
+        @app.post("/orders")
+        def order():
+            key = request_key(current_user.id)
+            with closing(connect()) as conn, conn:
+                return inbox.call(conn, key, place, payload=request.get_json()).value
+
+    It is made of caller, method, path and Idempotency-Key, which is required. What it and the inbox raise, and the
+    database while it is away, is answered by `answer_problems`.
+    """
+    g.effectonce_uses_key = True
+    sent = protocol.parse_key(key_lines(request.environ), longest)
+    return identify_request(principal, request.method, wsgi.path_of(request.environ), sent)
+
+
+def answer_problems(app: Flask, docs: str = protocol.DRAFT_URL) -> None:
+    """Answer every error of effectonce as problem+json. In a view that has called `request_key`, so is a driver's error
+    while the database is away: 503 with Retry-After. Error handlers of your own, for a class or a status, come first;
+    all other errors stay as they are."""
+    protocol.load_parser()
+
+    def answer(error: Exception) -> Response | HTTPException:
+        problem: Exception | None = error
+        if not isinstance(error, EffectOnceError):
+            problem = outage_error(error) if g.get("effectonce_uses_key") else None
+        if isinstance(problem, EffectOnceError):
+            return _make_response(refusal(problem, request.method, wsgi.path_of(request.environ), docs))
+        if isinstance(error, HTTPException):
+            return error
+        raise error
+
+    app.register_error_handler(Exception, answer)
 
 
 def _claim(guard: HttpGuard, plan: RoutePlan) -> ResponseRecording | protocol.Response:

@@ -26,6 +26,7 @@ from taskiq import NoResultError, TaskiqMiddleware
 from taskiq.kicker import AsyncKicker
 
 from effectonce.core.delivery_outcome import Redeliver, decide_delivery
+from effectonce.core.failure_log import caller_logs_failures
 from effectonce.errors import ConfigurationError, EffectOnceError
 from effectonce.guard.task_guard import guard_task
 from effectonce.store import Store, require_store
@@ -73,6 +74,7 @@ class IdempotencyMiddleware(TaskiqMiddleware):
     def pre_execute(self, message: Any) -> Any:
         self._guard(message.task_name)
         _current_message.set(message)
+        caller_logs_failures.set(True)  # taskiq does
         return message
 
     def _guard(self, task_name: str) -> None:

@@ -176,7 +176,7 @@ def _is_signed(keys: list[bytes], signed: bytes, signature: str) -> bool:
 
 def _make_message(data: Any, kind: Any, id: Any, source: str, created: datetime | None) -> Message[Any]:
     if not (isinstance(id, str) and id and isinstance(kind, str) and kind):
-        raise Undecodable(f"the webhook has no id or type of {source}'s")
+        raise Undecodable(f"the webhook has no {source} id or type")
     return Message(data=data, type=kind, id=id, source=source, time=created)
 
 

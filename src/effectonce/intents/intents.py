@@ -41,7 +41,7 @@ from effectonce.providers import Provider, find_provider
 from effectonce.record import Record
 from effectonce.store import Store, require_existing, require_store
 from effectonce.values.durations import Duration, micros, span_text
-from effectonce.values.scopes import INTENT_SCOPE_PREFIX
+from effectonce.values.scopes import INTENT_PREFIX
 
 from .decisions import DEFAULT_RETENTION, IntentDecision, apply_decision
 from .logged_intent import LoggedIntent, decode_log
@@ -144,7 +144,7 @@ class Intents:
             raise ConfigurationError(
                 f"margin={margin!r} leaves nothing of a window of {span_text(key_window)}; shorten it"
             )
-        scope = f"{INTENT_SCOPE_PREFIX}{self.scope}/{known.name}/{name}"
+        scope = f"{INTENT_PREFIX}{self.scope}/{known.name}/{name}"
         check_scope(scope)
         rules = ResendRules(
             provider=known.name,
@@ -267,9 +267,7 @@ class Intents:
             )
         record = self.get(id)
         if record is None:
-            raise NotInDoubt(
-                f"no intent is known by {show(id)!r}; look at the list: effectonce intents list --in-doubt"
-            )
+            raise NotInDoubt(f"there is no intent {show(id)!r}; see effectonce intents list --in-doubt")
         apply_decision(self, record, id, outcome, result)
         who = who or "this program"
         logger.warning("intent %s (%s) was resolved as %s by %s", id, record.scope, outcome, who)

@@ -15,7 +15,7 @@ from effectonce.errors import CorruptRecord
 from effectonce.record import Record
 from effectonce.store import Store
 from effectonce.values.provider_keys import provider_key
-from effectonce.values.scopes import INTENT_SCOPE_PREFIX
+from effectonce.values.scopes import INTENT_PREFIX
 
 if TYPE_CHECKING:
     from .intents import Intents
@@ -29,7 +29,7 @@ def find_orphaned_scopes(intents: Intents, *, in_doubt_only: bool = False, unlea
     store = intents.store
     if not store.capabilities.notes:  # so it holds no intents either
         return []
-    prefix = f"{INTENT_SCOPE_PREFIX}{intents.scope}/"
+    prefix = f"{INTENT_PREFIX}{intents.scope}/"
     is_ours: dict[str, bool] = {}
     now = store.now() if unleased_only else 0
     unfinished = () if in_doubt_only else list_records(store, unfinished=True)
@@ -50,7 +50,7 @@ def rebuild_id(intents: Intents, record: Record) -> str | None:
     with ours. An id is made of all names apart, so it shows where the provider's name ends and the operation's begins.
     """
     log, privacy = intents.log(record), intents.store.runtime.privacy
-    names = record.scope.removeprefix(f"{INTENT_SCOPE_PREFIX}{intents.scope}/")
+    names = record.scope.removeprefix(f"{INTENT_PREFIX}{intents.scope}/")
     for end, char in enumerate(names):
         if char == "/":
             id = provider_key(names[:end], log.account, intents.scope, names[end + 1 :], log.key, log.step)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from effectonce.core.error_text import describe_error
-from effectonce.core.failure_log import log_failed_attempt
+from effectonce.core.failure_log import caller_logs_failures, log_failed_attempt
 from effectonce.core.guarded_call.finish import encode_result, finish
 from effectonce.core.interrupts import is_own_exit
 from effectonce.core.retry import mark_final
@@ -199,9 +199,10 @@ class IntentRunner:
     def _log_failed(
         self, error: Exception, then: str, *, last: bool = False, refused: bool = False, of: str = "operation"
     ) -> None:
-        """See `log_failed_attempt`. Under a worker or in a saga, which log the error that they get, this does not."""
+        """See `log_failed_attempt`. Under a worker, a saga, a dispatcher or a task framework, which log the error that
+        they get, this does not."""
         run, rules = self._claimed.run, self._claimed.rules
-        if run.parent is not None and run.parent.logs_failures:
+        if caller_logs_failures.get() or (run.parent is not None and run.parent.logs_failures):
             return
         log_failed_attempt(
             {"provider": self._operation.provider.name, of: rules.operation},

@@ -85,12 +85,13 @@ class Outbox:
         self, conn: AsyncConnection | AsyncpgConnection, messages: Iterable[Message[Any]]
     ) -> Coroutine[Any, Any, None]: ...
     def send_many(self, conn: Any, messages: Iterable[Message[Any]]) -> Any:
-        """`send` for several messages, in their order, with one statement for every 500 messages or 2 MB."""
+        """Write several messages, in their order, with one statement for every 500 messages or 2 MB."""
         return self._send(conn, messages, "outbox.send_many(...)")
 
     def schema_sql(self, dialect: Dialect) -> str:
-        """The table as a script for your own migrations, for ``sqlite``, ``postgresql`` or ``mysql``. The relay needs
-        the tables of its store as well: ``effectonce migrate --store URL --sql`` prints them all."""
+        """Return the script that creates the table, for your own migrations on ``sqlite``, ``postgresql`` or
+        ``mysql``. The relay needs the tables of its store as well: ``effectonce migrate --store URL --sql`` prints
+        them all."""
         return outbox_schema(dialect, self.table)
 
     def _send(self, conn: Any, messages: Iterable[Message[Any]], call: str) -> Any:
@@ -136,7 +137,7 @@ class Outbox:
                 f"of {self.max_size} (max_size); keep large data elsewhere and send a reference to it"
             )
         if message.time is not None and message.time.tzinfo is None:
-            raise ConfigurationError(f"the time of message {show(message.id)} has no time zone: give it one")
+            raise ConfigurationError(f"the time of message {show(message.id)} has no time zone; use an aware datetime")
         row = NewOutboxRow(
             id=message.key,
             message_id=message.id,

@@ -126,7 +126,7 @@ def find_provider(name: str | Provider) -> Provider:
     if name not in PROVIDERS:
         known = ", ".join(PROVIDERS)
         raise ConfigurationError(
-            f"no provider is known by {show(name)!r}; known are {known}; describe another, and pass that in "
+            f"there is no provider {show(name)!r} (there are {known}); describe another, and pass that in "
             f"place of its name: from effectonce.providers import Provider; Provider({show(name)!r}, window='24h')"
         )
     return PROVIDERS[name]

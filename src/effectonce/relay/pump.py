@@ -30,7 +30,7 @@ log = logging.getLogger("effectonce")
 _MAX_BLOCKED_PAGES: Final = 20
 #: The part of a lease in which rows are published and settled; the rest covers clock drift and the way to the database.
 _USABLE_LEASE: Final = 0.8
-_PARKED: Final = "is parked: find out, then unpark it"
+_PARKED: Final = "is parked: find out why, then unpark it"
 _FIRST_SETTLE_PAUSE_S: Final = 0.05
 _MAX_SETTLE_PAUSE_S: Final = 1.0
 

@@ -21,9 +21,9 @@ def apply_decision(log: SagaLog, steps: Mapping[str, Step[Any]], decision: SagaD
     entry, progress = log.find_part_in_doubt()
     if log.compensation_in_doubt:
         if decision == "not_done":
-            raise ConfigurationError(f"the compensation of {entry.name} is to be done: say 'done', or 'retry'")
+            raise ConfigurationError(f"the compensation of {entry.name} must be done: say 'done' or 'retry'")
         if result is not None:
-            raise ConfigurationError(f"the compensation of {entry.name} gives nothing: leave the result out")
+            raise ConfigurationError(f"the compensation of {entry.name} returns nothing: leave the result out")
     elif decision == "not_done":
         progress.state = "failed"
         if log.phase == "running":
@@ -44,5 +44,5 @@ def _encode_result(step: Step[Any], result: Any) -> bytes:
     """Encode ``result`` for the log. Raises `ConfigurationError`, which describes the step's type, where it does not
     fit."""
     if step.codec.discards and result is not None:
-        raise ConfigurationError(f"step {step.name} gives nothing: leave the result out")
+        raise ConfigurationError(f"step {step.name} returns nothing: leave the result out")
     return encode_entered_result(step.codec, result, f"step {step.name}")[1]

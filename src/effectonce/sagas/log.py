@@ -153,8 +153,8 @@ class SagaLog(Struct, array_like=True, gc=False):
         """Describe to an operator which part is in doubt, and the command that decides it."""
         part = f"{'the compensation of ' if self.compensation_in_doubt else ''}step {self.step_in_doubt}"
         return (
-            f"saga {show(saga)} {show(self.id)!r} is in doubt at {part}: {self.doubt_reason}; find out, then decide: "
-            "effectonce sagas resolve"
+            f"saga {show(saga)} {show(self.id)!r} is in doubt at {part}: {self.doubt_reason}; find out whether it "
+            "happened, then decide: effectonce sagas resolve"
         )
 
 

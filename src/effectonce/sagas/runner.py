@@ -47,7 +47,7 @@ logger = logging.getLogger("effectonce")
 
 #: Errors of a step after which only an operator can find out whether it happened.
 _DOUBT_ERRORS: Final = (InDoubt, LeaseLost)
-_IN_DOUBT: Final = "is in doubt: find out, then decide with effectonce sagas resolve"
+_IN_DOUBT: Final = "is in doubt: find out whether it happened, then decide with effectonce sagas resolve"
 _ANY_PROVIDER: Final = Provider(name="it")
 UNKNOWN_OUTCOME_LIMIT_US: Final = 86_400_000_000
 """A step whose outcome is unknown is tried again for a day; after that an operator must decide."""

@@ -41,7 +41,7 @@ from effectonce.keys import MAX_KEY, Key, encode_key
 from effectonce.record import Record
 from effectonce.store import Store, require_store
 from effectonce.values.durations import Duration, micros
-from effectonce.values.scopes import SAGA_SCOPE_PREFIX
+from effectonce.values.scopes import SAGA_PREFIX
 
 from .claimed_saga import ClaimedSaga
 from .decisions import SagaDecision, apply_decision
@@ -88,14 +88,14 @@ class Saga(Generic[In]):
         max_run: Duration = "1h",
     ) -> None:
         require_store(store, "Saga(name, {}, …)")
-        check_scope(SAGA_SCOPE_PREFIX + name)
+        check_scope(f"{SAGA_PREFIX}{name}")
         self.name = name
         self.store = store
         self.inputs = SagaInputs(name, input)
         self.version = version
         self.steps: dict[str, Step[Any]] = {}
         self.migrations: dict[str, SagaMigration] = {}
-        self.scope = SAGA_SCOPE_PREFIX + name
+        self.scope = f"{SAGA_PREFIX}{name}"
         # Escaped, so that no two sagas make one key: `a/b` of `c` is not `a` of `b/c`.
         self.key_prefix = name.replace("\\", "\\\\").replace("/", "\\/") + "/"
         self._max_id_bytes = MAX_KEY - len(f"{self.key_prefix}//compensate".encode()) - MAX_STEP_NAME_BYTES
@@ -279,13 +279,13 @@ class Saga(Generic[In]):
 
     async def _compensate(self, id: Key, client: StoreClient) -> None:
         if self.get(id) is None:
-            raise ConfigurationError(f"no saga {self.name} is known by {show(id)!r}; look at effectonce sagas list")
+            raise ConfigurationError(f"there is no saga {self.name} with id {show(id)!r}; see effectonce sagas list")
         run = self.prepare_run(encode_key(id))
         try:
             await run_saga(self, run, client, compensate=True)
         except SagaFailed:
             return
-        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to turn around")
+        raise ConfigurationError(f"saga {show(run.key)!r} is done: there is nothing to compensate")
 
     def resolve(self, id: Key, outcome: SagaDecision, *, result: Any = None, who: str = "") -> None:
         """Decide what is in doubt about a saga; the next `resume` continues from there.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from effectonce.contracts.outbox import OutboxEntry
+from effectonce.core.privacy import looks_hidden
 from effectonce.dead_letters.queue import DeadLetterDetails, DeadLetterQueue
 from effectonce.display.formatting import format_error
 from effectonce.inbox.admin import InboxAdmin, InboxEntry
@@ -17,13 +18,15 @@ from .matches import Match, MatchedBy
 
 MAX_OUTBOX_ROWS: Final = 20_000
 MAX_DEAD_LETTERS: Final = 2000
+HIDDEN_INBOX_KEYS: Final = "its keys look hidden, as private= of an inbox does: a search cannot find those"
 
 
 def find_in_inbox(store: Store, table: str | None, term: KeyTerm, limit: int) -> tuple[list[Match], str]:
     """Find rows of the inbox by key. Returns them, and where this did not look."""
     with InboxAdmin(store, table) as inbox:
-        found = inbox.find(term, limit)
-    return [_inbox_match(entry) for entry in found.entries], found.gap
+        found, newest = inbox.find(term, limit), inbox.list(limit=1).entries
+    gaps = [found.gap, HIDDEN_INBOX_KEYS if any(looks_hidden(entry.key) for entry in newest) else ""]
+    return [_inbox_match(entry) for entry in found.entries], "; ".join(filter(None, gaps))
 
 
 def find_in_outbox(store: Store, table: str | None, term: KeyTerm, limit: int) -> tuple[list[Match], str]:

@@ -39,7 +39,10 @@ _PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")  # of a URL in a driver's er
 
 
 class EventLogger:
-    """A hook that logs events from ``level`` up."""
+    """A hook that logs events from ``level`` up.
+
+    Two of them with the same options are equal: a store that both watch logs each event once.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,6 @@ class EventLogger:
         self._write = _as_json if format == "json" else _as_text
         self._level = level
         self._keys = keys
-        #: The hook for private stores. It is made once, since a store recognises a hook that it has already.
         self._without_keys = EventLogger(logger, format=format, level=level, keys=False) if keys else self
 
     def watch(self, *watched: Watched) -> EventLogger:
@@ -63,6 +65,15 @@ class EventLogger:
         for source in watched:
             hook_into(source, self._without_keys if is_private(source) else self)
         return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EventLogger) and self._options() == other._options()
+
+    def __hash__(self) -> int:
+        return hash(self._options())
+
+    def _options(self) -> tuple[object, ...]:
+        return self._logger, self._write, self._level, self._keys
 
     def __call__(self, event: Event) -> None:
         """Write one line. Without keys it has a hash of the key, and no detail, since that may quote the key."""

@@ -20,9 +20,9 @@ from types import CodeType, FrameType
 from typing import Any, Final, Literal, NamedTuple
 
 from effectonce.backends.memory.store import MemoryStoreBackend
-from effectonce.contracts import Capabilities
-from effectonce.errors import StoreUnavailable, show
-from effectonce.record import Batchable, Claim, Look, Note, Remember, Renewal, Reply, Settlement
+from effectonce.contracts import Capabilities, Dialect
+from effectonce.errors import ConfigurationError, StoreUnavailable, show
+from effectonce.record import Batchable, Claim, Look, Note, Operation, Remember, Renewal, Reply, Settlement
 
 from .clock import ManualClock
 from .wrapper import Wrapper
@@ -189,18 +189,28 @@ class FaultInjectingBackend(Wrapper):
         self.capabilities: Capabilities = self._inner.capabilities
 
     def sync_port(self) -> Any:
-        return _FaultInjectingPort(self, self._inner.sync_port())
+        return FaultInjectingPort(self, self._inner.sync_port())
 
     async_port = sync_port
+
+    def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
+        """Refuse to complete an intent in the caller's transaction: this store is not in its database."""
+        raise ConfigurationError(
+            "your transaction completes an intent, and its store is replaced by one in memory here: let it stay, with "
+            "keep_stores=[store] or --keep-store MODULE:STORE"
+        )
+
+    def note_operation(self, op: Operation, reply: Reply) -> None:
+        """A store in memory needs no notes: it is thrown away."""
 
     def __repr__(self) -> str:
         return "memory:// (under test)"
 
 
-class _FaultInjectingPort(Wrapper):
+class FaultInjectingPort(Wrapper):
     """Only what a claim or a settlement needs is a step; the operations of operators are not."""
 
-    def __init__(self, backend: FaultInjectingBackend, port: Any) -> None:
+    def __init__(self, backend: Any, port: Any) -> None:
         super().__init__(port)
         self._backend = backend
 
@@ -213,6 +223,7 @@ class _FaultInjectingPort(Wrapper):
             injector = self._backend.injector
             injector.reach_step(f"{operation_name(op)}: sent to the store", "store")
             (reply,) = await self._inner.run([op])
+            self._backend.note_operation(op, reply)
             injector.reach_step(f"{operation_name(op)}: done, and the reply is on its way", "store")
         except Killed:
             if not self._backend.survives_kills:

@@ -19,10 +19,11 @@ from effectonce.guard.introspection import name_of
 from effectonce.message import message_id
 from effectonce.store import Store, all_stores
 
-from .fault_points import FaultInjectingBackend, FaultInjector, trace_lines
+from .fault_points import FaultInjectingBackend, FaultInjector, Killed, trace_lines
 from .lockstep import trace_in_lockstep
 from .subjects import (
     CONCURRENT_DELIVERIES,
+    HANDLER_ERRORS,
     HOUR_US,
     LOST_REMEDY,
     DeliveryResult,
@@ -134,10 +135,7 @@ class HttpSubject:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [
-                (b"host", b"testserver"),
-                *((name.encode(), value.encode()) for name, value in headers.items()),
-            ],
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
             "client": ("127.0.0.1", 50000),
             "server": ("testserver", 80),
         }
@@ -189,6 +187,7 @@ class _RetriedRequest:
         with trace_lines(trace_in_lockstep(CONCURRENT_DELIVERIES), new_threads=True):
             answers = await asyncio.gather(*[self._send() for _ in range(CONCURRENT_DELIVERIES)])
         statuses = ", ".join(answer.outcome for answer in answers)
+        # None is refused: the clean delivery has shown that the application takes the request.
         parked = any(answer.status == "parked" for answer in answers)
         status: DeliveryStatus = "parked" if parked else "done"
         if any(answer.status == "redeliver" for answer in answers):
@@ -196,16 +195,14 @@ class _RetriedRequest:
         return DeliveryResult(f"{CONCURRENT_DELIVERIES} requests at once: {statuses}", status)
 
     async def _send(self) -> DeliveryResult:
-        """Send the request once. An application that fails after it has answered, as Starlette does, has answered."""
+        """Send the request once. What an application raises after its answer, as Starlette does, does not count."""
         answer = _Answer(self._body)
         error: BaseException | None = None
         limit = asyncio.timeout(ANSWER_TIMEOUT_S)
         try:
             async with limit:
                 await self._app({**self._scope, "state": dict(self._state)}, answer.receive, answer.send)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as raised:
+        except (*HANDLER_ERRORS, Killed) as raised:
             if limit.expired():
                 raise ConfigurationError(
                     f"the application has not ended its response to {self._scope['method']} {self._scope['path']} in "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from effectonce.errors import ConfigurationError
@@ -55,6 +55,7 @@ def assert_idempotent(
     store: Store | None = None,
     reset: Callable[[], object] | None = None,
     strict: bool = False,
+    keep_stores: Collection[Store] = (),
     **kwargs: Any,
 ) -> Report:
     """Deliver ``handler(*args, **kwargs)`` in every way that a queue may. Raises `AssertionError` with what went wrong.
@@ -74,7 +75,9 @@ def assert_idempotent(
     What is replaced, and what has to be new in each trial:
 
     - The store of a guarded function, and ``store`` if the handler uses one inside, is replaced by one in memory. For
-      workers, tasks and applications every store of the process is.
+      workers, tasks and applications every store of the process is. Those of ``keep_stores`` stay, for intents that the
+      handler completes in its own transaction (`Sent.complete`): their records are forgotten after each trial, and the
+      leases of killed deliveries are ended.
     - Each trial needs a world in which the operation is new. A `Message` gets a new id each time; where the handler
       keeps records of its own, ``reset`` clears them.
     - In mode L an effect may repeat when an attempt ends without a recorded success, and in mode S concurrent
@@ -83,7 +86,8 @@ def assert_idempotent(
     Async handlers, workers and applications run in an event loop of their own; inside a running one use
     ``await aassert_idempotent(…)``.
     """
-    trials = IdempotenceTrials(make_subject(handler, args, kwargs, store), effects, reset=reset, strict=strict)
+    subject = make_subject(handler, args, kwargs, store)
+    trials = IdempotenceTrials(subject, effects, reset=reset, strict=strict, keep_stores=keep_stores)
     return _require_passed(trials.run_blocking())
 
 
@@ -94,10 +98,12 @@ async def aassert_idempotent(
     store: Store | None = None,
     reset: Callable[[], object] | None = None,
     strict: bool = False,
+    keep_stores: Collection[Store] = (),
     **kwargs: Any,
 ) -> Report:
     """`assert_idempotent`, in a running event loop."""
-    trials = IdempotenceTrials(make_subject(handler, args, kwargs, store), effects, reset=reset, strict=strict)
+    subject = make_subject(handler, args, kwargs, store)
+    trials = IdempotenceTrials(subject, effects, reset=reset, strict=strict, keep_stores=keep_stores)
     return _require_passed(await trials.run())
 
 

@@ -5,8 +5,8 @@ Written once for sync and async: a handler of plain ``def`` never suspends, so s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from inspect import iscoroutine
 from operator import index
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from effectonce.store import Store
 from effectonce.values.durations import span_text
 
 from .fault_points import Fault, FaultInjector
+from .kept_store import KeptStoreBackend
 from .override import override
 from .subjects import CONCURRENT_DELIVERIES, HOUR_US, DeliveryResult, Subject, collecting_only_new_objects
 
@@ -88,8 +89,12 @@ class TrialWorld:
     """The surroundings of one trial, in which the operation is new: an empty store, new message ids, and what
     happened."""
 
-    def __init__(self, subject: Subject, count_effects: Callable[[], int]) -> None:
+    def __init__(self, subject: Subject, count_effects: Callable[[], int], keep_stores: Collection[Store]) -> None:
         self.backend = subject.make_backend()
+        self.kept = {
+            store: KeptStoreBackend(store.runtime.backend, survives_kills=self.backend.survives_kills)
+            for store in keep_stores
+        }
         self.events: list[str] = []
         self._operation = subject.begin(self.backend)
         self._count_effects = count_effects
@@ -103,14 +108,20 @@ class TrialWorld:
 
     async def deliver(self, injector: FaultInjector | None = None) -> DeliveryResult:
         """Deliver the message once."""
-        injector = self.backend.injector = injector or FaultInjector()
+        injector = injector or FaultInjector()
+        self._inject_with(injector)
         effects_before = self.effects
         try:
             delivered = self._last = await self._operation.deliver(injector)
         finally:
-            self.backend.injector = FaultInjector()
+            self._inject_with(FaultInjector())
         self.events.append(f"delivered: {delivered.outcome}; {_format_effects(self.effects - effects_before)}")
         return delivered
+
+    def _inject_with(self, injector: FaultInjector) -> None:
+        self.backend.injector = injector
+        for kept in self.kept.values():
+            kept.injector = injector
 
     async def deliver_concurrently(self) -> DeliveryResult:
         """Deliver the message several times at once."""
@@ -126,6 +137,8 @@ class TrialWorld:
                 return
 
     def pass_time(self, span: int) -> None:
+        for kept in self.kept.values():
+            kept.end_leases()
         if span:
             self.backend.clock.advance_micros(span)
             self.events.append(f"{span_text(span)} pass")
@@ -159,6 +172,7 @@ class IdempotenceTrials:
         *,
         reset: Callable[[], object] | None = None,
         strict: bool = False,
+        keep_stores: Collection[Store] = (),
         on_trial: Callable[[Trial, int], object] = lambda trial, of: None,
     ) -> None:
         if not callable(effects):
@@ -169,6 +183,7 @@ class IdempotenceTrials:
         self._effects = effects
         self._reset = reset
         self._strict = strict
+        self._keep_stores = keep_stores
         self._on_trial = on_trial
         self._may_rerun = False  # known after the clean delivery
         self._expected = 0
@@ -215,22 +230,32 @@ class IdempotenceTrials:
             *[await self._deliver_with_fault(fault, at) for fault, points in faults for at in points],
         ]
 
-    @contextmanager
-    def _world(self) -> Iterator[TrialWorld]:
+    @asynccontextmanager
+    async def _world(self) -> AsyncIterator[TrialWorld]:
         if self._reset is not None:
             self._reset()
-        world = TrialWorld(self._subject, self._count_effects)
+        world = TrialWorld(self._subject, self._count_effects, self._keep_stores)
         in_memory = Store(world.backend, sweep_every=None)
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
+            for store, backend in world.kept.items():
+                stack.callback(backend.forget_records)
+                observed = Store(backend, sweep_every=None)
+                observed.runtime.privacy = store.runtime.privacy
+                if self._subject.is_async:
+                    stack.push_async_callback(observed.aclose)
+                else:
+                    stack.callback(observed.close)
+                stack.enter_context(override(store, observed))
             for store in self._subject.stores:
-                stack.enter_context(override(store, in_memory))
+                if store not in world.kept:
+                    stack.enter_context(override(store, in_memory))
             yield world
 
     # -- the scenarios
 
     async def _deliver_cleanly(self) -> FaultInjector:
         injector, name = FaultInjector(), self._subject.name
-        with self._world() as world:
+        async with self._world() as world:
             delivered = await world.deliver(injector)
             self._expected = world.effects
         if delivered.status != "done":
@@ -246,7 +271,7 @@ class IdempotenceTrials:
         return injector
 
     async def _deliver_twice(self) -> Trial:
-        with self._world() as world:
+        async with self._world() as world:
             first, second = [await world.deliver() for _ in range(2)]
             if first.status == "done" and not world.effects:
                 raise ConfigurationError(
@@ -257,21 +282,21 @@ class IdempotenceTrials:
             return self._end_trial(world, "delivered twice", why=why)
 
     async def _deliver_later(self) -> Trial:
-        with self._world() as world:
+        async with self._world() as world:
             await world.deliver()
             world.pass_time(HOUR_US if self._subject.stores else 0)
             await world.deliver()
             return self._end_trial(world, "delivered again an hour later")
 
     async def _deliver_concurrently(self) -> Trial:
-        with self._world() as world:
+        async with self._world() as world:
             if (await world.deliver_concurrently()).status == "redeliver":
                 await world.redeliver_until_settled(self._subject.redelivery_pause_us)
             may_overlap = self._subject.may_overlap and not self._strict
             return self._end_trial(world, CONCURRENT_SCENARIO, may_repeat=may_overlap)
 
     async def _deliver_with_fault(self, fault: Fault, at: int) -> Trial:
-        with self._world() as world:
+        async with self._world() as world:
             injector = FaultInjector(fault, at)
             if (await world.deliver(injector)).status == "redeliver":
                 await world.redeliver_until_settled(self._subject.redelivery_pause_us)

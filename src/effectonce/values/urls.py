@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from effectonce.errors import InvalidOption
 
 from .durations import micros
 
-if TYPE_CHECKING:
-    import ssl
-
 T = TypeVar("T")
 
 _SECRET_WORDS = ("password", "secret", "token", "private", "passwd", "key")
+
+
+class HostPort(NamedTuple):
+    """One host of a URL; "" and None where the URL does not say."""
+
+    host: str
+    port: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> HostPort:
+        """Parse ``host``, ``host:port`` or ``[IPv6]:port``. Raises `ValueError`."""
+        parts = urlsplit(f"//{text}")
+        return cls(parts.hostname or "", parts.port)
 
 
 class Address:
@@ -27,7 +37,9 @@ class Address:
     def __init__(self, url: str) -> None:
         try:
             parts = urlsplit(url)
-            self.port = parts.port
+            netloc = parts.netloc.rpartition("@")[2]
+            #: As in ``host1:5432,host2``. Most servers have one: then `host` and `port` are its.
+            self.hosts = [HostPort.parse(text) for text in netloc.split(",")]
         except ValueError:
             parts = None
         # A '/', '#' or '?' in a password ends the host part too early: the rest of the password must not be printed.
@@ -37,14 +49,19 @@ class Address:
                 "the user, the password and the path (urllib.parse.quote(password, safe=''))"
             )
         self.scheme = parts.scheme
-        self.host = parts.hostname or ""
-        self.netloc = parts.netloc.rpartition("@")[2]
+        self.netloc = netloc
         self.user = unquote(parts.username) if parts.username is not None else None
         self.password = unquote(parts.password) if parts.password is not None else None
         self.path = unquote(parts.path)
         self._options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self._shown = self._redact() if self.scheme else "(a URL without a scheme)"
         self._taken: list[str] = []
+        #: Returns the password for one connection, where the URL has none.
+        self.password_provider: Callable[[], str] | None = None
+
+    def hide_user(self) -> None:
+        """Leave out the user, too, from now on: for a URL whose user is a token."""
+        self._shown = self._shown.replace(f"{self.scheme}://{self.user}@", f"{self.scheme}://***@", 1)
 
     def _redact(self) -> str:
         user = f"{self.user}@" if self.user else ""
@@ -55,6 +72,25 @@ class Address:
             for name, value in self._options.items()
         )
         return f"{self.scheme}://{user}{self.netloc}{self.path}" + (f"?{options}" if options else "")
+
+    @property
+    def host(self) -> str:
+        """The only host; "" if there is none."""
+        return self._only_host().host
+
+    @property
+    def port(self) -> int | None:
+        """The port of the only host."""
+        return self._only_host().port
+
+    def _only_host(self) -> HostPort:
+        if len(self.hosts) > 1:
+            raise InvalidOption(f"{self.scheme}:// takes one host; got {self}")
+        return self.hosts[0]
+
+    def states(self, name: str) -> bool:
+        """Whether the URL has the option ``name``. Ask before it is taken."""
+        return name in self._options
 
     def take(self, name: str, convert: Callable[[str], T], default: T) -> T:
         """The option ``name``, converted; ``default`` if the URL does not have it."""
@@ -79,26 +115,21 @@ class Address:
 
         return self.take(name, convert, default)
 
-    def tls(self, secure: bool, how: str = "TLS") -> ssl.SSLContext | None:
-        """Make the TLS context from the options ``ca_file``, ``cert_file`` and ``key_file``. None if the URL is not
-        ``secure``. Then these options are refused, and the error names what they need: ``how``."""
-        ca_file, cert_file, key_file = (self.take(name, str, "") for name in ("ca_file", "cert_file", "key_file"))
-        if not secure:
-            if ca_file or cert_file or key_file:
-                raise InvalidOption(f"ca_file, cert_file and key_file need {how}; got {self}")
-            return None
-        import ssl  # only where TLS is used: `import effectonce` stays quick
+    def take_password_provider(self) -> Callable[[], str] | None:
+        """The caller's function that returns the password for one connection, if there is one."""
+        provider, self.password_provider = self.password_provider, None
+        if provider is not None and self.password is not None:
+            raise InvalidOption(f"{self} has a password, and password= returns another; leave one of them out")
+        return provider
 
-        try:
-            context = ssl.create_default_context(cafile=ca_file or None)
-            if cert_file:
-                context.load_cert_chain(cert_file, key_file or None)
-        except OSError as error:
-            raise InvalidOption(f"the TLS files of {self} cannot be used: {error}") from None
-        return context
+    def take_all(self, wanted: Callable[[str], object]) -> dict[str, str]:
+        """All options of the URL whose names are ``wanted``, as they stand."""
+        return {name: self._options.pop(name) for name in list(self._options) if wanted(name)}
 
     def refuse_unknown_options(self) -> None:
         """Refuse options that were not taken, naming those that exist."""
+        if self.password_provider is not None:
+            raise InvalidOption(f"{self.scheme}:// takes no function for its password; write it into the URL")
         if self._options:
             known = ", ".join(sorted(self._taken)) or "none"
             unknown = ", ".join(sorted(self._options))

@@ -33,7 +33,7 @@ def check_key(route: HandlerRoute, capabilities: BrokerCapabilities) -> None:
 def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> None:
     """Raise `ConfigurationError` unless the records outlive every duplicate that can come (F25), and a lease ends
     before the broker redelivers (F55)."""
-    policy, retries = route.policy, _retries_s(route)
+    policy, retries = route.policy, route.retry.keep_records_s
     if math.isinf(retries):
         raise ConfigurationError(
             f"{route.name} retries forever, with delays that grow without limit, so no retention= outlives its "
@@ -60,11 +60,7 @@ def check_spans(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_w
 
 def redelivery_s(route: HandlerRoute, capabilities: BrokerCapabilities, redrive_within_s: float) -> float:
     """For how many seconds a message of ``route`` may be delivered again: by the broker, by retries and by redrives."""
-    return (capabilities.redelivery_horizon_s or 0.0) + _retries_s(route) + redrive_within_s
-
-
-def _retries_s(route: HandlerRoute) -> float:
-    return route.retry.horizon_s if math.isfinite(route.retry.horizon_s) else route.retry.cap_s
+    return (capabilities.redelivery_horizon_s or 0.0) + route.retry.keep_records_s + redrive_within_s
 
 
 def _span(seconds: float) -> str:

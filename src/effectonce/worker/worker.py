@@ -164,7 +164,7 @@ class Worker:
         the event loop, a plain ``def`` in a thread. Raising means: not done, try again as ``retry`` says.
 
         What it returns is not kept. With ``to=`` it returns a `Message`, or a list of them: these are kept in the
-        record, sent to that queue before the ack, and sent again, with the same ids, should that be in doubt.
+        record, sent to that queue before the ack, and sent again, with the same ids, if that is in doubt.
 
         The other options are those of `once`. Unless given, ``scope`` is queue/type/worker, and ``lease`` is 30 s, or
         half of the broker's ack window where that is shorter. ``key="topic:partition:offset"`` is for Kafka's records
@@ -244,10 +244,15 @@ class Worker:
         """
         self._companions.append(companion)
 
+    @property
+    def companions(self) -> Sequence[Companion]:
+        """What runs beside the handlers, by `add`."""
+        return self._companions
+
     # -- running
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, which drain; a second one gives everything back at once."""
+        """Serve until SIGTERM or SIGINT, then drain. A second signal gives everything back at once."""
         self.interrupted = shared_loop.drive(self._serve_and_close())
 
     async def _serve_and_close(self) -> bool:
@@ -260,10 +265,8 @@ class Worker:
                 await self.store.aclose()
 
     def stop(self) -> None:
-        """Receive no more, let what runs end within ``drain``, give the rest back. Called again: do not wait.
-
-        From any thread. `serve` returns when it is done.
-        """
+        """Receive no more, let running handlers end within ``drain``, and give the rest back. A second call does not
+        wait for them. You may call it from any thread; `serve` returns when it is done."""
         run = self._current_run
         if run is not None:
             run.stop()
@@ -290,7 +293,7 @@ class Worker:
         shared_loop.run(self.check())
 
     async def check(self) -> None:
-        """Refuse what could not keep its promise; wait, with a message, for what is only away."""
+        """Raise an error for what could not keep its promise; wait for a server that is only away, and log that."""
         capabilities = self.broker.capabilities
         for route in self.routes:
             check_key(route, capabilities)
@@ -358,7 +361,7 @@ class Worker:
         return MessageReader(self.routes_of(queue), self.envelope)
 
     def redrive_records(self) -> StoreRedrive | InboxRedrive:
-        """Make what reads and changes the records of a message that is redriven."""
+        """Make the object that reads and changes the records of a redriven message."""
         return InboxRedrive(self.transaction_runners) if self.store is None else StoreRedrive(self.store)
 
     def __repr__(self) -> str:

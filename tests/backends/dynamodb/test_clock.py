@@ -115,7 +115,7 @@ def test_a_claim_reckoned_from_a_time_that_jumped_is_given_back(table: str, key:
     stopped = HOUR
     reply = run_one(port, make_claim(key, doubt_on_lapse=True))
     assert isinstance(reply, StoreUnavailable)
-    assert "moved apart" in str(reply)
+    assert "drifted apart" in str(reply)
     record = run_sync(port.get("scope", key))
     assert record is not None
     assert (record.state, record.attempts) == ("free", 0)

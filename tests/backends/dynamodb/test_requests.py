@@ -33,7 +33,8 @@ from effectonce.errors import (
     StoreUnavailable,
     UnsafeStore,
 )
-from effectonce.record import Look, Query, Remember, Resolution
+from effectonce.record import Answer, Claim, Look, Query, Remember, Renewal, Resolution, Settlement
+from effectonce.values.cursors import write_cursor
 from effectonce.values.identity import digest
 
 from .table import FixedClock, make_claim
@@ -227,8 +228,9 @@ def test_a_full_page_ends_at_its_last_record_and_not_at_the_last_that_was_read()
     page = run_sync(DynamoDBPort(service).list(Query(state="done", limit=2)))
     assert [each.key for each in page.records] == ["a", "b"]
     assert page.cursor is not None
-    start = index.decode_base64(index.read_cursor(page.cursor, str))
-    assert start == digest("scope", "b")
+    service._replies["scan"] = {"Items": []}
+    run_sync(DynamoDBPort(service).list(Query(state="done", limit=2, cursor=page.cursor)))
+    assert service.made("scan")[-1]["ExclusiveStartKey"] == {"id": {"B": digest("scope", "b")}}
     exactly = Service(scan={"Items": [item("a"), item("b")]})
     assert run_sync(DynamoDBPort(exactly).list(Query(state="done", limit=2))).cursor is None
 
@@ -267,7 +269,7 @@ def test_stats_have_the_oldest_doubt_of_all_shards() -> None:
 
 
 @pytest.mark.parametrize(
-    "cursor", ["%%%", index.write_cursor("text"), index.write_cursor([1]), index.write_cursor(None)]
+    "cursor", ["%%%", write_cursor("records", bytes(32)), write_cursor("records that are failed", [(1, bytes(32))])]
 )
 def test_a_cursor_of_another_list_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidOption, match="start again"):
@@ -456,3 +458,204 @@ async def test_of_several_calls_at_once_an_error_is_raised_after_all_have_ended(
     with pytest.raises(StoreUnavailable, match="gone"):
         await client.gather(work, [1, 4])
     assert ended == [2, 3, 1, 4]
+
+
+def test_a_closed_sync_client_ends_the_threads_of_its_batches() -> None:
+    client = SyncDynamoDBClient(Service().target, ServerClock())
+
+    async def work(number: int) -> int:
+        return number
+
+    assert run_sync(client.gather(work, [1, 2])) == [1, 2]
+    pool = client._pool
+    assert pool is not None
+    run_sync(client.close())
+    with pytest.raises(RuntimeError, match="shutdown"):
+        pool.submit(int)
+    assert run_sync(client.gather(work, [3, 4])) == [3, 4], "it opens others when it is used again"
+    run_sync(client.close())
+
+
+# -- what the requests carry
+
+
+def values_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The values of the expressions of a request, as Python values."""
+    return {name[1:]: value for name, value in unwrap(parameters["ExpressionAttributeValues"]).items()}
+
+
+def prepared(**replies: Any) -> tuple[Service, DynamoDBPort]:
+    service = Service(**replies)
+    ready = DynamoDBPort(service)
+    run_sync(ready.now())
+    service.calls.clear()
+    return service, ready
+
+
+def test_a_renewal_moves_the_end_of_the_lease_and_of_the_record() -> None:
+    service, ready = prepared()
+    assert run_sync(ready.run([Renewal("scope", "key", b"o" * 16, 7, 60, 500)])) == [True]
+    values = values_of(service.made("update_item")[0])
+    assert (values["until"], values["expires_at"]) == (NOW + 60, NOW + 560)
+    assert values["expires"] == whole_seconds(NOW + 560)
+    assert len(service.calls) == 1
+
+
+def test_a_renewal_under_a_wrong_time_is_repeated_once() -> None:
+    clock = FixedClock(lambda: NOW)
+
+    def correct(parameters: Any) -> dict[str, Any]:
+        clock.offset += 1_000_000
+        return {}
+
+    service = Service(clock, update_item=correct)
+    assert run_sync(DynamoDBPort(service).run([Renewal("scope", "key", b"o" * 16, 7, 3_000_000, 500)])) == [True]
+    assert len(service.made("update_item")) == 2
+
+
+@pytest.mark.parametrize("doubt", [False, True])
+def test_a_claim_is_leased_from_now_and_its_record_outlives_it(doubt: bool) -> None:
+    service, ready = prepared(update_item={})
+    (answer,) = run_sync(ready.run([Claim("scope", "key", b"o" * 16, 60, 500, doubt_on_lapse=doubt)]))
+    assert isinstance(answer, Answer)
+    assert (answer.kind, answer.token, answer.attempts, answer.generation) == ("claimed", NOW, 1, 0)
+    (request,) = service.made("update_item")
+    assert "#attempts < :max" not in request["ConditionExpression"]
+    values = values_of(request)
+    assert (values["until"], values["expires_at"]) == (NOW + 60, NOW + 560)
+    assert values["expires"] == (253_402_300_799 if doubt else whole_seconds(NOW + 560))
+    assert values["rank"] == (NOW + 60 if doubt else NOW)
+    assert values["bucket"].startswith("claimed?/" if doubt else "claimed/")
+
+
+def test_a_claim_answers_with_what_the_record_was_before() -> None:
+    old = item("key", state="claimed", lease_until=1, owner=b"x" * 16, attempts=4, generation=2, error=b"e")
+    _, ready = prepared(update_item={"Attributes": old})
+    (answer,) = run_sync(ready.run([Claim("scope", "key", b"o" * 16, 60, 500, max_attempts=9)]))
+    assert isinstance(answer, Answer)
+    assert (answer.attempts, answer.generation, answer.error, answer.lapsed) == (5, 2, b"e", True)
+
+
+@pytest.mark.parametrize(
+    ("state", "refund", "kept"),
+    [
+        ("done", False, {"expires_at"}),
+        ("free", True, {"expires_at", "attempts", "rank"}),
+        ("in_doubt", False, {"rank"}),
+    ],
+)
+def test_a_settlement_sets_what_its_state_needs(state: Any, refund: bool, kept: set[str]) -> None:
+    service, ready = prepared()
+    op = Settlement("scope", "key", b"o" * 16, 7, state, 500, refund=refund)
+    assert run_sync(ready.run([op])) == [True]
+    (request,) = service.made("update_item")
+    assignments, _, removed = request["UpdateExpression"].partition(" REMOVE ")
+    assert {name for name in ("expires_at", "attempts", "rank") if f"#{name} =" in assignments} == kept
+    assert ("#error" in removed) is not refund
+    assert {"#lease_until", "#keep", "#since", "#was"} <= set(removed.split(", "))
+    values = values_of(request)
+    if "expires_at" in kept:
+        assert (values["expires_at"], values["expires"]) == (NOW + 500, whole_seconds(NOW + 500))
+    if "rank" in kept:
+        assert values["bucket"].startswith(f"{state}/")
+
+
+def test_a_settlement_whose_reply_was_lost_is_recognised_by_owner_and_token() -> None:
+    op = Settlement("scope", "key", b"o" * 16, 7, "done", 500)
+    mine = {"owner": b"o" * 16, "token": 7}
+    for stored, applied in (
+        (mine, True),
+        ({**mine, "token": 8}, False),
+        ({**mine, "owner": b"x" * 16}, False),
+        ({**mine, "state": "failed"}, False),
+        ({**mine, "expires_at": NOW}, False),
+    ):
+        _, ready = prepared(update_item=ConditionFailed(item("key", **stored)))
+        assert run_sync(ready.run([op])) == [applied]
+    _, ready = prepared(update_item=ConditionFailed(None))
+    assert run_sync(ready.run([op])) == [False]
+
+
+def test_a_sorted_list_shows_the_newest_first_page_by_page() -> None:
+    items = [item("a", changed_at=5), item("b", changed_at=9), item("gone", expires_at=NOW), item("c", changed_at=7)]
+    _, ready = prepared(scan={"Items": items})
+    page = run_sync(ready.list(Query(newest_first=True, limit=2)))
+    assert ([each.key for each in page.records], page.partial) == (["b", "c"], False)
+    page = run_sync(ready.list(Query(newest_first=True, limit=2, cursor=page.cursor)))
+    assert ([each.key for each in page.records], page.cursor) == (["a"], None)
+    page = run_sync(ready.list(Query(newest_first=True, limit=3)))
+    assert (len(page.records), page.cursor) == (3, None)
+
+
+def test_a_sorted_list_of_a_large_table_is_partial() -> None:
+    more = {"id": {"B": digest("scope", "k")}}
+    service, ready = prepared(scan={"Items": [item("a")], "LastEvaluatedKey": more})
+    page = run_sync(ready.list(Query(newest_first=True, limit=2)))
+    assert page.partial
+    assert len(service.made("scan")) == port.MAX_SORTED_SCANS == 20
+    assert service.made("scan")[1]["ExclusiveStartKey"] == more
+
+
+def test_a_filtered_scan_asks_for_what_the_query_wants() -> None:
+    service, ready = prepared(scan={"Items": []})
+    run_sync(ready.list(Query(state="done", scope="s", key_contains="k", limit=2)))
+    run_sync(ready.list(Query(limit=2)))
+    filtered, unfiltered = service.made("scan")
+    assert filtered["FilterExpression"] == (
+        "attribute_exists(#version) AND #state = :state AND #scope = :scope AND contains(#key, :key_contains)"
+    )
+    assert values_of(filtered) == {"state": "done", "scope": "s", "key_contains": "k"}
+    assert unfiltered["FilterExpression"] == "attribute_exists(#version)"
+
+
+# -- lists from the index
+
+
+def indexed(key: str, rank: int) -> dict[str, Any]:
+    return {"id": {"B": digest("scope", key)}, "rank": {"N": str(rank)}, "bucket": {"S": "failed/0"}}
+
+
+def test_a_list_merges_its_shards_and_goes_on_in_each_where_it_stopped() -> None:
+    shards = {"failed/0": [indexed("a", 9), indexed("b", 5)], "failed/1": [indexed("c", 7)]}
+    starts: list[tuple[str, Any]] = []
+
+    def query(parameters: dict[str, Any]) -> dict[str, Any]:
+        shard = values_of(parameters)["bucket"]
+        start = parameters.get("ExclusiveStartKey")
+        starts.append((shard, start))
+        assert parameters["ScanIndexForward"] is False, "newest first"
+        rows = shards.get(shard, [])
+        if start is not None:
+            rows = [row for row in rows if int(row["rank"]["N"]) < int(start["rank"]["N"])]
+        return {"Items": rows[: parameters["Limit"]], "LastEvaluatedKey": rows[-1] if len(rows) > 2 else None}
+
+    service = Service(query=query)
+    first, cursor = run_sync(index.list_identities(service, Query(limit=2), "failed"))
+    assert first == [digest("scope", "a"), digest("scope", "c")]
+    assert all(start is None for _, start in starts)
+    starts.clear()
+    rest, cursor = run_sync(index.list_identities(service, Query(limit=2, cursor=cursor), "failed"))
+    assert (rest, cursor) == ([digest("scope", "b")], None)
+    assert [(shard, start["rank"]) for shard, start in starts] == [("failed/0", {"N": "9"})], "others were at their end"
+
+
+def test_a_sweep_moves_lapsed_claims_to_in_doubt_and_dates_itself_when_none_is_left() -> None:
+    lapsed = digest("scope", "a")
+    shard = f"claimed?/{lapsed[0] % 8}"
+
+    def query(parameters: dict[str, Any]) -> dict[str, Any]:
+        assert values_of(parameters)["until"] == NOW
+        return {"Items": [indexed("a", 5)] if values_of(parameters)["bucket"] == shard else []}
+
+    service, ready = prepared(query=query)
+    swept = run_sync(ready.sweep(1))
+    assert (swept.deleted, swept.lapsed, swept.more) == (0, 1, False)
+    moved, dated = service.made("update_item")
+    assert values_of(moved)["bucket"] == f"in_doubt/{lapsed[0] % 8}"
+    assert dated["Key"] == {"id": {"B": META_ID}}
+    service._replies["query"] = lambda parameters: {"Items": [indexed("a", 5), indexed("b", 6)][: parameters["Limit"]]}
+    service.calls.clear()
+    assert run_sync(ready.sweep(1)).more
+    assert len(service.made("update_item")) == 1, "it is not finished"
+    service._replies["update_item"] = ConditionFailed(None)
+    assert run_sync(ready.sweep(1)).lapsed == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +22,7 @@ from effectonce.backends.kafka.records import KafkaRecord, make_record, read_pac
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption
 from effectonce.values.urls import Address
+from tests.harness.certificates import Authority
 
 
 def cluster_at(url: str = "kafka://h") -> KafkaCluster:
@@ -41,14 +44,13 @@ def test_a_bare_url_is_one_broker_without_tls() -> None:
 
 def test_a_url_says_all_that_a_client_needs() -> None:
     cluster = cluster_at(
-        "kafka://shop:s%2Fcret@h:9093?bootstrap=i:9093,j:9093&mechanism=SCRAM-SHA-256&ca_file=/ca.pem&timeout=200ms"
+        "kafka://shop:s%2Fcret@h:9093,i,[::1]:9094?mechanism=SCRAM-SHA-256&timeout=200ms"
         "&session_timeout=10s&max_body=5&retention=unlimited&partitions=3&replication=2"
     )
-    assert cluster.config["bootstrap.servers"] == "h:9093,i:9093,j:9093"
+    assert cluster.config["bootstrap.servers"] == "h:9093,i:9092,[::1]:9094"
     assert cluster.config["security.protocol"] == "sasl_ssl"
     assert cluster.config["sasl.mechanism"] == "SCRAM-SHA-256"
     assert (cluster.config["sasl.username"], cluster.config["sasl.password"]) == ("shop", "s/cret")
-    assert cluster.config["ssl.ca.location"] == "/ca.pem"
     assert cluster.config["socket.timeout.ms"] == 1000  # the driver takes no less
     assert (cluster.timeout, cluster.session_timeout, cluster.max_body) == (0.2, 10.0, 5)
     assert (cluster.retention, cluster.partitions, cluster.replication) == (None, 3, 2)
@@ -56,12 +58,84 @@ def test_a_url_says_all_that_a_client_needs() -> None:
     assert cluster_at("kafka://shop@h").config["sasl.password"] == ""
 
 
+# -- who the client is, and whom it trusts
+
+
 @pytest.mark.parametrize(
-    "url", ["kafka://a:b@h?security=ssl", "kafka://a:b@h?security=plaintext", "kafka://h?security=sasl_ssl"]
+    ("url", "protocol"),
+    [
+        ("kafka://h", "plaintext"),
+        ("kafka://h?tls=yes", "ssl"),
+        ("kafka://a:b@h", "sasl_ssl"),
+        ("kafka://a:b@h?tls=no", "sasl_plaintext"),
+        ("kafka://h?mechanism=GSSAPI", "sasl_ssl"),
+    ],
 )
-def test_a_user_and_sasl_belong_together(url: str) -> None:
-    with pytest.raises(InvalidOption, match="those need a user"):
+def test_a_login_is_over_tls_unless_the_url_says_otherwise(url: str, protocol: str) -> None:
+    assert cluster_at(url).config["security.protocol"] == protocol
+
+
+def test_the_options_for_tls_are_those_of_every_server(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    ours = authority.issue("shop")
+    config = cluster_at(
+        f"kafka://h?tls=yes&ca_file={authority.ca_file}&cert_file={ours.cert_file}&key_file={ours.key_file}"
+    ).config
+    assert config["ssl.ca.location"] == str(authority.ca_file)
+    assert (config["ssl.certificate.location"], config["ssl.key.location"]) == tuple(map(str, ours))
+    assert config["ssl.endpoint.identification.algorithm"] == "https"
+    ca_only = cluster_at("kafka://h?tls=yes&verify=ca").config
+    assert (ca_only["ssl.endpoint.identification.algorithm"], "enable.ssl.certificate.verification" in ca_only) == (
+        "none",
+        False,
+    )
+    assert cluster_at("kafka://h?tls=yes&verify=no").config["enable.ssl.certificate.verification"] is False
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("kafka://h?mechanism=PLAIN", "needs a user"),
+        ("kafka://h?mechanism=OAUTHBEARER", "token_url=https"),
+        ("kafka://a:b@h?mechanism=OAUTHBEARER", "token_url=https"),
+        ("kafka://a:b@h?token_url=https://id", "mechanism=OAUTHBEARER"),
+        ("kafka://h?tls=yes&server_name=x", "verify=ca"),
+        ("kafka://h?ca_file=/x", "add tls=yes"),
+    ],
+)
+def test_a_login_that_cannot_be_is_refused(url: str, said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
         cluster_at(url)
+
+
+def test_a_token_is_fetched_from_an_identity_provider() -> None:
+    config = cluster_at(
+        "kafka://id:secret@h?mechanism=OAUTHBEARER&token_url=https://id.example/token&scope=shop"
+    ).config
+    assert config["sasl.mechanism"] == "OAUTHBEARER"
+    assert config["sasl.oauthbearer.method"] == "oidc"
+    assert config["sasl.oauthbearer.token.endpoint.url"] == "https://id.example/token"
+    assert (config["sasl.oauthbearer.client.id"], config["sasl.oauthbearer.client.secret"]) == ("id", "secret")
+    assert config["sasl.oauthbearer.scope"] == "shop"
+
+
+def test_a_kerberos_login_takes_its_settings_as_librdkafka_has_them() -> None:
+    cluster = cluster_at("kafka://h?mechanism=GSSAPI&sasl.kerberos.keytab=/k&sasl.kerberos.principal=shop")
+    assert cluster.config["sasl.mechanism"] == "GSSAPI"
+    assert cluster.settings == {"sasl.kerberos.keytab": "/k", "sasl.kerberos.principal": "shop"}
+
+
+def test_settings_of_librdkafka_go_to_every_client_and_win_over_our_choice() -> None:
+    cluster = cluster_at("kafka://h?client.rack=eu-1&fetch.wait.max.ms=7&debug=broker")
+    made: dict[str, Any] = {}
+    cluster.make_client(lambda config, logger: made.update(config), print, {"fetch.wait.max.ms": 10})
+    assert (made["client.rack"], made["fetch.wait.max.ms"], made["debug"]) == ("eu-1", "7", "broker")
+
+
+@pytest.mark.parametrize("setting", ["enable.idempotence", "enable.auto.commit", "auto.offset.reset", "group.id"])
+def test_a_setting_on_which_a_promise_rests_is_refused(setting: str) -> None:
+    with pytest.raises(InvalidOption, match=setting):
+        cluster_at(f"kafka://h?{setting}=x")
 
 
 @pytest.mark.parametrize("url", ["kafka://", "kafka:///x", "kafka://h/queue"])
@@ -242,7 +316,7 @@ def test_a_full_queue_of_the_client_is_an_unconfirmed_record() -> None:
 def test_where_nothing_is_known_the_call_fails() -> None:
     under_test = ProducerUnderTest()
     under_test.client.reports = ["", ""]
-    with pytest.raises(BrokerUnavailable, match="has not confirmed"):
+    with pytest.raises(BrokerUnavailable, match="did not confirm"):
         under_test.send(b"a", b"b")
 
 
@@ -454,3 +528,63 @@ def test_a_cluster_that_does_not_answer_about_a_topic_is_unavailable_or_says_why
 )
 def test_how_long_a_topic_is_waited_for_depends_on_what_is_missing(code: str, seconds: float) -> None:
     assert topics._topic_timeout(code, cluster_at()) == seconds
+
+
+class RefusingAdmin:
+    """The driver's admin client. Every call fails with ``error``; a poll reports ``cause``, where there is one."""
+
+    def __init__(self, on_error: Callable[[Any], None], error: str, cause: str) -> None:
+        self._on_error, self._error, self._cause = on_error, KafkaException(error_of(error)), cause
+
+    def describe_configs(self, subjects: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        failed: Future[Any] = Future()
+        failed.set_exception(self._error)
+        return dict.fromkeys(subjects, failed)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self.poll(0)
+        raise self._error
+
+    def poll(self, timeout: float) -> None:
+        if self._cause:
+            self._on_error(error_of(self._cause))
+
+
+class ClusterWithAdmin(KafkaCluster, frozen=True, kw_only=True):
+    error: str
+    cause: str
+
+    def make_client(self, kind: Any, on_error: Callable[[Any], None], config: dict[str, Any]) -> Any:
+        return RefusingAdmin(on_error, self.error, self.cause)
+
+
+def admin_that_fails(error: str, cause: str = "") -> topics.KafkaAdmin:
+    known = cluster_at()
+    fields = {name: getattr(known, name) for name in known.__struct_fields__}
+    return topics.KafkaAdmin(ClusterWithAdmin(**fields, error=error, cause=cause))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda admin: admin.call("describe_configs", ["q"]), lambda admin: admin.replicas("q")],
+    ids=["call", "list"],
+)
+@pytest.mark.parametrize(
+    ("error", "cause", "raised", "said"),
+    [
+        ("REQUEST_TIMED_OUT", "", BrokerUnavailable, "REQUEST_TIMED_OUT"),
+        ("REQUEST_TIMED_OUT", "SASL_AUTHENTICATION_FAILED", ConfigurationError, "SASL_AUTHENTICATION_FAILED"),
+        ("REQUEST_TIMED_OUT", "_TRANSPORT", BrokerUnavailable, "REQUEST_TIMED_OUT"),
+        ("TOPIC_AUTHORIZATION_FAILED", "", ConfigurationError, "TOPIC_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_an_admin_call_that_fails_names_the_cause_that_will_not_pass(
+    ask: Callable[[topics.KafkaAdmin], object], error: str, cause: str, raised: type[Exception], said: str
+) -> None:
+    with pytest.raises(raised, match=said):
+        ask(admin_that_fails(error, cause))
+
+
+def test_an_admin_call_ignores_the_error_that_its_caller_expects() -> None:
+    admin = admin_that_fails("TOPIC_ALREADY_EXISTS")
+    assert admin.call("describe_configs", ["q"], ignored_code="TOPIC_ALREADY_EXISTS") == []

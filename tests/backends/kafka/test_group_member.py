@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -185,6 +186,36 @@ async def test_the_cause_of_a_failure_is_not_replaced_by_its_consequence(member:
     member._handle_error(error_named("_ALL_BROKERS_DOWN"))
     with pytest.raises(ConfigurationError):
         await member.receive(1, 0.0)
+
+
+async def test_a_failure_is_raised_after_the_messages_that_came_before_it(member: GroupMember) -> None:
+    member._connected = True
+    member._tracker.add([Message(0, 2)])
+    member._handle_error(error_named("_ALL_BROKERS_DOWN"))
+    assert len(await member.receive(9, 0.0)) == 1
+    with pytest.raises(BrokerUnavailable):
+        await member.receive(9, 0.0)
+
+
+async def test_a_failure_to_connect_is_raised_when_the_member_has_given_up(member: GroupMember) -> None:
+    """Not before: the client may still find a broker."""
+    member._handle_error(error_named("_ALL_BROKERS_DOWN"))
+    receiving = asyncio.create_task(member.receive(9, 0.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not receiving.done()
+    member.alive = False
+    member._wake_receive.set()
+    with pytest.raises(BrokerUnavailable):
+        await asyncio.wait_for(receiving, 5)
+
+
+async def test_a_nacked_message_is_received_when_it_is_due_though_nothing_else_happens(member: GroupMember) -> None:
+    member._connected = True
+    member._tracker.add([Message(0, 2)])
+    (delivery,) = await member.receive(9, 0.0)
+    assert member.settle([delivery], lambda tracker, given: tracker.nack(given, time.monotonic() + 0.02)) == [True]
+    assert [again.handle.offset for again in await asyncio.wait_for(member.receive(9, 60.0), 5)] == [2]
 
 
 # -- commits

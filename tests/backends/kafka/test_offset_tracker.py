@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effectonce.backends.kafka.offset_tracker import (
@@ -136,6 +136,15 @@ def test_a_note_that_is_longer_than_ours_can_be_is_ignored() -> None:
     assert read_note(7, f"eo1 {'9' * 5000}") == (7, frozenset())
 
 
+@pytest.mark.parametrize(
+    ("first", "note"),
+    [(7, "eo2 6 2"), (-1001, "eo1 6 2"), (7, "eo1"), (7, "eo1 six"), (7, "eo1 6 -2")],
+    ids=["of another version", "of a partition without an offset", "without a length", "words", "backwards"],
+)
+def test_a_note_that_write_note_did_not_write_is_ignored(first: int, note: str) -> None:
+    assert read_note(first, note) == (first, frozenset())
+
+
 def test_a_delivery_that_was_given_back_can_be_settled_no_more() -> None:
     tracker = make_tracker(1)
     deliveries = tracker.take(1, 0.0)
@@ -160,6 +169,44 @@ def test_f53_a_revoked_partition_is_forgotten_and_its_deliveries_are_stale() -> 
     assert tracker.take(10, 0) == [], "read for a partition that is no longer ours"
 
 
+def test_messages_of_a_revoked_partition_are_skipped_and_those_behind_them_are_read() -> None:
+    tracker = make_tracker()
+    tracker.add([Message(1, 5), Message(0, 0)])
+    assert offsets(tracker.take(10, 0)) == [0]
+
+
+def test_a_revoked_partition_gives_its_room_in_the_prefetch_back() -> None:
+    tracker = make_tracker(2, prefetch=2)
+    tracker.take(2, 0)
+    tracker.revoke([0])
+    tracker.assign(1, 0, None)
+    tracker.add(Message(1, offset) for offset in range(3))
+    assert offsets(tracker.take(3, 0)) == [0, 1]
+
+
+def test_when_all_partitions_are_revoked_nothing_is_delivered_settled_or_committed_any_more() -> None:
+    tracker = make_tracker(3)
+    tracker.assign(1, 0, None)
+    first, second, _ = tracker.take(3, 0)
+    ack(tracker, [first])
+    tracker.revoke_all()
+    assert (tracker.due_commits(), tracker.revoke([0, 1])) == ([], [])
+    assert ack(tracker, [second]) == [False]
+    tracker.add([Message(0, 3), Message(1, 0)])
+    assert tracker.take(9, 0) == []
+
+
+def test_a_nacked_message_of_a_revoked_partition_does_not_hold_up_those_of_others() -> None:
+    tracker = make_tracker(1)
+    tracker.assign(1, 0, None)
+    tracker.add([Message(1, 7)])
+    revoked, ours = tracker.take(2, 0)
+    tracker.nack(revoked, due=1.0)
+    tracker.nack(ours, due=2.0)
+    tracker.revoke([0])
+    assert offsets(tracker.take(2, 3.0)) == [7]
+
+
 def test_a_log_that_was_cut_off_is_read_anew() -> None:
     """A message before the ones that were read is a new one under an old number."""
     tracker = make_tracker(5)
@@ -182,6 +229,25 @@ def test_a_nacked_one_and_those_behind_it_wait_in_order() -> None:
         (delivery,) = tracker.take(5, now=10)
         assert offsets([delivery]) == [expected]
         ack(tracker, [delivery])
+
+
+def test_what_was_read_behind_a_nacked_message_is_due_with_it() -> None:
+    tracker = make_tracker(2, key=b"k", prefetch=2)
+    (first,) = tracker.take(1, now=0)
+    nack(tracker, [first], due=0.5)
+    assert tracker.take(2, now=0.4) == []
+    assert offsets(tracker.take(1, now=0.5)) == [0]
+    assert offsets(tracker.take(1, now=0.5)) == [1]
+
+
+def test_a_tracker_has_nothing_due_while_none_was_nacked_or_its_prefetch_is_full() -> None:
+    tracker = make_tracker(3, prefetch=2)
+    assert tracker.next_due() is None
+    (nacked,) = tracker.take(1, now=0)
+    nack(tracker, [nacked], due=5.0)
+    assert tracker.next_due() == 5.0
+    assert offsets(tracker.take(2, now=0)) == [1, 2]
+    assert tracker.next_due() is None
 
 
 def test_nacked_together_they_come_again_in_order() -> None:
@@ -287,6 +353,7 @@ def test_f75_due_messages_come_before_those_that_were_never_delivered() -> None:
     assert offsets(tracker.take(3, 1.0)) == [0, 1, 2]
 
 
+@settings(deadline=None)  # on a busy machine a single run may take long
 @given(st.data())
 def test_f75_whatever_is_nacked_each_key_keeps_its_order(data: st.DataObject) -> None:
     """As a worker settles: one message of a key at a time, and a failed one goes back with all of its key that is

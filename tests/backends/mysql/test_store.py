@@ -14,9 +14,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -757,72 +754,12 @@ async def test_small_packets_split_batches_and_drop_only_what_never_fits(
     assert [a.result for a in found] == [*results[:4], None]
 
 
-# -- TLS
+# -- TLS; the rest is in tests/backends/test_tls.py
 
 
-def _certificates(folder: Path) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    def named(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-    def build(name: str, key: Any, issuer: str, signer: Any, ca: bool) -> None:
-        now = datetime.now(UTC)
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(named(name))
-            .issuer_name(named(issuer))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-            .sign(signer, hashes.SHA256())
-        )
-        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        (folder / f"{name}.key").write_bytes(private)
-
-    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    build("ca", authority, "ca", authority, True)
-    build("server", key, "ca", authority, False)
-
-
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    folder = tmp_path_factory.mktemp("tls")
-    _certificates(folder)
-    files = (f"--ssl-{name}={folder / file}" for name, file in (("cert", "server.pem"), ("key", "server.key")))
-    try:
-        with servers.mariadb(*files, f"--ssl-ca={folder / 'ca.pem'}") as server:
-            yield server.url, folder
-    except servers.Missing as missing:
-        skip_or_fail(str(missing))
-
-
-async def test_ssl_with_the_right_authority_is_encrypted(make: PortMaker, tls: tuple[str, Path]) -> None:
-    url, folder = tls
-    port = make(url, ssl=folder / "ca.pem")
-    await port.migrate()
-    assert (await answer(port, claim(os.urandom(8).hex()))).kind == "claimed"
-    [rows] = await port.tables.connection.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")  # type: ignore[attr-defined]
-    assert rows[0][1]
-
-
-async def test_ssl_with_an_unknown_authority_is_refused(make: PortMaker, tls: tuple[str, Path]) -> None:
-    url, _ = tls
-    with pytest.raises(ConfigurationError, match="certificate is not trusted"):
-        await make(url, ssl="true").check()
-
-
-async def test_ssl_is_not_given_up_where_the_server_lacks_it(make: PortMaker, own: servers.MariaDB) -> None:
-    with pytest.raises((ConfigurationError, StoreUnavailable), match=r"(?i)ssl"):
-        await make(own.url, ssl="true").check()
+async def test_tls_is_not_given_up_where_the_server_lacks_it(make: PortMaker, own: servers.MariaDB) -> None:
+    with pytest.raises(ConfigurationError, match="TLS"):
+        await make(own.url, tls="yes").check()
 
 
 # -- URLs and drivers
@@ -843,7 +780,7 @@ def test_a_prefix_is_a_plain_name(prefix: str) -> None:
         "mysql://localhost/db?timeout=never",
         "mysql://localhost/db?nope=1",
         "mysql://localhost/db?returning=maybe",
-        "mysql://localhost/db?ssl=/no/such/file.pem",
+        "mysql://localhost/db?tls=yes&ca_file=/no/such/file.pem",
     ],
 )
 def test_a_url_that_cannot_work_is_refused(url: str) -> None:

@@ -369,7 +369,7 @@ class TestSettings:
         await other.jetstream().add_stream(
             name=unique_name, subjects=[unique_name], retention="workqueue", storage="file", max_msgs=10
         )
-        with pytest.raises(ConfigurationError, match="drops messages that were never handled"):
+        with pytest.raises(ConfigurationError, match="delete messages before they are handled"):
             await backend.check(unique_name, group="g")
 
     async def test_a_consumer_that_is_deleted_is_a_configuration_error(
@@ -407,7 +407,7 @@ class TestSettings:
 
     async def test_another_node_is_asked_where_the_first_does_not_answer(self, server: Nats, unique_name: str) -> None:
         for _ in range(6):  # they are asked in a random order
-            backend = backend_at(free_port(), nodes=f"127.0.0.1:{server.port}")
+            backend = NatsBackend(Address(f"nats://all:{SECRET}@127.0.0.1:{free_port()},127.0.0.1:{server.port}"))
             await backend.declare(unique_name, group="g")
 
     async def test_f36_a_connection_that_leads_nowhere_is_given_up(
@@ -432,7 +432,7 @@ class TestSettings:
         [
             ("nats://h?retention=interest", "workqueue or limits"),
             ("nats://h/orders", "has no path"),
-            ("nats://h?ca_file=/x.pem", "need tls=true"),
+            ("nats://h?ca_file=/x.pem", "add tls=yes"),
             ("nats://h?streams=x", "has no option streams"),
         ],
     )

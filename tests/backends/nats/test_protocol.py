@@ -41,18 +41,21 @@ def endpoint(url: str = "nats://h") -> NatsEndpoint:
 def test_a_url_says_where_the_servers_are_and_who_asks() -> None:
     bare = endpoint("nats://")
     assert (bare.nodes, bare.timeout, bare.login, bare.tls) == (["localhost:4222"], 5.0, {}, None)
-    full = endpoint("nats://shop:s%2Fcret@h:4333?nodes=i:4222,j:4222&timeout=2s")
-    assert (full.nodes, full.timeout) == (["h:4333", "i:4222", "j:4222"], 2.0)
+    full = endpoint("nats://shop:s%2Fcret@h:4333,i,[::1]:4223?timeout=2s")
+    assert (full.nodes, full.timeout) == (["h:4333", "i:4222", "[::1]:4223"], 2.0)
     assert full.login == {"user": "shop", "password": "s/cret"}
     assert endpoint("nats://:secret@h").login == {"user": "", "password": "secret"}
     assert endpoint("nats://token@h").login == {"token": "token"}
-    assert endpoint("nats://token@h?credentials=/a.creds").login == {"user_credentials": "/a.creds"}
     assert endpoint("nats://h?tls=yes").tls is not None
 
 
 def test_f66_a_token_and_a_password_are_not_shown() -> None:
     assert "canary" not in endpoint("nats://canary@h").shown
     assert "canary" not in repr(endpoint("nats://user:canary@h"))
+    for query in ("replicas=two", "ca_file=/x", "nkey_file=/none", "tls=yes&ca_file=/none"):
+        with pytest.raises(InvalidOption) as caught:
+            NatsBackend(Address(f"nats://canary@h?{query}"))
+        assert "canary" not in str(caught.value)
     assert "user" in endpoint("nats://user:canary@h").shown
 
 
@@ -155,7 +158,12 @@ def test_an_error_of_jetstream_may_pass_or_not() -> None:
     assert isinstance(refused, JetStreamRefusal)
     assert (refused.status, refused.err_code) == (400, 10058)
     assert "in use" in str(refused)
-    assert type(connection.translate_error({"code": 499})) is JetStreamRefusal
+    unnumbered = connection.translate_error({"code": 499})
+    assert isinstance(unnumbered, JetStreamRefusal)
+    assert (unnumbered.status, unnumbered.err_code) == (499, 0)
+    undescribed = connection.translate_error({})
+    assert isinstance(undescribed, JetStreamRefusal)
+    assert undescribed.status == 0
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ async def answer(connection: NatsConnection, data: bytes, headers: dict[str, str
 
 async def test_the_nodes_are_tried_until_one_answers() -> None:
     refusals["nats://h:4222"] = OSError("refused")
-    connection = await connect("nats://h?nodes=i:4222")
+    connection = await connect("nats://h,i")
     assert tried[-1] == "nats://i:4222"
     assert connection.lost is None
 

@@ -15,17 +15,15 @@ from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
 
 from effectonce.backends.postgres import codec
-from effectonce.backends.postgres.codec import make_cursor, parse_cursor, read_claim_answer, read_look_answer
+from effectonce.backends.postgres.codec import read_claim_answer, read_look_answer
 from effectonce.backends.postgres.connection import (
     BlockingWaiter,
     BorrowedPool,
     LoopWaiter,
     OwnConnection,
     PooledConnections,
-    first_line,
-    options_of_pool,
-    take_options,
 )
+from effectonce.backends.postgres.conninfo import first_line, options_of_pool, take_options
 from effectonce.backends.postgres.errors import NotPrepared, _explain
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.core.run_sync import run_sync
@@ -48,7 +46,7 @@ from effectonce.values.urls import Address
 def test_a_url_says_where_the_server_is_and_who_asks() -> None:
     options = take_options(Address("postgresql://shop:s%2Fcret@h:5433/db?sslmode=require&timeout=2s&prepare=off"))
     assert options.params == {
-        "application_name": "effectonce",
+        "fallback_application_name": "effectonce",
         "sslmode": "require",
         "host": "h",
         "port": "5433",
@@ -64,12 +62,83 @@ def test_a_url_says_where_the_server_is_and_who_asks() -> None:
 def test_what_a_url_does_not_say_is_left_to_libpq() -> None:
     options = take_options(Address("postgresql:///db?application_name=shop&host=/run/pg&connect_timeout=1s"))
     assert options.params == {
+        "fallback_application_name": "effectonce",
         "application_name": "shop",
         "host": "/run/pg",
         "dbname": "db",
         "client_encoding": "UTF8",
     }
     assert (options.timeout, options.connect_timeout, options.prepare) == (5.0, 1.0, "auto")
+
+
+def params_of(url: str) -> dict[str, Any]:
+    own = ("fallback_application_name", "client_encoding")
+    return {name: value for name, value in take_options(Address(url)).params.items() if name not in own}
+
+
+@pytest.mark.parametrize(
+    ("url", "params"),
+    [
+        ("postgresql://h1:5432,h2:5433/db", {"host": "h1,h2", "port": "5432,5433", "dbname": "db"}),
+        ("postgresql://h1,[::1]:5433", {"host": "h1,::1", "port": ",5433"}),
+        ("postgresql://u@%2FVar%2Frun:5433/db", {"host": "/Var/run", "port": "5433", "dbname": "db", "user": "u"}),
+        ("postgresql:///db?host=h1,h2&port=1,2", {"host": "h1,h2", "port": "1,2", "dbname": "db"}),
+        ("postgresql:///?service=shop&passfile=/p", {"service": "shop", "passfile": "/p"}),
+        (
+            "postgresql://h?keepalives_idle=30&tcp_user_timeout=9&load_balance_hosts=random&require_auth=scram-sha-256",
+            {
+                "host": "h",
+                "keepalives_idle": "30",
+                "tcp_user_timeout": "9",
+                "load_balance_hosts": "random",
+                "require_auth": "scram-sha-256",
+            },
+        ),
+        ("postgresql://h?sslcrl=/crl&sslpassword=x", {"host": "h", "sslcrl": "/crl", "sslpassword": "x"}),
+    ],
+)
+def test_a_url_may_have_all_that_libpq_has(url: str, params: dict[str, str]) -> None:
+    assert params_of(url) == params
+
+
+@pytest.mark.parametrize(
+    ("query", "params"),
+    [
+        ("tls=no", {"sslmode": "disable"}),
+        ("tls=yes&ca_file=/ca.pem", {"sslmode": "verify-full", "sslrootcert": "/ca.pem"}),
+        ("tls=yes&ca_file=/ca.pem&verify=ca", {"sslmode": "verify-ca", "sslrootcert": "/ca.pem"}),
+        ("tls=yes&verify=no", {"sslmode": "require"}),
+        ("tls=yes&verify=no&cert_file=/c", {"sslmode": "require", "sslcert": "/c", "sslkey": "/c"}),
+        (
+            "tls=yes&verify=no&cert_file=/c&key_file=/k",
+            {"sslmode": "require", "sslcert": "/c", "sslkey": "/k"},
+        ),
+    ],
+)
+def test_the_options_for_tls_become_libpqs(query: str, params: dict[str, str]) -> None:
+    assert params_of(f"postgresql://h?{query}") == {"host": "h", **params}
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://h?tls=yes&sslmode=require", "both tls and libpq's sslmode"),
+        ("postgresql://h?ca_file=/ca.pem", "add tls=yes"),
+        ("postgresql://%00", "does not take the hosts"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(url: str, said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        take_options(Address(url))
+
+
+def test_the_certificate_is_checked_for_the_name_that_the_url_gives() -> None:
+    options = take_options(Address("postgresql://h?tls=yes&server_name=shop.example"))
+    assert options.attempt_params({"host": "h", "hostaddr": "10.0.0.1"}, None) == {
+        "host": "shop.example",
+        "hostaddr": "10.0.0.1",
+    }
+    assert options.attempt_params({"host": "/run"}, "token") == {"host": "/run", "password": "token"}
 
 
 def test_a_pool_says_where_it_connects_to() -> None:
@@ -218,14 +287,6 @@ def test_a_look_changes_nothing_and_says_what_a_claim_would_find() -> None:
     assert read_look_answer(row("take_free"))[1].kind == "absent"
     position, doubt = read_look_answer(row("lapse"))
     assert (position, doubt.kind, doubt.token, doubt.attempts, doubt.generation) == (2, "in_doubt", 7, 2, 1)
-
-
-def test_a_cursor_names_the_last_record_and_none_is_before_all() -> None:
-    assert parse_cursor(make_cursor('s"', "é")) == ('s"', "é")
-    assert parse_cursor(None) == ("", "")
-    for cursor in ("", "[]", '["a"]', '["a", 1]', "{"):
-        with pytest.raises(InvalidOption):
-            parse_cursor(cursor)
 
 
 # -- waiting

@@ -992,7 +992,8 @@ def test_an_identity_too_long_for_the_index_is_too_long(postgres_url: str, uniqu
         "prefix=" + "x" * 42,
         "prepare=maybe",
         "timeout=soon",
-        "passfile=/x",
+        "replication=database",
+        "client_encoding=LATIN1",
         "nope=1",
     ],
 )

@@ -161,6 +161,15 @@ async def test_many_are_requeued_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch
     assert chunks == [2, 2, 1]
 
 
+async def test_no_more_are_requeued_at_once_than_a_quorum_queue_keeps_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(*map(str, range(30)))
+    chunks: list[int] = []
+    requeue = queue.requeue
+    monkeypatch.setattr(queue, "requeue", lambda tags: (chunks.append(len(tags)), requeue(tags)))
+    await listing_of(queue).browse(30)
+    assert chunks == [25, 5]
+
+
 async def test_a_listing_on_a_lost_channel_starts_anew() -> None:
     queue = Queue("a", "b", "c")
     dead_letters = listing_of(queue)

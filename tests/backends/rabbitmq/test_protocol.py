@@ -17,7 +17,8 @@ from effectonce.backends.rabbitmq.channel import RabbitMQChannel
 from effectonce.backends.rabbitmq.connection import MAX_SILENT_BEATS, RabbitMQConnection
 from effectonce.backends.rabbitmq.endpoint import RabbitMQEndpoint, RabbitMQRefusal
 from effectonce.backends.rabbitmq.frames import HEARTBEAT_FRAME, encode_content, encode_publish
-from effectonce.errors import BrokerUnavailable
+from effectonce.backends.rabbitmq.login import Login
+from effectonce.errors import BrokerUnavailable, ConfigurationError
 from effectonce.values.urls import Address
 
 
@@ -48,6 +49,7 @@ class ConnectionUnderTest:
 
     def __init__(self, options: str = "") -> None:
         self.connection = RabbitMQConnection(RabbitMQEndpoint(Address(f"amqp://shop:secret@h/orders{options}")), "test")
+        self.connection._password = "secret"
         self.transport = Transport()
         self.connection.connection_made(self.transport)
         self.greeting, self.transport.sent = self.transport.sent, b""
@@ -56,7 +58,7 @@ class ConnectionUnderTest:
         self.connection.data_received(pamqp.frame.marshal(frame, channel))
 
     def log_in(self, heartbeat: int = 60, frame_max: int = 4096) -> None:
-        self.serve(commands.Connection.Start(server_properties={"version": "4.0"}))
+        self.serve(commands.Connection.Start(server_properties={"version": "4.0"}, mechanisms="AMQPLAIN PLAIN"))
         self.serve(commands.Connection.Tune(channel_max=7, frame_max=frame_max, heartbeat=heartbeat))
         self.serve(commands.Connection.OpenOk())
 
@@ -103,6 +105,103 @@ async def test_a_login_names_the_user_the_vhost_and_what_we_understand() -> None
     assert open_vhost.virtual_host == "orders"
     assert under_test.connection.server_properties == {"version": "4.0"}
     assert under_test.connection.lost is None
+
+
+MECHANISMS = "PLAIN AMQPLAIN EXTERNAL RABBIT-CR-DEMO"
+
+
+@pytest.mark.parametrize(
+    ("options", "offered", "mechanism", "response"),
+    [
+        ("", MECHANISMS, "PLAIN", "\0shop\0secret"),
+        ("", "AMQPLAIN EXTERNAL", "AMQPLAIN", "\x05LOGINS\0\0\0\x04shop\x08PASSWORDS\0\0\0\x06secret"),
+        ("?auth_mechanism=amqplain", MECHANISMS, "AMQPLAIN", None),
+        ("?auth_mechanism=EXTERNAL", MECHANISMS, "EXTERNAL", ""),
+        ("?auth_mechanism=rabbit-cr-demo", MECHANISMS, "RABBIT-CR-DEMO", "shop"),
+    ],
+)
+async def test_the_mechanism_is_chosen_from_what_the_server_offers(
+    options: str, offered: str, mechanism: str, response: str | None
+) -> None:
+    under_test = ConnectionUnderTest(options)
+    under_test.serve(commands.Connection.Start(mechanisms=offered))
+    ((_, start),) = under_test.transport.take_frames()
+    assert start.mechanism == mechanism
+    assert response is None or start.response == response
+
+
+@pytest.mark.parametrize(
+    ("url", "offered", "mechanism"),
+    [
+        ("amqps://h", "PLAIN EXTERNAL", "EXTERNAL"),
+        ("amqps://h", "PLAIN", "PLAIN"),  # the guest, as without a certificate
+        ("amqps://shop:secret@h", "PLAIN EXTERNAL", "PLAIN"),
+        ("amqps://shop:secret@h?auth_mechanism=EXTERNAL", "PLAIN EXTERNAL", "EXTERNAL"),
+    ],
+)
+def test_a_client_certificate_logs_in_where_the_url_names_no_user(url: str, offered: str, mechanism: str) -> None:
+    endpoint = RabbitMQEndpoint(Address(url))
+    endpoint.has_certificate = True
+    assert Login(endpoint, "", offered).mechanism == mechanism
+
+
+async def test_a_server_that_offers_no_mechanism_of_ours_is_refused_with_what_it_offers() -> None:
+    under_test = ConnectionUnderTest("?auth_mechanism=EXTERNAL")
+    under_test.serve(commands.Connection.Start(mechanisms="PLAIN GSSAPI"))
+    assert "offers the login mechanisms PLAIN, GSSAPI" in lost(under_test.connection)
+    assert isinstance(under_test.connection.lost, RabbitMQRefusal)
+    assert under_test.transport.aborted
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "answer"), [("PLAIN", "\0shop\0secret"), ("RABBIT-CR-DEMO", "My password is secret")]
+)
+async def test_a_challenge_is_answered(mechanism: str, answer: str) -> None:
+    under_test = ConnectionUnderTest()
+    under_test.connection.endpoint.mechanism = mechanism
+    under_test.serve(commands.Connection.Start(mechanisms=MECHANISMS))
+    under_test.transport.take_frames()
+    under_test.serve(commands.Connection.Secure("Please tell me your password"))
+    ((_, secure),) = under_test.transport.take_frames()
+    assert (secure.name, secure.response) == ("Connection.SecureOk", answer)
+
+
+@pytest.mark.parametrize(
+    ("options", "server", "agreed"),
+    [
+        ("", (0, 0), (0, module.FRAME_MAX)),
+        ("", (7, 8192), (7, 8192)),
+        ("?channel_max=3&frame_max=4096", (7, 8192), (3, 4096)),
+        ("?channel_max=9&frame_max=9000", (7, 8192), (7, 8192)),
+        ("?channel_max=9&frame_max=9000", (0, 0), (9, 9000)),
+    ],
+)
+async def test_the_lower_limits_on_channels_and_frames_count(
+    options: str, server: tuple[int, int], agreed: tuple[int, int]
+) -> None:
+    under_test = ConnectionUnderTest(options)
+    under_test.serve(commands.Connection.Tune(channel_max=server[0], frame_max=server[1], heartbeat=60))
+    (_, tune), _ = under_test.transport.take_frames()
+    assert (tune.channel_max, tune.frame_max) == agreed
+    assert under_test.connection.frame_max == agreed[1]
+
+
+async def test_no_channel_is_opened_beyond_the_limit(under_test: ConnectionUnderTest) -> None:
+    under_test.connection.channel_max = 2
+    for number in (1, 2):
+        assert (await under_test.open_channel()).number == number
+    with pytest.raises(ConfigurationError, match="allows 2 channels"):
+        await under_test.connection.open_channel()
+    assert under_test.connection.lost is None
+
+
+@pytest.mark.parametrize("server", [0, 60])
+async def test_a_heartbeat_of_0_is_none(server: int) -> None:
+    under_test = ConnectionUnderTest("?heartbeat=0")
+    under_test.log_in(heartbeat=server)
+    _, (_, tune), _ = under_test.transport.take_frames()
+    assert tune.heartbeat == 0
+    assert under_test.connection._heartbeat_timer is None
 
 
 @pytest.mark.parametrize(("server", "agreed"), [(10, 10), (60, 20), (0, 20)])
@@ -310,6 +409,30 @@ async def test_the_reason_of_a_broken_connection_is_named(under_test: Connection
     assert "reset by peer" in lost(under_test.connection)
     under_test.connection.fail(BrokerUnavailable("later"))
     assert "reset by peer" in lost(under_test.connection)
+
+
+async def test_f80_a_paused_channel_takes_no_messages_until_it_goes_on_or_ends(
+    under_test: ConnectionUnderTest,
+) -> None:
+    gate = under_test.connection.gate
+    channel, other = await under_test.open_channel(), await under_test.open_channel()
+    for paused in (channel, other):
+        under_test.serve(commands.Channel.Flow(False), paused.number)
+    under_test.serve(commands.Channel.Flow(True), channel.number)
+    assert not gate.is_open
+    under_test.serve(commands.Channel.Close(541, "no", 0, 0), other.number)
+    assert gate.is_open
+
+
+async def test_f80_a_lost_connection_lets_those_go_that_wait_for_its_block_to_end(
+    under_test: ConnectionUnderTest,
+) -> None:
+    under_test.serve(commands.Connection.Blocked("low on memory"))
+    waiting = asyncio.create_task(under_test.connection.gate.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    under_test.connection.fail(BrokerUnavailable("gone"))
+    await asyncio.wait_for(waiting, 5)
 
 
 async def test_f36_a_command_that_is_not_answered_says_that_publishers_are_blocked() -> None:

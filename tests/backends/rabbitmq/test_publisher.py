@@ -9,6 +9,7 @@ import pytest
 
 from effectonce.backends.rabbitmq.endpoint import RabbitMQEndpoint
 from effectonce.backends.rabbitmq.packets import MAX_BODY_BYTES, Content, make_content
+from effectonce.backends.rabbitmq.publish_gate import PublishGate
 from effectonce.backends.rabbitmq.publisher import ConfirmedPublisher, RabbitMQPublisher, _UnconfirmedBatch
 from effectonce.backends.rabbitmq.queues import MissingRabbitMQQueue, QueueDeclarations
 from effectonce.contracts import Packet
@@ -96,10 +97,12 @@ class Channel:
     def __init__(self) -> None:
         self.connection = self
         self.commands: Any = self
+        self.gate = PublishGate("amqp://h", 0.05)
         self.writes: list[bytes] = []
         self.failures: list[Exception] = []
         self.answers: list[Any] = []
         self.opened = 0
+        self.abandoned = False
         self.declared: list[str] = []
         self.on_confirm: Any = None
         self.on_return: Any = None
@@ -129,6 +132,10 @@ class Channel:
 
     def fail(self, error: Exception) -> None:
         self.failures.append(error)
+
+    def abandon(self, error: Exception) -> None:
+        self.abandoned = True
+        self.lost = error  # type: ignore[assignment]
 
     def fail_unanswered(self) -> Exception:
         return BrokerUnavailable("did not answer")
@@ -223,6 +230,105 @@ async def test_a_cancelled_batch_ends_the_connection_since_its_returns_are_under
     assert len(channel.failures) == 1
 
 
+# -- a server that takes no messages now
+
+
+async def test_f80_nothing_is_written_while_the_server_blocks_publishers_and_the_error_says_why(
+    channel: Channel,
+) -> None:
+    publisher = publisher_on(channel)
+    channel.gate.close(0, "low on memory")
+    for _ in range(2):  # a relay or a worker tries again
+        with pytest.raises(BrokerUnavailable, match=r"takes no messages now \(low on memory\)"):
+            await publisher.publish("", "q", CONTENTS)
+    assert channel.writes == []
+    assert channel.failures == []  # the connection stays: on a new one, nothing would be known of the block
+
+
+async def test_f80_a_block_that_ends_in_time_is_waited_for(channel: Channel) -> None:
+    publisher = publisher_on(channel)
+    channel.gate = PublishGate("amqp://h", 60.0)
+    channel.answers = [lambda: channel.on_confirm(2, True, True)]
+    channel.gate.close(0, "low on memory")
+    publishing = asyncio.create_task(publisher.publish("", "q", CONTENTS))
+    await asyncio.sleep(0.01)
+    assert channel.writes == []
+    channel.gate.open(0)
+    assert await asyncio.wait_for(publishing, 5) == [None, None]
+
+
+async def test_f80_the_limit_counts_from_the_block_and_not_from_each_call(channel: Channel) -> None:
+    publisher = publisher_on(channel)
+    channel.gate = PublishGate("amqp://h", 0.2)
+    channel.gate.close(0, "low on disk")
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for _ in range(20):  # one after another: each of them waiting for 0.2 s would take 4 s
+        with pytest.raises(BrokerUnavailable):
+            await publisher.publish("", "q", CONTENTS)
+    assert loop.time() - begun < 2.0
+
+
+async def test_f80_a_batch_that_is_on_its_way_when_the_server_blocks_keeps_its_connection(channel: Channel) -> None:
+    publisher = publisher_on(channel, "10ms")
+    channel.answers = [lambda: channel.gate.close(0, "low on memory")]
+    with pytest.raises(BrokerUnavailable, match="low on memory"):
+        await publisher.publish("", "q", CONTENTS)
+    assert channel.abandoned
+    assert channel.failures == []
+    with pytest.raises(BrokerUnavailable, match="low on memory"):
+        await publisher.publish("", "q", CONTENTS)
+    assert len(channel.writes) == 1
+    channel.gate.open(0)
+    other = Channel()
+    other.gate = channel.gate
+    other.answers = [lambda: other.on_confirm(2, True, True)]
+    channel.open_channel = other.open_channel  # type: ignore[method-assign]
+    channel.lost = None
+    publisher._channel = None
+    assert await publisher.publish("", "q", CONTENTS) == [None, None]
+
+
+async def test_f80_a_batch_on_its_way_is_waited_for_as_long_as_the_block_may_last(channel: Channel) -> None:
+    """Sent again after its own timeout it would be there twice: the server confirms it when it goes on."""
+    publisher = publisher_on(channel, "10ms")
+    channel.gate = PublishGate("amqp://h", 60.0)
+    channel.answers = [lambda: channel.gate.close(0, "low on memory")]
+    publishing = asyncio.create_task(publisher.publish("", "q", CONTENTS))
+    await asyncio.sleep(0.1)
+    assert not publishing.done()
+    channel.gate.open(0)
+    channel.on_confirm(2, True, True)
+    assert await asyncio.wait_for(publishing, 5) == [None, None]
+
+
+async def test_f80_a_gate_with_two_causes_opens_when_both_are_gone() -> None:
+    gate = PublishGate("amqp://h", 0.01)
+    gate.close(0, "low on memory")
+    gate.close(3, "it has paused the channel")
+    gate.open(0)
+    assert not gate.is_open
+    gate.open(3)
+    await asyncio.wait_for(gate.wait(), 5)
+
+
+async def test_a_missing_queue_is_not_declared_into_a_block(channel: Channel) -> None:
+    publisher = publisher_on(channel)
+
+    def return_and_block() -> None:
+        channel.on_return("q", bytes(12), b"b")
+        channel.on_confirm(2, True, True)
+        channel.gate.close(0, "low on memory")
+
+    async def declare(channel: Any) -> None:
+        channel.declared.append("q")
+
+    channel.answers = [return_and_block]
+    with pytest.raises(BrokerUnavailable, match="low on memory"):
+        await publisher.publish("", "q", CONTENTS, declare)
+    assert channel.declared == []
+
+
 async def test_an_empty_batch_opens_no_channel(channel: Channel) -> None:
     assert await publisher_on(channel).publish("", "q", []) == []
     assert channel.opened == 0
@@ -273,5 +379,5 @@ async def test_f44_a_packet_that_has_no_form_on_the_wire_harms_itself_only(chann
 
 def test_the_longest_body_is_taken_and_one_byte_more_is_not() -> None:
     assert make_content(Packet(body=bytes(MAX_BODY_BYTES)))
-    with pytest.raises(ValueError, match="are the most"):
+    with pytest.raises(ValueError, match="the limit is"):
         make_content(Packet(body=bytes(MAX_BODY_BYTES + 1)))

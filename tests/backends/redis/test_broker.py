@@ -332,7 +332,7 @@ async def test_a_key_of_another_kind_is_a_configuration_error(queue: Queue) -> N
     assert isinstance(outcome, eo.ConfigurationError)
     assert "namespace" in str(outcome)
     consumer = queue.backend.consumer("taken", group="g", prefetch=1)
-    with pytest.raises(eo.ConfigurationError, match="another kind"):
+    with pytest.raises(eo.ConfigurationError, match="another type"):
         await consumer.receive(1, 0.0)
     await consumer.close()
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from effectonce.backends.redis import connecting
+from effectonce.backends.redis import socket as socket_module
 from effectonce.backends.redis.client_connection import RedisClientConnection, _make_tls_context, read_endpoint
-from effectonce.backends.redis.endpoint import RedisEndpoint, parse_endpoint, refuse_eviction
+from effectonce.backends.redis.endpoint import Node, RedisEndpoint, parse_endpoint, refuse_eviction
 from effectonce.backends.redis.errors import (
     UNAVAILABLE_CODES,
     BrokerConnectionLost,
@@ -33,6 +36,9 @@ from effectonce.errors import (
     UnsafeStore,
 )
 from effectonce.values.urls import Address
+from tests.harness import servers
+from tests.harness.process import free_port
+from tests.harness.proxy import FaultProxy
 
 
 def endpoint(url: str) -> RedisEndpoint:
@@ -437,3 +443,151 @@ def test_small_packets_are_sent_at_once_and_a_dead_server_is_noticed(server: Ser
     assert sock._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert sock._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     sock.drop()
+
+
+def test_an_idle_connection_is_kept_alive_by_the_system(server: Server) -> None:
+    sock = SyncRedisSocket(endpoint_of(server))
+    run_sync(sock.send(b"x"))
+    assert sock._socket is not None
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        assert sock._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == connecting.KEEPALIVE_IDLE_S
+    sock.drop()
+
+
+def test_f36_a_connection_that_was_silently_dropped_while_idle_costs_a_ping_and_no_error(
+    redis_url: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_module, "MAX_UNTRIED_IDLE_S", 0.0)
+    monkeypatch.setattr(socket_module, "PING_TIMEOUT_S", 0.1)
+    ping = b"*1\r\n$4\r\nPING\r\n"
+
+    async def work(proxy: FaultProxy) -> list[Any]:
+        sock = kind(RedisEndpoint(host="127.0.0.1", port=proxy.port, timeout=20.0))
+        replies = []
+        for is_dropped in (False, False, True):
+            if is_dropped:
+                proxy.silence()
+            await sock.send(ping)
+            replies += await sock.receive(1)
+        sock.drop()
+        return replies
+
+    with FaultProxy(Address(redis_url).port or 6379) as proxy:
+        begun = time.monotonic()
+        assert run(kind, work(proxy)) == [b"PONG"] * 3
+        assert time.monotonic() - begun < 20.0
+
+
+def test_a_connection_in_use_is_not_tried_first(server: Server, kind: Any) -> None:
+    received: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        for _ in range(2):
+            received.append(connection.recv(100))
+            connection.sendall(b"+1\r\n")
+
+    server.serve = serve
+
+    async def work() -> None:
+        sock = kind(endpoint_of(server))
+        for _ in range(2):
+            await sock.send(b"x")
+            await sock.receive(1)
+        sock.drop()
+
+    run(kind, work())
+    assert received == [b"x", b"x"]
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_an_ipv6_address_is_written_in_brackets(scheme: str) -> None:
+    known = endpoint(f"{scheme}://[::1]:7000")
+    assert known.cluster == [Node("::1", 7000)] if known.cluster else (known.host, known.port) == ("::1", 7000)
+
+
+def test_a_server_on_ipv6_is_reached(kind: Any) -> None:
+    with servers.redis("--bind", "::1", "127.0.0.1") as server:
+        known = parse_endpoint(Address(f"redis://[::1]:{server.port}/0"))
+
+        async def work() -> Any:
+            sock = kind(known)
+            await sock.send(b"*1\r\n$4\r\nPING\r\n")
+            reply = await sock.receive(1)
+            sock.drop()
+            return reply
+
+        assert run(kind, work()) == [b"PONG"]
+
+
+# -- hosts with several addresses
+
+
+def addresses_of(monkeypatch: pytest.MonkeyPatch, *places: tuple[str, int]) -> None:
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        return [
+            (socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
+            for host, port in places
+        ]
+
+    monkeypatch.setattr(connecting.socket, "getaddrinfo", resolve)
+
+
+@pytest.fixture
+def listening() -> Iterator[tuple[str, int]]:
+    """The address of a server that answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()
+
+
+def test_of_several_addresses_the_first_that_answers_is_used(
+    listening: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        place = full.getsockname()
+        fillers = [socket.socket() for _ in range(3)]  # what comes next gets no answer
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(place)
+        addresses_of(monkeypatch, place, listening)
+        begun = time.monotonic()
+        with connecting.connect("h", 1, 30.0) as sock:
+            assert sock.getpeername() == listening
+            assert sock.gettimeout() == 30.0
+        assert connecting.HAPPY_EYEBALLS_DELAY_S <= time.monotonic() - begun < 30.0
+        for filler in fillers:
+            filler.close()
+
+
+def test_an_address_that_refuses_is_passed_over_at_once(
+    listening: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "HAPPY_EYEBALLS_DELAY_S", 60.0)
+    addresses_of(monkeypatch, ("127.0.0.1", free_port()), ("::1", free_port()), listening)
+    with connecting.connect("h", 1, 30.0) as sock:
+        assert sock.getpeername() == listening
+
+
+def test_where_no_address_answers_the_last_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses_of(monkeypatch, ("127.0.0.1", free_port()), ("127.0.0.1", free_port()))
+    with pytest.raises(ConnectionRefusedError):
+        connecting.connect("h", 1, 30.0)
+
+
+def test_f36_addresses_that_never_answer_end_with_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        place = full.getsockname()
+        fillers = [socket.socket() for _ in range(3)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(place)
+        addresses_of(monkeypatch, place, place)
+        with pytest.raises(TimeoutError):
+            connecting.connect("h", 1, 0.4)
+        for filler in fillers:
+            filler.close()
+
+
+def test_families_take_turns_and_the_preferred_one_begins() -> None:
+    v6, v4 = socket.AF_INET6, socket.AF_INET
+    mixed: list[Any] = [(v6, 1), (v6, 2), (v6, 3), (v4, 4)]
+    assert connecting._interleave_families(mixed) == [(v6, 1), (v4, 4), (v6, 2), (v6, 3)]

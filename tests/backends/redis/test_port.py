@@ -21,7 +21,8 @@ LOST = ConnectionLost("node b broke")
 class Connection:
     """Answers batches by ``replies``, one after the other, and commands by ``commands``; an exception is raised."""
 
-    def __init__(self, *replies: Any, commands: dict[str, Any] | None = None) -> None:
+    def __init__(self, *replies: Any, commands: dict[str, Any] | None = None, is_cluster: bool = False) -> None:
+        self.is_cluster = is_cluster
         self.errors = RedisErrors("redis://h")
         self.replies = list(replies)
         self.commands = commands or {}
@@ -83,14 +84,16 @@ def test_an_error_reply_is_the_error_of_its_operation() -> None:
 
 
 def test_what_a_lost_node_did_not_answer_is_repeated_once_and_nothing_else() -> None:
-    connection = Connection([7, LOST, 8, LOST], [b"1"], [9, 10], commands=VERIFIED)
-    assert claim(port_on(connection), *"abcd") == [Answer("claimed", token, 1) for token in (7, 9, 8, 10)]
-    assert (connection.asked[0], connection.asked[-1], connection.drops) == (4, 2, 1)
+    """Of a cluster. It is not verified again, which would need all of its nodes, and one is away."""
+    connection = Connection([7, LOST, 8, LOST], [9, 10], is_cluster=True)
+    port = port_on(connection)
+    assert claim(port, *"abcd") == [Answer("claimed", token, 1) for token in (7, 9, 8, 10)]
+    assert (connection.asked, port._backend.verified) == ([4, 2], True)
 
 
 def test_where_the_repetition_fails_as_well_the_others_keep_their_answers() -> None:
     away = StoreUnavailable("node b is away")
-    granted, *failed = claim(port_on(Connection([7, LOST, LOST], [b"1"], away, commands=VERIFIED)), *"abc")
+    granted, *failed = claim(port_on(Connection([7, LOST, LOST], away, is_cluster=True)), *"abc")
     assert granted == Answer("claimed", 7, 1)
     assert failed == [away, away]
 
@@ -103,12 +106,13 @@ def test_where_nothing_was_answered_the_caller_repeats_the_batch() -> None:
     assert (connection.asked, connection.drops, port._backend.verified) == ([2], 1, False)
 
 
-def test_a_server_that_was_away_is_verified_again() -> None:
-    """It may be another one, after a failover."""
-    port = port_on(Connection(StoreUnavailable("away")))
+@pytest.mark.parametrize("is_cluster", [False, True])
+def test_a_server_that_was_away_is_verified_again_and_a_cluster_is_not(is_cluster: bool) -> None:
+    """It may be another one, after a failover. In a cluster, the greeting of each new connection verifies its node."""
+    port = port_on(Connection(StoreUnavailable("away"), is_cluster=is_cluster))
     with pytest.raises(StoreUnavailable):
         claim(port, "a")
-    assert not port._backend.verified
+    assert port._backend.verified is is_cluster
 
 
 # -- what operators ask for

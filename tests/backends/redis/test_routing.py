@@ -9,20 +9,13 @@ from typing import Any
 import hiredis
 import pytest
 
-from effectonce.backends.redis.cluster import CLUSTER_SLOTS, Node, RedisClusterConnection, parse_nodes, slot_of
+from effectonce.backends.redis import slots as slots_module
+from effectonce.backends.redis.cluster import RedisClusterConnection
 from effectonce.backends.redis.connection import RedisNodeConnection, Subscription, run_script
-from effectonce.backends.redis.endpoint import RedisEndpoint
+from effectonce.backends.redis.endpoint import Node, RedisEndpoint, parse_nodes
 from effectonce.backends.redis.errors import RedisErrors, ReplyError
-from effectonce.backends.redis.record_format import (
-    Layout,
-    ListPosition,
-    index_keys,
-    make_cursor,
-    parse_answer,
-    parse_change,
-    parse_cursor,
-    parse_record,
-)
+from effectonce.backends.redis.record_format import Layout, index_keys, parse_answer, parse_change, parse_record
+from effectonce.backends.redis.slots import CLUSTER_SLOTS, DOWN_NODE_CONNECT_S, DOWN_NODE_PAUSE_S, slot_of
 from effectonce.backends.redis.store import RedisClientStoreBackend, RedisStoreBackend
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, StoreUnavailable, UnsafeStore
@@ -44,7 +37,8 @@ def test_a_slot_is_that_of_the_hash_tag() -> None:
 
 
 def test_nodes_are_listed_with_their_ports() -> None:
-    assert parse_nodes("a:1,b") == [Node("a", 1), Node("b", 6379)]
+    assert parse_nodes("a:1,b,[::1]:7,[::2]") == [Node("a", 1), Node("b", 6379), Node("::1", 7), Node("::2", 6379)]
+    assert [str(node) for node in parse_nodes("a:1,[::1]:7")] == ["a:1", "[::1]:7"]
 
 
 # -- batches
@@ -60,10 +54,12 @@ class Socket:
         self.commands: list[tuple[bytes, ...]] = []
         self.pauses: list[float] = []
         self.drops = 0
+        self.sends = 0
         self.error: Exception | None = None
         self._pending: list[Any] = []
 
     async def send(self, data: bytes) -> None:
+        self.sends += 1
         if self.error is not None:
             raise self.error
         reader = hiredis.Reader()
@@ -95,7 +91,7 @@ class Socket:
 
 class Cluster:
     def __init__(self) -> None:
-        self.connection = RedisClusterConnection(self._connect, RedisEndpoint(shown="r"), [A])
+        self.connection = RedisClusterConnection(self._connect, RedisEndpoint(shown="r", cluster=[A]))
         self.sockets: dict[str, Socket] = {}
         self.a, self.b = self._socket("a"), self._socket("b")
 
@@ -180,6 +176,82 @@ async def test_a_slot_without_a_node_fails_its_items_and_the_map_is_read_again(c
     assert await cluster.batch(b"k") == [b"done"]
 
 
+def halves(first: bytes, second: bytes) -> list[Any]:
+    half = CLUSTER_SLOTS // 2
+    return [[0, half - 1, [first, 1, b"id"]], [half, CLUSTER_SLOTS - 1, [second, 2, b"id"]]]
+
+
+KEYS = [b"%d" % n for n in range(20)]
+
+
+async def test_f36_a_node_that_does_not_answer_is_left_alone_for_a_moment_and_delays_no_other(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(slots_module.time, "monotonic", lambda: now)
+    cluster.a.slots = halves(b"a", b"b")
+    await cluster.batch(*KEYS)
+    cluster.b.error = StoreUnavailable("did not answer")
+    for _ in range(3):
+        replies = await cluster.batch(*KEYS)
+        assert {type(reply) for reply in replies} == {bytes, StoreUnavailable}
+    assert cluster.b.sends == 1 + 1  # before it failed, and once since
+    assert "did not answer a moment ago" in str(next(r for r in replies if isinstance(r, StoreUnavailable)))
+    now += 2 * DOWN_NODE_PAUSE_S
+    await cluster.batch(*KEYS)
+    assert cluster.b.sends == 3
+    assert cluster.b.endpoint.connect_timeout == DOWN_NODE_CONNECT_S  # it is given less time than others
+    cluster.b.error = None
+    now += 2 * DOWN_NODE_PAUSE_S
+    assert set(await cluster.batch(*KEYS)) == {b"done"}
+    assert cluster.b.endpoint.connect_timeout == 5.0
+
+
+async def test_a_node_whose_connection_broke_is_asked_again_at_once(cluster: Cluster) -> None:
+    cluster.a.slots = halves(b"a", b"b")
+    cluster.b.error = ConnectionLost("reset")
+    await cluster.batch(*KEYS)
+    cluster.b.error = None
+    assert set(await cluster.batch(*KEYS)) == {b"done"}
+
+
+async def test_the_map_is_asked_of_the_nodes_that_answer(cluster: Cluster) -> None:
+    cluster.a.slots = cluster.b.slots = halves(b"a", b"b")
+    await cluster.batch(*KEYS)
+    cluster.a.error = StoreUnavailable("did not answer")
+    await cluster.batch(*KEYS)
+    asked, sends = cluster.b.names().count("CLUSTER"), cluster.a.sends
+    await cluster.batch(*KEYS)
+    assert cluster.b.names().count("CLUSTER") == asked + 1
+    assert cluster.a.sends == sends
+
+
+@pytest.mark.parametrize(
+    ("server", "node"),
+    [
+        ([None, 7, b"id"], Node("asked", 7)),
+        ([b"", 7, b"id"], Node("asked", 7)),
+        ([b"?", 7, b"id"], Node("asked", 7)),
+        ([b"?", 7, b"id", [b"ip", b"10.0.0.1"]], Node("10.0.0.1", 7)),
+        ([b"::1", 7, b"id", []], Node("::1", 7)),
+        ([b"redis.example", 7, b"id", [b"ip", b"10.0.0.1"]], Node("redis.example", 7)),
+    ],
+)
+def test_a_node_that_the_cluster_has_no_name_for_is_found(server: list[Any], node: Node) -> None:
+    assert slots_module._read_server(server, Node("asked", 1)) == node
+
+
+@pytest.mark.parametrize(
+    ("place", "node"), [("?:2", B), ("?:9", Node("a", 9)), ("::1:7", Node("::1", 7)), (":7", Node("a", 7))]
+)
+async def test_a_redirection_may_name_an_ipv6_address_or_no_host_that_is_known(
+    cluster: Cluster, place: str, node: Node
+) -> None:
+    cluster.a.slots = halves(b"a", b"b")
+    await cluster.batch(*KEYS)
+    assert cluster.connection._nodes.redirection(ReplyError(f"ASK 1 {place}"), A) == node
+
+
 @pytest.mark.parametrize(("code", "is_stale"), [("READONLY", True), ("CLUSTERDOWN", True), ("OOM", False)])
 async def test_an_error_of_a_node_is_that_of_its_item(cluster: Cluster, code: str, is_stale: bool) -> None:
     cluster.a.answers = [ReplyError(f"{code} x")]
@@ -198,8 +270,8 @@ async def test_a_cancelled_batch_drops_the_connections_with_replies_under_way(cl
 
 async def test_another_node_is_asked_for_the_slots_where_one_does_not_answer(cluster: Cluster) -> None:
     await cluster.batch(b"k")  # names the replica, too, without a host: it is where the node is that was asked
-    assert list(cluster.connection._known_nodes) == [A, Node("a", 2)]
-    other = RedisClusterConnection(cluster._connect, RedisEndpoint(shown="r"), [B, A])
+    assert list(cluster.connection._nodes._known) == [A, Node("a", 2)]
+    other = RedisClusterConnection(cluster._connect, RedisEndpoint(shown="r", cluster=[B, A]))
     for error in (StoreUnavailable("down"), UnsafeStore("evicts")):
         cluster.b.error = error
         assert list(await other.nodes()) == ["a:1"]
@@ -328,28 +400,17 @@ def test_a_change_names_the_scope_and_the_key() -> None:
     assert parse_change("2:ék".encode()) == ("é", "k")
 
 
-def test_a_cursor_is_of_one_kind_of_list() -> None:
-    position = ListPosition("a:1", "7", b"\xff")
-    for kind, other in (("index", "scan"), ("scan", "index")):
-        cursor = make_cursor(kind, position)  # type: ignore[arg-type]
-        assert parse_cursor(cursor, kind) == position  # type: ignore[arg-type]
-        with pytest.raises(InvalidOption):
-            parse_cursor(cursor, other)  # type: ignore[arg-type]
-    for cursor in ("", "s|x||p", "s|1|zz|p", "s|1||p|q"):
-        with pytest.raises(InvalidOption):
-            parse_cursor(cursor, "scan")
-
-
 # -- the store
 
 
 def seeds_of(url: str) -> list[Node]:
-    return RedisStoreBackend(Address(url))._seeds
+    return list(RedisStoreBackend(Address(url))._endpoint.cluster)
 
 
 def test_a_cluster_is_asked_at_the_nodes_of_its_url() -> None:
     assert seeds_of("redis+cluster://") == [Node("localhost", 6379)]
     assert seeds_of("redis+cluster://h:7000?nodes=i:7001,j") == [Node("h", 7000), Node("i", 7001), Node("j", 6379)]
+    assert seeds_of("redis+cluster://h:7000,[::1]:7001") == [Node("h", 7000), Node("::1", 7001)]
     assert seeds_of("redis://h") == []
     with pytest.raises(InvalidOption, match="only database 0"):
         seeds_of("redis+cluster://h/1")

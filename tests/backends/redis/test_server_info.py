@@ -53,6 +53,7 @@ def test_the_memory_is_that_of_the_node_that_is_fullest() -> None:
     assert figures(node(1, 10), node(4, 20), node(1, 50)).memory == (4, 20)
     assert figures(node(9, 10), node(50, 1000)).memory == (9, 10)
     assert figures(node(9, 10), node(900, 0)).memory == (9, 10)  # without a limit it cannot fill up
+    assert figures(node(900, 0), node(9, 10)).memory == (9, 10)
 
 
 def test_the_persistence_is_that_of_the_node_that_may_lose_most() -> None:

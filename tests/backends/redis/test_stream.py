@@ -41,6 +41,9 @@ class Connection:
         result: list[Any] = reply
         return result
 
+    def of_queue(self, key: str) -> Connection:
+        return self
+
     async def call(self, *words: Any) -> Any:
         return (await self.exchange(words))[0]
 

@@ -78,7 +78,7 @@ async def test_a_queue_is_created_and_checked_with_a_shared_key(created: dict[st
         await backend.declare("orders", group="workers")
     await backend.check("orders", group="workers")
     assert b"PT2M" in created["orders"]
-    with pytest.raises(ConfigurationError, match="wants sessions"):
+    with pytest.raises(ConfigurationError, match="requires sessions"):
         await ServiceBusBackend(Address(URL)).check("orders", group="workers")
 
 

@@ -375,7 +375,7 @@ def queue(**changed: Any) -> QueueProperties:
         ({"default_message_time_to_live": timedelta(days=30)}, "retention"),
         ({"requires_duplicate_detection": False}, "dedup_window=none"),
         ({"requires_session": True}, "sessions=yes"),
-        ({"dead_lettering_on_message_expiration": False}, "dead-letter on message expiration"),
+        ({"dead_lettering_on_message_expiration": False}, "dead-lettering on message expiration"),
     ],
 )
 async def test_a_queue_that_breaks_a_promise_is_refused(

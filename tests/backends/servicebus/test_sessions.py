@@ -221,6 +221,30 @@ async def test_no_more_is_read_than_the_prefetch_allows() -> None:
         assert bodies(await receive(consumer, 1)) == [b"4"]
 
 
+async def test_a_receiver_that_locked_no_session_is_closed() -> None:
+    """Its link would go on waiting for a session, and lock one that nothing reads."""
+    unlocked = Session()
+    unlocked.error = OperationTimeoutError()
+    async with consuming(unlocked) as (consumer, _):
+        await consumer.receive(1, 0.0)
+        await auntil(lambda: unlocked.is_closed)
+
+
+async def test_a_receiver_that_still_waits_for_a_session_is_closed_with_its_consumer() -> None:
+    class Waiting(Session):
+        is_entered = False
+
+        async def __aenter__(self) -> Session:
+            self.is_entered = True
+            return await asyncio.Future()
+
+    waiting = Waiting()
+    async with consuming(waiting) as (consumer, _):
+        await consumer.receive(1, 0.0)
+        await auntil(lambda: waiting.is_entered)
+    assert waiting.is_closed
+
+
 async def test_several_sessions_are_read_at_once() -> None:
     async with consuming(Session(Message(1)), Session(Message(2))) as (consumer, service):
         assert sorted(bodies(await receive(consumer, 2))) == [b"1", b"2"]

@@ -77,7 +77,9 @@ class MutantRunner:
         finally:
             self._copies.put((name, copy))
         ending = "it took too long" if run.exit_code is None else f"pytest ended with {run.exit_code}"
-        return Result(mutant, run.exit_code != PASSED, run.first_failure or ending, run.seconds)
+        # A test that hangs fails by its own time limit. If the whole run takes too long, the machine is busy.
+        is_killed = run.exit_code not in (PASSED, None)
+        return Result(mutant, is_killed, run.first_failure or ending, run.seconds)
 
     def measure(self, test_files: Sequence[str]) -> None:
         """Learn what ``test_files`` reach. Waits for a copy that is free."""

@@ -1,7 +1,17 @@
-"""Equivalent mutants: no test can tell them from the original, or none should. Each has its reason.
+"""Equivalent mutants: no test can tell them from the original, or none should. There are two lists.
 
-A mutant is named by its file and by its line before and after; it is left out of the sample as long as the line stands
-as it is written here.
+`EQUIVALENTS` names single mutants, each by its file and by its line before and after, with the reason. One is left out
+of the sample as long as the line stands as it is written there.
+
+`SIZES` names constants whose value is a choice. Twice or half of it does the same work in more or fewer steps, keeps
+more or less in memory, gives up later or sooner where giving up is a retry for the caller, or shows more or less of a
+text. Nothing is lost, doubled or refused for good. A test that pinned such a number would only repeat it. What the
+constant does is tested: tests set it to 2 and count, and every other mutant of the code that reads it is sampled.
+
+A constant does not belong in `SIZES` if somebody else has set its value: the limit of a server (how many items one
+request to DynamoDB takes, how long a note in a Kafka commit is, how many messages a quorum queue requeues in order), a
+number that a message or a page of the documentation names, a limit on what strangers may use, or a factor of a formula.
+Such a number has a test. `test_every_size_is_still_there` fails when a constant of the list is gone.
 """
 
 from __future__ import annotations
@@ -219,15 +229,44 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         'rows = await self._query("list", utf8(state), int8.pack(due_at), int8.pack(seq), int4.pack(limit + 1))',
         'rows = await self._query("list", utf8(state), int8.pack(due_at), int8.pack(seq), int4.pack(limit + 2))',
     ): "one row more is read, and left out of the page",
+    (
+        "backends/kafka/offset_tracker.py",
+        "self.assign(partition, -1, None)",
+        "self.assign(partition, -2, None)",
+    ): "every number below 0 differs from all offsets, so the next commit is due",
+    (
+        "backends/rabbitmq/dead_letters.py",
+        "await asyncio.sleep(0.002)",
+        "pass",
+    ): "the reply to the question is waited for in any case; it is a courtesy to the server",
+    (
+        "backends/rabbitmq/dead_letters.py",
+        "while self._last_was_requeued and len(self._held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):",
+        "while self._last_was_requeued and len(self._held) <= MAX_ORDERED and await self._take(channel, GET_CHUNK):",
+    ): "a chunk more is taken before the order is given up",
+    (
+        "worker/queue_consumer.py",
+        "if delivery.attempt != 1:",
+        "if delivery.attempt != 2:",
+    ): "it saves a call that does nothing where the broker counts; where it does not, the attempt is 0",
+    (
+        "backends/postgres/outbox.py",
+        "if row.attempts >= 0:",
+        "if row.attempts > 0:",
+    ): "a row that was leased has an attempt; the row that says how far was read has a number below 0",
+    (
+        "intents/operation.py",
+        "log = LoggedIntent(body, name, account, step, transactional=transactional, in_saga=run.min_retention > 0)",
+        "log = LoggedIntent(body, name, account, step, transactional=transactional, in_saga=run.min_retention > 1)",
+    ): "it is 0, or the retention of a saga in microseconds",
 }
 
-#: By file: constants that say how much is done at once, how often something is tried, how much is kept, or how much of
-#: a text is shown. Another size of these loses, doubles and refuses nothing: a question of speed, or of taste.
+#: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
+#: text is shown, and how large a drawing is.
 SIZES: Final[dict[str, str]] = {
     "babelqueue/redis_lists.py": "BROWSE_CHUNK",
     "backends/dynamodb/client.py": "MAX_CONCURRENT_CALLS",
     "backends/dynamodb/index.py": "MAX_COUNT MAX_COUNT_REQUESTS",
-    "backends/dynamodb/operations.py": "MAX_WRITE_ROUNDS",
     "backends/dynamodb/port.py": "SCAN_ITEMS MAX_PAGE_SCANS MAX_BATCH_GET_ROUNDS",
     "backends/dynamodb/schema.py": "MAX_TABLE_POLLS",
     "backends/kafka/broker.py": "MAX_BATCH",
@@ -238,7 +277,7 @@ SIZES: Final[dict[str, str]] = {
     "backends/mysql/store.py": "MAX_COUNT SCAN_ENTRIES MAX_SCAN_ROUNDS SWEEP_LOCKED_ROWS",
     "backends/postgres/outbox.py": "MAX_FREED_ROWS",
     "backends/postgres/store.py": "MAX_COUNT MAX_ROWS_PER_COUNT MAX_ROWS_PER_PAGE MIN_ROWS_PER_ROUND MAX_ROUNDS",
-    "backends/rabbitmq/dead_letters.py": "GET_CHUNK REQUEUE_CHUNK",
+    "backends/rabbitmq/dead_letters.py": "GET_CHUNK",
     "backends/redis/cluster.py": "MAX_REDIRECTS",
     "backends/redis/consumer.py": "MAX_MOVED",
     "backends/redis/port.py": "MAX_COUNT READ_BATCH SCAN_STEP_KEYS MAX_LIST_STEPS MAX_STATS_STEPS",
@@ -250,6 +289,7 @@ SIZES: Final[dict[str, str]] = {
     "backends/sqlite/record_reader.py": "MAX_COUNT MAX_PAGE_VISITS MAX_STATS_VISITS",
     "backends/sqlite/store.py": "MAX_CLAIM_ROUNDS",
     "backends/sqs/client.py": "MAX_CONNECTIONS",
+    "cli/sagas.py": "_NARROW_SCREEN_COLUMNS",
     "core/change_listener.py": "MAX_IDLE_ROUNDS",
     "core/failure_log.py": (
         "MAX_VALUE_CHARACTERS MAX_ERROR_CHARACTERS MAX_TRACEBACK_CHARACTERS MAX_TRACEBACK_LINE_CHARACTERS"
@@ -260,6 +300,7 @@ SIZES: Final[dict[str, str]] = {
     "core/group_commit/threads.py": "MAX_WOKEN_BY_LEADER",
     "core/heartbeat.py": "SWEEP_BATCH",
     "core/unfinished.py": "MAX_CONCURRENT_RESUMES _PAGE_SIZE _READ_FACTOR",
+    "dashboard/saga_graph.py": "DRAWING_WIDTH STEPS_X TOP_MARGIN ROW_HEIGHT END_HEIGHT",
     "dead_letters/queue.py": "PAGE_SIZE",
     "http/protocol.py": "MAX_BODY_IN_MEMORY_BYTES BODY_CHUNK_BYTES",
     "inbox/business_table.py": "MAX_INSERT_ROUNDS",
@@ -269,13 +310,11 @@ SIZES: Final[dict[str, str]] = {
     "outbox/outbox.py": "_MAX_STATEMENT_ROWS _MAX_STATEMENT_BYTES",
     "relay/batch_size.py": "_INITIAL_ROWS _MAX_LEASE_BYTES",
     "relay/pump.py": "_MAX_BLOCKED_PAGES",
-    "relay/relay_run.py": "MAX_ROWS_PER_STATEMENT _POLL_GROWTH _HELPER_MAX_DOUBLINGS",
+    "relay/relay_run.py": "MAX_ROWS_PER_STATEMENT",
     "telemetry/audit_log.py": "_MAX_ENTRIES_IN_MEMORY _BLOCK_BYTES",
-    "telemetry/endpoints.py": "MAX_REQUESTS",
     "telemetry/opentelemetry.py": "MAX_LINKS_PER_SPAN",
     "worker/attempt_counts.py": "MAX_MESSAGES",
     "worker/dead_letter_cause.py": "MAX_CAUSE_CHARS",
-    "worker/consumer_factory.py": "MAX_PREFETCH BROKER_PREFETCH_FACTOR",
     "worker/handler_pool.py": "AHEAD_FACTOR",
     "worker/transaction_executor.py": "MAX_BATCH",
 }

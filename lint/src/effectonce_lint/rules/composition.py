@@ -9,11 +9,11 @@ RULES = [
         id="EO401",
         name="dual-write",
         severity="warning",
+        confidence=0.6,
         summary="A message is published after the database has committed, without an outbox.",
         why="""\
-The process dies between the commit and the publish, and the event never leaves; and where the consumer dedups, the
-redelivery is skipped, so it never will. Write the event into an outbox in the same transaction, and let a relay send
-it.""",
+The process dies between the commit and the publish, and the event is never sent. If the consumer dedups, the redelivery
+is skipped, so it never will be. Write the event into an outbox in the same transaction, and let a relay send it.""",
         bad="""\
 import json
 
@@ -55,7 +55,8 @@ def pay(message_id, order_id):
         id="EO402",
         name="unsafe-compensation",
         severity="error",
-        summary="What undoes a step undoes it again when it is run again.",
+        confidence=0.5,
+        summary="A compensation has no guard, so it undoes a step again each time it runs.",
         why="""\
 A compensation is retried like everything else: it crashes half-way, the message comes back, the step fails again. A
 refund without a key, or stock that is added back, then happens twice. Compensations need a guard of their own.""",

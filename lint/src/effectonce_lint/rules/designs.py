@@ -58,7 +58,7 @@ asks for six times the function's timeout; it must at least be longer.""",
         id="EO502",
         name="no-dead-letter-queue",
         severity="warning",
-        summary="A queue that is consumed has no dead-letter queue: a poisonous message comes back until it is lost.",
+        summary="A queue that is consumed has no dead-letter queue: a poison message comes back until it is lost.",
         why="""\
 A message that always fails is delivered again and again until the queue's retention drops it. Each time its effects up
 to the failure happen again. After a few attempts it belongs where an operator looks at it.""",

@@ -15,8 +15,8 @@ Queues, webhooks and retried calls deliver at least once: a worker that dies bet
 same message again. A consumer that charges, sends, inserts or counts does so once more. An effect is harmless only if
 twice equals once: an upsert, `SET status = 'paid'`, a delete by id.
 
-A design is asked the same in its own words. What a list in prose does not say of duplicates counts only where the
-document says that they come (at least once), or says of another consumer what happens to them.""",
+A design is judged by what it says. A list in prose that is silent about duplicates is a finding only if the document
+says that they occur (at least once), or says how another consumer handles them.""",
         bad="""\
 import stripe
 from celery import shared_task
@@ -55,10 +55,9 @@ Two workers get the same message (a rebalance, an expired visibility timeout). B
 Under load this is not rare; and a crash after the effect, before the record, repeats it too. Uniqueness is kept where
 the data is: one atomic step that only the first can pass.
 
-In an SQL file it is the table that is looked at: an inbox, `processed_messages`, `idempotency_keys` and their like
-whose key no primary key, unique constraint or unique index keeps apart, in that file or in another migration. A key
-together with a number, a random id or the time of the insert (as PostgreSQL wants it for partitions) lets a second row
-in.""",
+In an SQL file the rule looks at the dedup tables: an inbox, `processed_messages`, `idempotency_keys` and the like. It
+reports one whose key has no primary key, unique constraint or unique index, in that file or in another migration. A key
+combined with a number, a random id or the insert's time (as PostgreSQL's partitions need it) admits a second row.""",
         bad="""\
 import json
 
@@ -181,8 +180,16 @@ twilio = Client()
 @shared_task
 def notify(message_id, phone):
     with conn, conn.cursor() as cur:
-        cur.execute("INSERT INTO processed (message_id) VALUES (%s)", (message_id,))
-        twilio.messages.create(to=phone, from_="+100", body="Your parcel is here")
+        cur.execute(
+            "INSERT INTO sent (message_id, state) VALUES (%s, 'sending') ON CONFLICT DO NOTHING RETURNING 1",
+            (message_id,),
+        )
+        is_first = cur.fetchone() is not None
+    if not is_first:
+        return  # sent already; or still 'sending', because a worker died there: an operator has to look
+    twilio.messages.create(to=phone, from_="+100", body="Your parcel is here")
+    with conn, conn.cursor() as cur:
+        cur.execute("UPDATE sent SET state = 'sent' WHERE message_id = %s", (message_id,))
 """,
         modes="I for calls (the intent is committed first), T for rows.",
     ),
@@ -194,7 +201,7 @@ def notify(message_id, phone):
         why="""\
 The work raises, the message is delivered again, the mark says "done", and it is dropped: lost without a trace. A
 claim before the work is right, but it has to be given back on failure, or run out. For rows of a database it belongs
-into their transaction: a mark in Redis outlives a rollback.""",
+in their transaction: a mark in Redis outlives a rollback.""",
         bad="""\
 import redis
 import requests

@@ -43,7 +43,7 @@ def charge(payment_id, amount):
         summary="The key is made of the payload alone, so two honest identical requests count as one.",
         why="""\
 The same customer buys the same thing twice: the payloads are equal, the second order is dropped in silence. Only the
-sender knows whether it repeats a request or makes a new one; its id belongs into the key.""",
+sender knows whether it repeats a request or makes a new one; its id belongs in the key.""",
         bad="""\
 import hashlib
 import json
@@ -102,6 +102,7 @@ def refund(message_id, charge):
         id="EO304",
         name="key-per-retry",
         severity="error",
+        confidence=0.5,
         summary="Each attempt of a retry makes a new key, so each attempt can succeed.",
         why="""\
 The first attempt times out after the provider has charged. The second brings another key, so it is another charge.

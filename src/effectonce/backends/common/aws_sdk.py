@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from effectonce.backends.common.tls import TLSOptions, take_tls, tls_refusal
 from effectonce.errors import ConfigurationError, InvalidOption, Retryable, show
 from effectonce.values.urls import Address
 
@@ -28,6 +29,7 @@ class AWSTarget(Struct, frozen=True, kw_only=True):
     profile: str | None = None
     timeout: float = 5.0
     connect_timeout: float = 5.0
+    tls: TLSOptions = TLSOptions()
 
     def __str__(self) -> str:
         options = {"region": self.region, "endpoint": self.endpoint, "profile": self.profile}
@@ -49,8 +51,14 @@ class AWSTarget(Struct, frozen=True, kw_only=True):
             max_pool_connections=connections,
             parameter_validation=False,  # our own code makes the parameters
             tcp_keepalive=True,
+            client_cert=(self.tls.cert_file, self.tls.key_file or self.tls.cert_file) if self.tls.cert_file else None,
         )
-        return session.create_client(self.service, region_name=self.region, endpoint_url=self.endpoint, config=config)
+        options: dict[str, Any] = {}
+        if self.tls.verify == "no" or self.tls.ca_file:  # else as the SDK is configured
+            options["verify"] = False if self.tls.verify == "no" else self.tls.ca_file
+        return session.create_client(
+            self.service, region_name=self.region, endpoint_url=self.endpoint, config=config, **options
+        )
 
 
 @lru_cache(maxsize=1)
@@ -75,6 +83,7 @@ def parse_target(address: Address, *, table: str = "", timeout: float) -> AWSTar
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise InvalidOption(f"option endpoint of {scheme}:// must look like http://127.0.0.1:8000, without a user")
+    tls = _parse_tls(address, endpoint)
     total_timeout = address.seconds("timeout", timeout)
     return AWSTarget(
         service=scheme,
@@ -84,7 +93,24 @@ def parse_target(address: Address, *, table: str = "", timeout: float) -> AWSTar
         profile=address.take("profile", str, "") or None,
         timeout=total_timeout,
         connect_timeout=total_timeout,
+        tls=tls,
     )
+
+
+def _parse_tls(address: Address, endpoint: str) -> TLSOptions:
+    """Read the options for TLS. Whether there is TLS depends on the endpoint: AWS's own have it."""
+    is_https = not endpoint.startswith("http:")
+    tls = take_tls(address, default=is_https)
+    if (tls is not None) != is_https:
+        raise InvalidOption(f"tls of {address} says one thing and its endpoint the other; leave tls out")
+    if tls is None:
+        return TLSOptions()
+    if tls.server_name or tls.verify == "ca":
+        raise InvalidOption(
+            f"the AWS SDK has no server_name and no verify=ca; connect {address} by the endpoint's name"
+        )
+    tls.make_context(str(address))  # a file that cannot be used is found now, not at the first call
+    return tls
 
 
 # -- errors
@@ -143,6 +169,8 @@ def translate_error(
     from botocore import exceptions as sdk
 
     name = type(error).__name__
+    if isinstance(error, sdk.BotoCoreError) and (refusal := tls_refusal(error, str(target))):
+        return refusal
     if isinstance(error, sdk.NoRegionError):
         return ConfigurationError(f"{target} names no region; add ?region=eu-west-1, or set AWS_DEFAULT_REGION")
     if isinstance(error, sdk.ProfileNotFound):
@@ -169,12 +197,14 @@ def translate_error(
             retry_after=1.0,
         )
     if code in _CLOCK_SKEWED or "Signature expired" in text or "not yet current" in text:
-        return ConfigurationError(f"{target} refuses this machine's clock ({code}); set it, with NTP for example")
+        return ConfigurationError(
+            f"{target} rejects this machine's clock ({code}); synchronise it, for example with NTP"
+        )
     if any(part in code for part in _CREDENTIALS_REFUSED):
         return ConfigurationError(
-            f"{target} refuses {error.operation_name} to these credentials ({code}: {show(text)}); "
+            f"{target} does not allow {error.operation_name} with these credentials ({code}: {show(text)}); "
             "check role and policy"
         )
     if status >= 500 or code in _SERVICE_FAILED:
         return broken(f"{target} failed ({code or status})")
-    return refused(f"{target} refuses this ({code}: {show(text, 200)})")
+    return refused(f"{target} refused the request ({code}: {show(text, 200)})")

@@ -1,33 +1,28 @@
-"""The cursor of a list of records: where the next page begins, as text."""
+"""The cursor of a list of records by scope and key, or by their last change."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from effectonce.errors import InvalidOption
+from effectonce.values.cursors import CursorNumber, read_cursor, write_cursor
 
 #: The last record before a page: its ``changed_at`` (0 in a list by scope and key), its scope and its key.
-ListPosition = tuple[int, str, str]
+ListPosition = tuple[CursorNumber, str, str]
 
 MAX_SORTED_RECORDS: Final = 50_000
 """The most records that a store sorts by their last change for one page."""
 
-#: `ListPosition` as text: changed_at, the length of the scope, and the scope and the key without a separator.
-_CURSOR: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,9}):(.*)", re.DOTALL)
-
 
 def make_cursor(changed_at: int, scope: str, key: str) -> str:
-    return f"{changed_at}:{len(scope)}:{scope}{key}"
+    return write_cursor(_listing(by_change=changed_at > 0), (changed_at, scope, key))
 
 
 def parse_cursor(cursor: str, *, by_change: bool) -> ListPosition:
     """Parse the cursor of a list by the last change (``by_change``), or by scope and key. Raises `InvalidOption` for
     any other text."""
-    match = _CURSOR.fullmatch(cursor)
-    if match is not None:
-        changed_at, length, text = int(match[1]), int(match[2]), match[3]
-        is_text = length <= len(text) and not any("\ud800" <= char <= "\udfff" for char in text)
-        if is_text and (changed_at > 0) == by_change:
-            return changed_at, text[:length], text[length:]
-    raise InvalidOption("this cursor was not made by this list; start again without one")
+    position: ListPosition = read_cursor(cursor, _listing(by_change=by_change), ListPosition)
+    return position
+
+
+def _listing(*, by_change: bool) -> str:
+    return "records by change" if by_change else "records by key"

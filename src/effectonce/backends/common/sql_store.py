@@ -54,5 +54,5 @@ def require_schema_version(address: object, stored: int | None, oldest: int | No
     else:
         return
     raise SchemaMismatch(
-        f"the tables at {address} are of schema version {stored}, and this release reads {ours}; {next_step}"
+        f"the tables at {address} are at schema version {stored}, and this release needs {ours}; {next_step}"
     )

@@ -235,11 +235,11 @@ def translate(error: Exception, target: AWSTarget) -> Exception:
     if code == "ConditionalCheckFailedException":
         return ConditionFailed(reply_of(error).get("Item") or None)
     if code == "ResourceInUseException":
-        return TableInUse(f"{target} is being created or changed")
+        return TableInUse(f"{target} is being created or changed; retry in a moment")
     if code in ("ResourceNotFoundException", "TableNotFoundException"):
         return SchemaMissing(f"there is no table at {target}; create it with: effectonce migrate --store '{target}'")
     if code == "ValidationException" and "size" in text and "exceeded" in text:
-        return ItemTooLarge(f"the record would be over the 400 KB of a DynamoDB item: {show(text)}")
+        return ItemTooLarge(f"the record would exceed DynamoDB's 400 KB: {show(text)}")
     if code == "ValidationException" and any(word in text for word in ("schema", "index", "required keys")):
         return SchemaMismatch(
             f"{target} was not made by effectonce ({show(text)}); give it a table of its own and run: "

@@ -86,7 +86,7 @@ class ServerClock:
     def offset(self) -> int:
         """The service's clock minus ours, as far as we know."""
         if self._range is None:
-            raise StoreUnavailable("the time of DynamoDB is not known yet: no reply with a date has come; retry")
+            raise StoreUnavailable("the time of DynamoDB is not known yet: no reply had a Date header; retry")
         return (self._range[0] + self._range[1]) // 2
 
     def now(self) -> int:

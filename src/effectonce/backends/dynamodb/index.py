@@ -6,13 +6,12 @@ read again from the table.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from effectonce.errors import InvalidOption
+from msgspec import Meta
+
 from effectonce.record import Query, State
+from effectonce.values.cursors import CursorDigest, CursorNumber, read_cursor, write_cursor
 
 from .client import DynamoDBClient, Item
 from .items import INDEX_SHARDS, AttributeValue, expressions, wrap
@@ -22,6 +21,10 @@ MAX_COUNT: Final = 100_000  # the most that `stats` reports of one state
 MAX_COUNT_REQUESTS: Final = 400  # requests that one count may take, of 1 MB each
 
 _UNEXPIRED_CONDITION: Final = "(attribute_not_exists(#expires_at) OR #expires_at > :past)"
+
+
+_ShardPosition = tuple[CursorNumber, CursorDigest]
+"""The last record of a shard before a page: its rank and its digest."""
 
 
 class ShardPage(NamedTuple):
@@ -83,16 +86,18 @@ async def list_identities(client: DynamoDBClient, query: Query, state: State) ->
     None: it was shown to its end.
     """
     shards = shard_names(state)
-    positions: list[Any] = ["start"] * len(shards)
+    positions: list[_ShardPosition | Literal["start"] | None] = ["start"] * len(shards)
+    listing = f"records that are {state}"
     if query.cursor is not None:
-        positions = read_cursor(query.cursor, list)
-        if len(positions) != len(shards):
-            raise _foreign_cursor()
+        every_shard = Meta(min_length=len(shards), max_length=len(shards))
+        position_type = Annotated[list[_ShardPosition | Literal["start"] | None], every_shard]
+        positions = read_cursor(query.cursor, listing, position_type)
 
     async def read(n: int) -> ShardPage:
-        if positions[n] is None:
+        position = positions[n]
+        if position is None:
             return ShardPage([], None)
-        start = None if positions[n] == "start" else _start_key(shards[n], positions[n])
+        start = None if position == "start" else _start_key(shards[n], position)
         newest = not lapses_to_doubt(shards[n])
         return await read_shard(client, shards[n], query.limit, newest=newest, start=start, scope=query.scope)
 
@@ -112,7 +117,7 @@ async def list_identities(client: DynamoDBClient, query: Query, state: State) ->
         if shown[n] == len(page.items):  # all that were read: continue where the reading stopped
             positions[n] = None if page.last is None else _position(page.last)
     more = any(position is not None for position in positions)
-    return [item["id"]["B"] for _, _, item in merged], write_cursor(positions) if more else None
+    return [item["id"]["B"] for _, _, item in merged], write_cursor(listing, positions) if more else None
 
 
 async def count_state(client: DynamoDBClient, state: State) -> tuple[int, bool]:
@@ -143,57 +148,10 @@ async def _count_pages(client: DynamoDBClient, operation: str, **parameters: Any
     return count, False
 
 
-# -- cursors
+def _position(key: Item) -> _ShardPosition:
+    return int(key["rank"]["N"]), key["id"]["B"]
 
 
-def _position(key: Item) -> list[Any]:
-    return [int(key["rank"]["N"]), encode_base64(key["id"]["B"])]
-
-
-def _start_key(shard: str, position: Any) -> Item:
-    try:
-        rank, identity = position
-        return {"bucket": wrap(shard), "rank": wrap(int(rank)), "id": wrap(decode_base64(identity))}
-    except (TypeError, ValueError):
-        raise _foreign_cursor() from None
-
-
-def write_cursor(position: object) -> str:
-    return encode_base64(json.dumps(position, separators=(",", ":")).encode())
-
-
-def read_cursor(cursor: str, kind: type) -> Any:
-    try:
-        position = json.loads(decode_base64(cursor))
-    except ValueError:
-        position = None
-    if not isinstance(position, kind):
-        raise _foreign_cursor()
-    return position
-
-
-def write_sorted_cursor(changed_at: int, identity: bytes) -> str:
-    """The cursor of a sorted scan: the last record before the page."""
-    return write_cursor([changed_at, encode_base64(identity)])
-
-
-def read_sorted_cursor(cursor: str) -> tuple[int, bytes]:
-    match read_cursor(cursor, list):
-        case [int(changed_at), str(identity)]:
-            return changed_at, decode_base64(identity)
-    raise _foreign_cursor()
-
-
-def encode_base64(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).decode()
-
-
-def decode_base64(text: str) -> bytes:
-    try:
-        return base64.urlsafe_b64decode(text)
-    except (binascii.Error, ValueError):
-        raise _foreign_cursor() from None
-
-
-def _foreign_cursor() -> InvalidOption:
-    return InvalidOption("this cursor was not made by this listing; start again without one")
+def _start_key(shard: str, position: _ShardPosition) -> Item:
+    rank, identity = position
+    return {"bucket": wrap(shard), "rank": wrap(rank), "id": wrap(identity)}

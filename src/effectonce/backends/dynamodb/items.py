@@ -138,7 +138,7 @@ def decode(item: Item | None) -> StoredItem | None:
         return StoredItem(**fields, lapsed=values.get("was") == "claimed")
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecord(
-            f"an item of the table is not a record that this version reads ({type(error).__name__}: {error}); "
+            f"an item in the table is not a record that this release reads ({type(error).__name__}: {error}); "
             "look at it, and delete it if nothing needs it"
         ) from error
 

@@ -91,9 +91,7 @@ class Operations:
             return
         require_version(await self._read(META_ID), self._dynamodb)
         if not self._clock.is_known:
-            raise UnsafeStore(
-                f"{self._target} sends no Date with its replies, so that its time cannot be known; use DynamoDB itself"
-            )
+            raise UnsafeStore(f"{self._target} sends no Date header, so its clock cannot be read; use DynamoDB itself")
         self._is_prepared = True
 
     async def _read(self, identity: bytes, consistent: bool = True) -> Item | None:
@@ -165,7 +163,7 @@ class Operations:
                 Settlement(op.scope, op.key, op.owner, reply.token, "free", op.retention_us, refund=True)
             )
             return StoreUnavailable(
-                f"the time of {self._target} and this machine's moved apart by {span_text(moved)}; "
+                f"the clocks of {self._target} and of this machine drifted apart by {span_text(moved)}; "
                 "the estimate is corrected, deliver the message again",
                 retry_after=0.1,
             )
@@ -174,7 +172,7 @@ class Operations:
     def _lease_too_short(self, lease_us: int) -> StoreUnavailable:
         uncertainty = self._clock.uncertainty()
         return StoreUnavailable(
-            f"the time of {self._target} is only known to ±{span_text(uncertainty)}, too little for a lease of "
+            f"the clock of {self._target} is known to ±{span_text(uncertainty)} only, too coarse for a lease of "
             f"{span_text(lease_us)}; use a lease of at least {span_text(5 * uncertainty)}"
         )
 
@@ -321,7 +319,7 @@ class Operations:
                     continue
             return reply
         raise StoreUnavailable(
-            f"a record of {self._target} changed {MAX_WRITE_ROUNDS} times under one operation; retry", retry_after=0.1
+            f"a record in {self._target} changed {MAX_WRITE_ROUNDS} times during one operation; retry", retry_after=0.1
         )
 
     async def _update(

@@ -13,23 +13,12 @@ from typing import Any, Final, get_args
 from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Page, Query, Record, Resolution, State, Stats, SweepResult
+from effectonce.values.cursors import CursorDigest, CursorNumber, read_cursor, write_cursor
 from effectonce.values.identity import digest
 
 from .client import ConditionFailed
 from .decisions import decide_forget, decide_resolve, drop_expired
-from .index import (
-    MAX_COUNT,
-    count_state,
-    decode_base64,
-    encode_base64,
-    list_identities,
-    read_cursor,
-    read_shard,
-    read_sorted_cursor,
-    shard_names,
-    write_cursor,
-    write_sorted_cursor,
-)
+from .index import MAX_COUNT, count_state, list_identities, read_shard, shard_names
 from .items import INDEX_SHARDS, AttributeValue, StoredItem, bucket, decode, expressions, wrap
 from .operations import Operations
 from .schema import META_ID, check_table, migrate_table
@@ -37,6 +26,9 @@ from .schema import META_ID, check_table, migrate_table
 SCAN_ITEMS: Final = 1_000  # items that one request of a filtered list reads ...
 MAX_PAGE_SCANS: Final = 5  # ... and the most requests of one page
 MAX_SORTED_SCANS: Final = 20  # ... and of one that is sorted
+_SCAN: Final = "records"
+_NEWEST: Final = "records by change"
+
 MAX_BATCH_GET: Final = 100  # items of one BatchGetItem, DynamoDB's limit
 MAX_BATCH_GET_ROUNDS: Final = 1_000
 
@@ -75,7 +67,7 @@ class DynamoDBPort(Operations, Port):
         return await (self._list_sorted(query) if query.newest_first else self._list_by_scan(query))
 
     async def _list_sorted(self, query: Query) -> Page:
-        before = None if query.cursor is None else read_sorted_cursor(query.cursor)
+        before = None if query.cursor is None else read_cursor(query.cursor, _NEWEST, tuple[CursorNumber, CursorDigest])
         options = _scan_options(query)
         found: list[tuple[int, bytes, StoredItem]] = []
         last = None
@@ -92,12 +84,12 @@ class DynamoDBPort(Operations, Port):
             options["ExclusiveStartKey"] = last
         found.sort(key=lambda place: place[:2], reverse=True)
         shown = found[: query.limit]
-        cursor = write_sorted_cursor(*shown[-1][:2]) if len(found) > query.limit else None
+        cursor = write_cursor(_NEWEST, shown[-1][:2]) if len(found) > query.limit else None
         return Page([record.to_record() for _, _, record in shown], cursor, partial=last is not None)
 
     async def _list_by_scan(self, query: Query) -> Page:
         options = _scan_options(query)
-        start = None if query.cursor is None else {"id": wrap(decode_base64(read_cursor(query.cursor, str)))}
+        start = None if query.cursor is None else {"id": wrap(read_cursor(query.cursor, _SCAN, CursorDigest))}
         records: list[StoredItem] = []
         for _ in range(MAX_PAGE_SCANS):
             if start is not None:
@@ -113,7 +105,7 @@ class DynamoDBPort(Operations, Port):
                 start = {"id": wrap(digest(records[-1].scope, records[-1].key))}
             if start is None or len(records) == query.limit:
                 break
-        cursor = None if start is None else write_cursor(encode_base64(start["id"]["B"]))
+        cursor = None if start is None else write_cursor(_SCAN, start["id"]["B"])
         return Page([record.to_record() for record in records], cursor)
 
     async def _list_by_index(self, query: Query, state: State) -> Page:

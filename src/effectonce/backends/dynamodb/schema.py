@@ -131,8 +131,8 @@ async def _describe_table(client: DynamoDBClient) -> dict[str, Any]:
         )
     if table.get("Replicas"):
         raise UnsafeStore(
-            f"the table of {client.target} is replicated to other regions, where the last of two writes wins whatever "
-            "their conditions: both of two claims would be granted; name a table without replicas"
+            f"the table of {client.target} is replicated to other regions, where the last write wins whatever its "
+            "condition: two workers could both be granted a claim; use a table without replicas"
         )
     return table
 

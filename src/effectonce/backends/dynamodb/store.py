@@ -34,7 +34,8 @@ class DynamoDBBackend:
 
     Credentials are found by the AWS SDK. The calls that a role needs: GetItem, BatchGetItem, PutItem, UpdateItem,
     Scan, and Query on the index; `check` and `migrate` also DescribeTable, DescribeTimeToLive, CreateTable and
-    UpdateTimeToLive.
+    UpdateTimeToLive. Those for TLS, with an endpoint of your own: ``ca_file``, ``cert_file``, ``key_file``, ``verify``
+    (yes, or no); ``tls`` is as the endpoint says, and there is no ``server_name``.
     """
 
     capabilities = Capabilities(name="dynamodb", batch=32, expires_by_itself=True, estimated_clock=True)

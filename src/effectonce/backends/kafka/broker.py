@@ -32,13 +32,16 @@ MAX_BATCH: Final = 500
 
 
 class KafkaBackend(BrokerBackend):
-    """``kafka://host:9092``, or ``kafka://user:password@host:9093`` with SASL over TLS.
+    """``kafka://host1:9092,host2:9092``, or ``kafka://user:password@host:9093`` with SASL over TLS.
 
-    Options: ``bootstrap`` (more brokers, as ``host2:9092,host3:9092``), ``security`` (``plaintext``, ``ssl``,
-    ``sasl_plaintext``, ``sasl_ssl``), ``mechanism`` (``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``), ``ca_file``,
-    ``timeout`` (30 s), ``session_timeout`` (45 s: after so long without a heartbeat a consumer's partitions go to
-    others), ``max_body`` (1 MB); and for the topics that `declare` creates ``partitions`` and ``replication`` (by
-    default as the broker is set), and ``retention`` (7d, or ``unlimited``), how long a message can be delivered.
+    Options: ``mechanism`` (``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``OAUTHBEARER``, ``GSSAPI``), ``token_url``
+    and ``scope`` (of OAUTHBEARER: where the user and the password, a client's id and secret, get a token), ``timeout``
+    (30 s), ``session_timeout`` (45 s: after so long without a heartbeat a consumer's partitions go to others),
+    ``max_body`` (1 MB); for the topics that `declare` creates ``partitions`` and ``replication`` (by default as the
+    broker is set), and ``retention`` (7d, or ``unlimited``), how long a message can be delivered; and those for TLS:
+    ``tls`` (yes where there is a login), ``ca_file``, ``cert_file``, ``key_file``, ``verify``; there is no
+    ``server_name``. Names with a dot are settings of librdkafka: ``client.rack=eu-1``,
+    ``sasl.kerberos.keytab=/etc/shop.keytab``.
     """
 
     def __init__(self, address: Address) -> None:

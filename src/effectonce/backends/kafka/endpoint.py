@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -18,7 +18,10 @@ from effectonce.backends.common.drivers import require_driver
 from effectonce.errors import InvalidOption, show
 from effectonce.values.durations import micros
 from effectonce.values.queue_names import require_name
-from effectonce.values.urls import Address, one_of
+from effectonce.values.urls import Address, HostPort
+
+from .errors import translate
+from .security import security_settings
 
 T = TypeVar("T")
 
@@ -32,6 +35,7 @@ class KafkaCluster(Struct, frozen=True, kw_only=True):
 
     shown: str  # the URL without its password
     config: dict[str, Any]  # of librdkafka, for every client
+    settings: dict[str, str]  # of librdkafka, as the URL has them; they win over those that we choose for a client
     timeout: float
     session_timeout: float
     max_body: int  # in bytes
@@ -46,40 +50,34 @@ class KafkaCluster(Struct, frozen=True, kw_only=True):
 
     def make_client(self, kind: Callable[..., T], on_error: Callable[[Any], None], config: dict[str, Any]) -> T:
         """Make a client of the class ``kind``. It reports errors that belong to no call of ours to ``on_error``."""
-        return kind({**self.config, **config, "error_cb": on_error}, logger=log)
+        from confluent_kafka import KafkaException
+
+        try:
+            return kind({**self.config, **config, **self.settings, "error_cb": on_error}, logger=log)
+        except KafkaException as error:  # a setting that this librdkafka does not have, or no token in time
+            raise translate(error, self) from error
 
 
 def parse_cluster(address: Address) -> KafkaCluster:
     """Read the cluster from ``kafka://user:password@host:9092?…``. `KafkaBackend` lists the options."""
     require_driver("Kafka", "kafka", "confluent_kafka")
-    if not address.host or address.path not in ("", "/"):
+    if not all(node.host for node in address.hosts) or address.path not in ("", "/"):
         raise InvalidOption(f"kafka:// has a host and options, as in kafka://localhost:9092; got {address}")
-    more_servers = address.take("bootstrap", str, "").split(",")
-    servers = [address.netloc if address.port else f"{address.netloc}:9092", *filter(None, more_servers)]
-    has_login = address.user is not None
-    security = address.take("security", one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"), "")
-    mechanism = address.take("mechanism", one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "PLAIN")
-    security = security or ("sasl_ssl" if has_login else "plaintext")
-    if has_login != security.startswith("sasl"):
-        raise InvalidOption(f"{address}: a user needs security=sasl_ssl (or sasl_plaintext), and those need a user")
     timeout = address.seconds("timeout", 30.0)
     config: dict[str, Any] = {
-        "bootstrap.servers": ",".join(servers),
+        "bootstrap.servers": ",".join(map(_format_node, address.hosts)),
         "client.id": "effectonce",
-        "security.protocol": security,
         "socket.timeout.ms": max(round(timeout * 1000), 1000),
         "socket.keepalive.enable": True,
         "reconnect.backoff.max.ms": 2000,
         "log_level": 2,  # critical only: else each failed attempt to connect is logged; errors that matter are raised
     }
-    if has_login:
-        config |= {"sasl.mechanism": mechanism, "sasl.username": address.user, "sasl.password": address.password or ""}
-    if ca := address.take("ca_file", str, ""):
-        config["ssl.ca.location"] = ca
+    config |= security_settings(address)
     week: float | None = 7 * 86400.0
     cluster = KafkaCluster(
         shown=str(address),
         config=config,
+        settings=take_librdkafka_settings(address),
         timeout=timeout,
         session_timeout=address.seconds("session_timeout", 45.0),
         max_body=address.take("max_body", int, 1_000_000),
@@ -89,6 +87,49 @@ def parse_cluster(address: Address) -> KafkaCluster:
     )
     address.refuse_unknown_options()
     return cluster
+
+
+def _format_node(node: HostPort) -> str:
+    host = f"[{node.host}]" if ":" in node.host else node.host
+    return f"{host}:{node.port or 9092}"
+
+
+#: Settings of librdkafka that cannot be passed on: a promise rests on them, or an option of ours sets them.
+_OUR_SETTINGS: Final = {
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "group.id",
+    "group.protocol",
+    "message.max.bytes",
+    "metadata.broker.list",
+    "max.in.flight.requests.per.connection",
+    "message.timeout.ms",
+    "partition.assignment.strategy",
+    "request.required.acks",
+    "security.protocol",
+    "session.timeout.ms",
+    "transactional.id",
+}
+
+
+_SETTINGS_WITHOUT_DOT: Final = ("debug", "log_level")
+
+
+def take_librdkafka_settings(address: Address) -> dict[str, str]:
+    """Read librdkafka's own settings, which have dots in their names. They go to every client as they stand. Refuses
+    those on which a promise rests."""
+    settings = address.take_all(lambda name: "." in name or name in _SETTINGS_WITHOUT_DOT)
+    if ours := sorted(_OUR_SETTINGS & settings.keys()):
+        raise InvalidOption(
+            f"{address} sets {', '.join(ours)}, on which a promise of effectonce rests, or which has an option of its "
+            "own; leave it out"
+        )
+    return settings
 
 
 def _parse_retention(text: str) -> float | None:

@@ -150,8 +150,7 @@ class GroupMember:
                 self._connected = False
                 self._tracker.revoke_all()
             if client is not None:
-                self._stopping = True
-                client.close()
+                client.close()  # its callbacks commit nothing more: the tracker has no partitions
             self.alive = False
             self._wake_receive.set()
             self._wake_flush.set()

@@ -159,8 +159,8 @@ class OffsetTracker:
                 del self._delayed[group]
         return last_commits
 
-    def revoke_all(self) -> list[Commit]:
-        return self.revoke(list(self._partitions))
+    def revoke_all(self) -> None:
+        self.revoke(list(self._partitions))
 
     # -- messages
 

@@ -13,7 +13,7 @@ from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.errors import BrokerUnavailable
 
 from .endpoint import KafkaCluster
-from .errors import REFUSED_CODES, translate
+from .errors import is_refusal, translate
 from .records import KafkaRecord
 from .topics import TOPIC_PROPAGATION_S
 
@@ -65,7 +65,7 @@ class ConfirmedProducer:
         return self._cluster.make_client(Producer, self._handle_error, config)
 
     def _handle_error(self, error: Any) -> None:
-        if error.name() in REFUSED_CODES or error.fatal():
+        if is_refusal(error, self._cluster) or error.fatal():
             self._refusal = translate(error, self._cluster)
 
     def _send(self, topic: str, records: Sequence[KafkaRecord]) -> list[Exception | None]:
@@ -73,7 +73,7 @@ class ConfirmedProducer:
 
         if not records:
             return []
-        unknown = BrokerUnavailable(f"{self._cluster} has not confirmed the message in time; send it again, as it is")
+        unknown = BrokerUnavailable(f"{self._cluster} did not confirm the message in time; send it again, unchanged")
         outcomes: list[Exception | None] = [unknown] * len(records)
 
         def report(index: int, error: Any, message: Any) -> None:

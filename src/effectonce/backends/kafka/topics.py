@@ -42,7 +42,7 @@ def check_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
     config = admin.config(queue)
     if "compact" in config["cleanup.policy"]:
         raise ConfigurationError(
-            f"topic {queue} at {cluster} is compacted: of messages with one ordering key only the last would be left; "
+            f"topic {queue} at {cluster} is compacted, so that only the newest message of each ordering key is kept; "
             "set its cleanup.policy to delete"
         )
     _refuse_loss(cluster, queue, config, admin.replicas(queue))
@@ -50,14 +50,14 @@ def check_topics(cluster: KafkaCluster, queue: str, group: str) -> None:
     if cluster.retention is not None and not 0 <= retention <= cluster.retention:
         span = "unlimited" if retention < 0 else f"{retention:.0f}s"
         raise ConfigurationError(
-            f"topic {queue} keeps its messages for longer ({span}) than the {cluster.retention:.0f}s in which "
-            f"{cluster} was said to deliver them; add ?retention={span} to the URL, or lower the topic's retention.ms"
+            f"topic {queue} keeps its messages for longer ({span}) than the {cluster.retention:.0f}s that the URL of "
+            f"{cluster} names; write ?retention={span} there, or lower the topic's retention.ms"
         )
     config = admin.config(dead_letters)
     _refuse_loss(cluster, dead_letters, config, admin.replicas(dead_letters))
     if config["cleanup.policy"] == "delete" or config["retention.ms"] != "-1":
         raise ConfigurationError(
-            f"topic {dead_letters} at {cluster} would drop dead letters by age; set its cleanup.policy to "
+            f"topic {dead_letters} at {cluster} would delete dead letters by age; set its cleanup.policy to "
             "compact,delete and its retention.ms to -1"
         )
 
@@ -114,7 +114,11 @@ class KafkaAdmin:
         results = []
         futures = getattr(self.client, operation)(subjects, request_timeout=self._cluster.timeout)
         for subject, future in futures.items():
+            while not future.done() and self.refusal() is None:
+                self.client.poll(METADATA_PAUSE_S)  # calls on_error with what is wrong, long before the call gives up
             try:
+                if not future.done() and (refusal := self.refusal()):
+                    raise refusal
                 results.append(future.result())
             except KafkaException as error:
                 if error.args[0].name() == ignored_code:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 from effectonce.backends.common.sql_store import as_settlement
-from effectonce.errors import CorruptRecord, InvalidOption
+from effectonce.errors import CorruptRecord
 from effectonce.record import (
     Answer,
     Batchable,
@@ -25,8 +24,6 @@ from .statements import NOW_SQL
 
 STATES: Final[tuple[State, ...]] = ("claimed", "done", "failed", "in_doubt", "free")
 _STATE_LITERALS: Final = {state: f"'{state}'" for state in STATES}
-_LATEST_TIME_US: Final = 1 << 62
-_HIGHEST_ID: Final = b"\xff" * 32
 
 
 def state_literal(state: State) -> str:
@@ -97,20 +94,3 @@ def read_answer(row: tuple[Any, ...], fingerprints: bytes, owner: bytes | None =
         return answer_for(stored, fingerprints=fingerprints, now=now, claimant=owner) or Answer("absent")
     except CorruptRecord as error:
         return error
-
-
-# -- the cursor of a list: the time and the id of the last record before the page
-
-
-def make_cursor(at_us: int, row_id: bytes) -> str:
-    return f"{at_us}:{row_id.hex()}"
-
-
-def parse_cursor(cursor: str | None) -> tuple[int, bytes]:
-    """Parse a cursor. None gives values above all others, for the first page."""
-    if cursor is None:
-        return _LATEST_TIME_US, _HIGHEST_ID
-    if not re.fullmatch(r"[0-9]{1,19}:[0-9a-f]{64}", cursor):
-        raise InvalidOption("this cursor was not made by this store; start again without one")
-    at_us, _, row_id = cursor.partition(":")
-    return int(at_us), bytes.fromhex(row_id)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from effectonce.backends.common.tls import take_tls, tls_refusal
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import (
     ConfigurationError,
@@ -34,6 +34,7 @@ ResultRows = Sequence[tuple[Any, ...]]  # of one statement
 PACKET_OVERHEAD_BYTES = 65_536  # for the statement and the list of ids, which a packet holds beside the values
 _OLDEST_VERSIONS = {"MySQL": (8, 0, 0), "MariaDB": (10, 6, 0)}
 _QUIT_TIMEOUT_S = 1.0
+_NO_TLS_NUMBER = 2026  # CR_SSL_CONNECTION_ERROR: PyMySQL's, where the server does not offer TLS
 _SQL_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 
 
@@ -42,24 +43,38 @@ class MySQLOptions:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.host, self.port = address.host or "localhost", address.port or 3306
         self.timeout = address.seconds("timeout", 5.0)
         self.connect_timeout = address.seconds("connect_timeout", 5.0)
         self.socket = address.take("socket", str, "")
-        self.tls = address.take("ssl", _parse_tls, None)
+        tls = take_tls(address)
+        self.tls = tls.make_context(str(address)) if tls else None
+        self.password_provider = address.take_password_provider()
         self.database = address.path.removeprefix("/")
         if not self.database or "/" in self.database:
             raise InvalidOption(f"{address} must name one database: {address.scheme}://user:password@host/database")
 
-    def arguments(self) -> dict[str, Any]:
+    def fetch_password(self) -> str:
+        """The password for a new connection. The caller's function for it may block."""
+        if self.password_provider is None:
+            return self.address.password or ""
+        try:
+            return self.password_provider()
+        except Exception as error:
+            raise StoreUnavailable(
+                f"the function that returns the password of {self.address} failed ({type(error).__name__}); "
+                "see its error"
+            ) from error
+
+    def arguments(self, password: str) -> dict[str, Any]:
         """The arguments that both drivers take. They encode the password as Latin-1, and the server wants UTF-8: so it
         is decoded here in such a way that they send its UTF-8 bytes."""
-        address = self.address
         return {
-            "host": address.host or "localhost",
-            "port": address.port or 3306,
+            "host": self.host,
+            "port": self.port,
             "unix_socket": self.socket or None,
-            "user": address.user,
-            "password": (address.password or "").encode().decode("latin-1"),
+            "user": self.address.user,
+            "password": password.encode().decode("latin-1"),
             "charset": "utf8mb4",
             "autocommit": True,
             "connect_timeout": self.connect_timeout,
@@ -79,20 +94,6 @@ class MySQLOptions:
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
             "SELECT VERSION(), @@max_allowed_packet; SHOW SESSION STATUS LIKE 'Ssl_cipher'"
         )
-
-
-def _parse_tls(value: str) -> ssl.SSLContext | None:
-    """``ssl=true`` trusts the system's authorities, ``ssl=/path/ca.pem`` that one; both check the host name."""
-    if value.lower() in ("", "0", "false", "no", "off"):
-        return None
-    trusted = None if value.lower() in ("1", "true", "yes", "on") else value
-    try:
-        context = ssl.create_default_context(cafile=trusted)
-    except OSError as error:
-        raise InvalidOption(f"no certificate authority can be read there ({error.strerror or error})") from None
-    # Python 3.13 refuses authorities without a key usage extension, which MySQL's own set-up makes.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
 
 
 class MySQLServer(NamedTuple):
@@ -124,9 +125,7 @@ def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQ
     """Read the results of `MySQLOptions.session_setup`. Refuses a server that is too old, or lacks TLS."""
     _, _, [(version, max_packet)], cipher = results
     if tls and not (cipher and cipher[0][1]):
-        raise ConfigurationError(
-            f"{address} asks for ssl, and the server does not offer it; set up TLS there, or leave ssl out"
-        )
+        raise _no_tls_error(address)
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     number = (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
     flavour = "MariaDB" if "mariadb" in version.lower() else "MySQL"
@@ -137,9 +136,15 @@ def _read_server(address: Address, results: list[ResultRows], tls: bool) -> MySQ
     server = MySQLServer(flavour, number, int(max_packet), supports_row_alias)
     if server.version < _OLDEST_VERSIONS[server.flavour]:
         raise UnsafeStore(
-            f"{address} is {server.flavour} {show(version, 40)}; effectonce needs MySQL 8.0 or MariaDB 10.6, or newer"
+            f"{address} is {server.flavour} {show(version, 40)}; effectonce needs MySQL >= 8.0 or MariaDB >= 10.6"
         )
     return server
+
+
+def _no_tls_error(address: Address) -> ConfigurationError:
+    return ConfigurationError(
+        f"{address} asks for TLS, and the server does not offer it; set it up there, or leave tls out"
+    )
 
 
 class MySQLConnection(ABC):
@@ -235,7 +240,7 @@ class SyncMySQLConnection(MySQLConnection):
         options = self._options
         flag: int = pymysql.constants.CLIENT.MULTI_STATEMENTS
         return pymysql.connect(
-            **options.arguments(),
+            **options.arguments(options.fetch_password()),
             database=options.database,
             client_flag=flag,
             ssl_disabled=options.tls is None,
@@ -271,7 +276,8 @@ class AsyncMySQLConnection(MySQLConnection):
         options = self._options
         # Where `aiomysql.connect` is cancelled between connecting and logging in, it leaves a socket open that no code
         # can close. So make the connection first, and open it by a ping.
-        connection = aiomysql.Connection(**options.arguments(), db=options.database)
+        password = await asyncio.to_thread(options.fetch_password)
+        connection = aiomysql.Connection(**options.arguments(password), db=options.database)
         try:
             async with asyncio.timeout(options.connect_timeout):
                 await connection.ping()
@@ -308,7 +314,9 @@ def translate(error: Exception, options: MySQLOptions, connecting: bool = False)
         return error
     address = options.address
     at = f"at {address}"
-    # Both drivers report timeouts and refused certificates as lost connections, and wrap the error itself.
+    if connecting and (of_tls := tls_refusal(error, str(address))):
+        return of_tls
+    # Both drivers report timeouts as lost connections, and wrap the error itself.
     wrapped = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
     if isinstance(error, TimeoutError) or isinstance(wrapped, TimeoutError):
         within = options.connect_timeout if connecting else options.timeout
@@ -318,10 +326,10 @@ def translate(error: Exception, options: MySQLOptions, connecting: bool = False)
     message = f"{refusal} ({number}) {at}" if number else f"{refusal} {at}"
     if "'cryptography' package is required" in refusal:
         return MissingDriver(
-            f"this user's caching_sha2_password needs TLS (ssl=...) or a package: pip install cryptography; {at}"
+            f"this user's caching_sha2_password needs TLS (tls=yes) or a package: pip install cryptography; {at}"
         )
-    if isinstance(wrapped, ssl.SSLCertVerificationError):
-        return ConfigurationError(f"the server's certificate is not trusted {at}: {show(wrapped.verify_message, 200)}")
+    if number == _NO_TLS_NUMBER:
+        return _no_tls_error(address)
     meaning = None if number is None else MYSQL_MEANINGS.get(number)
     if meaning in _EXPLANATIONS:
         kind, text = _EXPLANATIONS[meaning]
@@ -353,7 +361,7 @@ _EXPLANATIONS: Final[dict[SqlErrorMeaning | None, tuple[type[Exception], str]]] 
         ConfigurationError,
         "the server refuses this user: {message}; check its name, password and GRANTs",
     ),
-    "overloaded": (StoreUnavailable, "the server cannot serve this now: {message}"),
+    "overloaded": (StoreUnavailable, "the server is overloaded: {message}"),
     "permission_denied": (
         ConfigurationError,
         "{message}; GRANT SELECT, INSERT, UPDATE, DELETE on the tables to this user",

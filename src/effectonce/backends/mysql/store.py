@@ -35,20 +35,11 @@ from effectonce.record import (
     Stats,
     SweepResult,
 )
+from effectonce.values.cursors import CursorDigest, CursorNumber, read_cursor, write_cursor
 from effectonce.values.identity import digest
 from effectonce.values.urls import Address
 
-from .codec import (
-    STATES,
-    claim_row,
-    make_cursor,
-    max_packet_bytes,
-    parse_cursor,
-    read_answer,
-    remember_row,
-    settlement_row,
-    state_literal,
-)
+from .codec import STATES, claim_row, max_packet_bytes, read_answer, remember_row, settlement_row, state_literal
 from .connection import (
     AsyncMySQLConnection,
     MySQLConnection,
@@ -69,6 +60,10 @@ MAX_SCAN_ROUNDS: Final = 20  # ... and how many rounds it makes for one page
 MIN_PACKET_BYTES: Final = 1_048_576
 SWEEP_LOCKED_ROWS: Final = 100  # records that a sweep locks at a time
 
+_LISTING: Final = "records by change"
+_LAST_POSITION: Final = (1 << 62, b"\xff" * 32)
+"""Behind every record: where the first page begins, as the newest come first."""
+
 Records = list[Record]  # inside of the port, `list` is a method
 
 
@@ -76,8 +71,8 @@ class MySQLBackend:
     """The store at a mysql:// or mariadb:// URL.
 
     Options: ``timeout`` and ``connect_timeout`` (5s each), ``prefix`` of the tables (effectonce), ``socket`` (a Unix
-    socket's path), ``ssl`` (true, or the path of the certificate authority to trust), ``returning`` (auto; off treats
-    MariaDB as MySQL, for a proxy that does not know INSERT ... RETURNING).
+    socket's path), ``returning`` (auto; off treats MariaDB as MySQL, for a proxy that does not know INSERT ...
+    RETURNING); and those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``, ``server_name``.
     """
 
     capabilities = Capabilities(name="mysql", notes=True)
@@ -219,7 +214,9 @@ class MySQLPort(Port):
         The work for one page is bounded, so a page may hold fewer records than its limit, even none, and still have a
         cursor: finding a rare state in a large scope takes several pages.
         """
-        at_us, after = parse_cursor(query.cursor)
+        at_us, after = _LAST_POSITION
+        if query.cursor is not None:
+            at_us, after = read_cursor(query.cursor, _LISTING, tuple[CursorNumber, CursorDigest])
         is_partial = await self._cannot_sort_all(query)
         width = max(SCAN_ENTRIES, query.limit + 1)
         matching: list[bytes] = []
@@ -232,10 +229,10 @@ class MySQLPort(Port):
                     return Page(await self._records(matching), cursor, is_partial)
                 if matches:
                     matching.append(row_id)
-                    cursor = make_cursor(position, row_id)
+                    cursor = write_cursor(_LISTING, (position, row_id))
             if len(entries) < width:
                 return Page(await self._records(matching), None, is_partial)
-        return Page(await self._records(matching), make_cursor(at_us, after), is_partial)
+        return Page(await self._records(matching), write_cursor(_LISTING, (at_us, after)), is_partial)
 
     async def _cannot_sort_all(self, query: Query) -> bool:
         """Whether the query wants to have more records of a scope sorted than we sort."""

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
-from effectonce.errors import BrokerUnavailable, ConfigurationError, show
-from effectonce.values.urls import Address, flag
+from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.tls import take_tls, tls_failed, tls_refusal
+from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
+from effectonce.values.urls import Address, HostPort
 
-JETSTREAM_API: Final = "$JS.API"
 PING_INTERVAL_S: Final = 20
+#: How long `close` waits for a connection that was never ready.
+FAILED_CLOSE_TIMEOUT_S: Final = 0.1
 
 
 def load_driver() -> Any:
@@ -44,23 +51,84 @@ class NatsEndpoint:
     """The servers' addresses, the login and the timeout, read from a URL."""
 
     def __init__(self, address: Address) -> None:
-        no_nodes: list[str] = []
-        first_node = f"{address.host or 'localhost'}:{address.port or 4222}"
-        self.nodes = [first_node, *address.take("nodes", lambda text: text.split(","), no_nodes)]
+        if address.password is None and address.user:  # a user without a password is a token, which is a secret too
+            address.hide_user()
+        self.shown = str(address)
+        self.nodes = [format_node(node) for node in address.hosts]
         self.timeout = address.seconds("timeout", 5.0)
         self.login: dict[str, Any] = {}
         if address.password is not None:
             self.login = {"user": address.user or "", "password": address.password}
         elif address.user is not None:
             self.login = {"token": address.user}
-        if credentials := address.take("credentials", str, ""):
-            self.login = {"user_credentials": credentials}
-        self.tls = address.tls(address.take("tls", flag, False), "tls=true")
-        # A user without a password is a token, which is a secret too.
-        self.shown = str(address) if "token" not in self.login else f"nats://***@{address.netloc}"
+        credentials, seed_file = address.take("credentials", str, ""), address.take("nkey_file", str, "")
+        if credentials and seed_file:
+            raise InvalidOption(f"{address} has both credentials and nkey_file; leave one of them out")
+        if credentials or seed_file:
+            require_driver("a login by credentials or nkey", "nats", "nkeys")
+            _require_key(address, credentials, seed_file)
+            self.login = {"user_credentials": credentials} if credentials else {"nkeys_seed": seed_file}
+        tls = take_tls(address)
+        self.tls = tls.make_context(self.shown) if tls else None
+        self.inbox_prefix = address.take("inbox_prefix", _parse_subject, "_INBOX")
+        domain = address.take("domain", _parse_subject, "")
+        self.monitoring = address.take("monitoring", _parse_http_url, "")
+        #: What the subjects of JetStream's API begin with.
+        self.jetstream_api = f"$JS.{domain}.API" if domain else "$JS.API"
+
+    def login_options(self, server_info: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The login, as nats-py takes it. Passwords and tokens are functions: nats-py calls them when it sends them,
+        and would send them in plain text where the server, or an attacker in its place, offers no TLS."""
+
+        def reveal(secret: str) -> str:
+            if self.tls is not None and not server_info().get("tls_required"):
+                raise tls_failed(self.shown, "the server does not ask for TLS")
+            return secret
+
+        secrets = {"user", "password", "token"}
+        return {name: partial(reveal, value) if name in secrets else value for name, value in self.login.items()}
 
     def __repr__(self) -> str:
         return f"NatsEndpoint({self.shown!r})"
+
+
+def format_node(node: HostPort) -> str:
+    host = f"[{node.host}]" if ":" in node.host else node.host or "localhost"
+    return f"{host}:{node.port or 4222}"
+
+
+def _require_key(address: Address, credentials: str, seed_file: str) -> None:
+    """Refuse a file that holds no key: nats-py reads it at each login, and its errors would look like an outage."""
+    import nkeys
+
+    try:
+        content = Path(credentials or seed_file).read_bytes()
+    except OSError as error:
+        raise InvalidOption(f"the key of {address} cannot be read: {error.strerror or error}") from None
+    if credentials:
+        is_key = b"BEGIN NATS USER JWT" in content and b"BEGIN USER NKEY SEED" in content
+    else:
+        try:
+            nkeys.from_seed(bytearray(content.strip())).wipe()
+            is_key = True
+        except (ValueError, nkeys.NkeysError):
+            is_key = False
+    if not is_key:
+        what = "credentials with a JWT and a seed" if credentials else "the seed of a key"
+        raise InvalidOption(f"the file that {address} names does not hold {what}; make it with nsc or nk")
+
+
+def _parse_http_url(text: str) -> str:
+    if urlsplit(text).scheme not in ("http", "https"):
+        raise InvalidOption("it is the address of the server's monitoring, as in http://127.0.0.1:8222")
+    return text.rstrip("/")
+
+
+def _parse_subject(text: str) -> str:
+    """Check that ``text`` is one word of a subject, or several with dots between them."""
+    if not all(re.fullmatch(r"[^\s*>.]+", word) for word in text.split(".")):
+        raise InvalidOption("it is a word, or several with dots between them, without wildcards")
+    return text
 
 
 class NatsConnection:
@@ -103,10 +171,15 @@ class NatsConnection:
                         error_cb=self._handle_error,
                         closed_cb=self._handle_close,
                         tls=endpoint.tls,
-                        **endpoint.login,
+                        inbox_prefix=endpoint.inbox_prefix,
+                        **endpoint.login_options(lambda: self.client._server_info),
                     )
+                if endpoint.tls is not None and not self.client._server_info.get("tls_required"):
+                    raise tls_failed(endpoint.shown, "the server does not ask for TLS")
                 break
             except (OSError, TimeoutError, nats.errors.Error) as error:
+                if refusal := tls_refusal(error, endpoint.shown):
+                    raise refusal from error
                 text = str(error).lower()
                 if "authorization" in text or "authentication" in text:
                     raise ConfigurationError(
@@ -192,11 +265,13 @@ class NatsConnection:
 
     async def call_jetstream(self, path: str, body: Any = None) -> dict[str, Any]:
         """Call JetStream's API. `JetStreamRefusal` where it replies with an error."""
-        request = await self.request(f"{JETSTREAM_API}.{path}", b"" if body is None else msgspec.json.encode(body))
+        request = await self.request(
+            f"{self.endpoint.jetstream_api}.{path}", b"" if body is None else msgspec.json.encode(body)
+        )
         (message,) = await self.gather_replies(request)
         if read_status(message) == 503:
             raise JetStreamRefusal(
-                f"{self.endpoint.shown} has no JetStream; start the server with -js, or give it to this account",
+                f"{self.endpoint.shown} has no JetStream; start the server with -js, or enable it for this account",
                 503,
             )
         reply: dict[str, Any] = msgspec.json.decode(message.data)
@@ -226,9 +301,12 @@ class NatsConnection:
             raise self._fail(self._connection_broke()) from error
 
     async def close(self) -> None:
+        is_connected = bool(self._inbox)
         try:
-            await self.client.close()
-        except (OSError, load_driver().errors.Error):
+            # After TLS has failed, nats-py waits for the end of a connection that does not end.
+            async with asyncio.timeout(self.endpoint.timeout if is_connected else FAILED_CLOSE_TIMEOUT_S):
+                await self.client.close()
+        except (OSError, TimeoutError, load_driver().errors.Error):
             pass
         self._fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
 

@@ -23,7 +23,7 @@ from effectonce.backends.common.visibility_timeout import HeldDelivery, Unsettle
 from effectonce.contracts import Delivery
 from effectonce.errors import BrokerUnavailable, show
 
-from .connection import JETSTREAM_API, NatsConnection, load_driver, read_status
+from .connection import NatsConnection, load_driver, read_status
 from .packets import make_headers, read_packet
 from .publisher import publish_messages
 from .streams import MissingStream, StreamDeclarations, encode_name, missing_stream
@@ -40,7 +40,8 @@ class NatsConsumer:
         self._queue = queue
         self._group = group
         self._connection = ReconnectingConnection(lambda: NatsConnection.open(streams.endpoint, f"effectonce {group}"))
-        self._pull_subject = f"{JETSTREAM_API}.CONSUMER.MSG.NEXT.{streams.stream_name(queue)}.{encode_name(group)}"
+        api = streams.endpoint.jetstream_api
+        self._pull_subject = f"{api}.CONSUMER.MSG.NEXT.{streams.stream_name(queue)}.{encode_name(group)}"
         # A delivery counts as ours for a little less than the window, so that an ack does not cross with a redelivery.
         self._owned_for = streams.window - min(1.0, streams.window / 10)
         self._arrived: deque[Delivery] = deque()  # not yet returned by `receive`

@@ -90,7 +90,7 @@ async def publish_messages(
         size = len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 100
         if size > max_payload:
             outcomes[index] = ConfigurationError(
-                f"a message of about {size} bytes is over the server's max_payload of {max_payload}; raise it, or send "
+                f"a message of about {size} bytes exceeds the server's max_payload of {max_payload}; raise it, or send "
                 "a reference"
             )
         else:
@@ -112,7 +112,7 @@ def _parse_publish_reply(connection: NatsConnection, subject: str, data: bytes) 
         return connection.translate_error(reply["error"])
     if "seq" not in reply:
         return ConfigurationError(
-            f"a subscriber that is not a stream replies to {show(subject)} at {connection.endpoint.shown}; use another "
-            "queue name"
+            f"a subscriber that is not a stream answered on {show(subject)} at {connection.endpoint.shown}; use "
+            "another queue name"
         )
     return Duplicate(int(reply["seq"])) if reply.get("duplicate") else None

@@ -6,7 +6,7 @@ and each group gets all of them. Then the server does not know whether some grou
 deduplicate.
 
 The server writes a message to its file before it replies, and flushes the file later: a confirmed message survives the
-death of the server, and a power cut only with replicas or ``sync_interval: always``.
+death of the server, and a power cut of all of its servers only with ``sync_interval: always``.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
         limited = config.get("discard") != "new" and max(config.get("max_msgs", -1), config.get("max_bytes", -1)) > 0
         if config["retention"] == "workqueue" and (limited or config.get("max_age", 0) > 0):
             raise ConfigurationError(
-                f"the stream {show(name)} has limits, and drops messages that were never handled; set discard=new, "
+                f"the stream {show(name)} has limits that delete messages before they are handled; set discard=new, "
                 "and no max_age"
             )
         if config["storage"] != "file":
@@ -145,7 +145,7 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
         if consumer.get("ack_policy") != "explicit" or consumer.get("max_deliver", -1) != -1:
             raise ConfigurationError(
                 f"the consumer {show(group)} of {show(name)} has ack_policy {consumer.get('ack_policy')} and "
-                f"max_deliver {consumer.get('max_deliver')}: it would lose messages; it needs explicit and -1"
+                f"max_deliver {consumer.get('max_deliver')}: it would lose messages; set them to explicit and -1"
             )
 
     async def _get_stream_config(self, connection: NatsConnection, name: str, queue: str) -> dict[str, Any]:
@@ -167,7 +167,9 @@ def missing_stream(endpoint: NatsEndpoint, queue: str) -> MissingStream:
 def require_subject(queue: str) -> str:
     """Return ``queue`` if it can be a subject; else raise `InvalidOption`."""
     if "" in require_name(queue).split("."):
-        raise InvalidOption(f"{show(queue)!r} cannot be a queue on NATS; its dots must stand between two words")
+        raise InvalidOption(
+            f"{show(queue)!r} cannot be a queue on NATS; a dot in its name must stand between two words"
+        )
     return queue
 
 

@@ -20,7 +20,9 @@ from effectonce.backends.common.sql_store import require_schema_version
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.errors import ConfigurationError, InvalidKey, StoreUnavailable, UnsafeStore
 
-from .connection import ConnectionSource, PostgresConnection, PrepareMode, first_line, pq, psycopg
+from .connection import ConnectionSource, PostgresConnection
+from .conninfo import PrepareMode, first_line
+from .driver import pq, psycopg
 from .errors import NotPrepared, replica_error, translate
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ class PostgresClient:
             )
         if server["read_only"]:
             raise ConfigurationError(
-                f"{self._address} lets this user only read (a full disk, perhaps); ALTER ROLE or DATABASE ... "
+                f"{self._address} is read-only for this user (perhaps its disk is full); ALTER ROLE or DATABASE ... "
                 "SET default_transaction_read_only = off"
             )
         if self._settings.allow_unsafe:
@@ -131,7 +133,7 @@ class PostgresClient:
         if server["unsynced"]:
             raise UnsafeStore(
                 f"{self._address} runs with fsync=off: a power cut loses or corrupts records; set fsync=on "
-                "(allow_unsafe=true where something else keeps the data, or it may be lost)"
+                "(or allow_unsafe=true, where the data may be lost)"
             )
         if server["answers_early"]:
             raise UnsafeStore(
@@ -246,7 +248,7 @@ class PostgresClient:
                 "create one with ENCODING 'UTF8'"
             )
         if connection.pgconn.parameter_status(b"client_encoding") != b"UTF8":
-            raise ConfigurationError("effectonce needs connections with client_encoding UTF8; open the pool with it")
+            raise ConfigurationError("effectonce needs client_encoding UTF8; open the pool with client_encoding=UTF8")
         connection.behind_pooler = server["pid"] != connection.pgconn.backend_pid
         connection.read_committed = server["isolation"] == "read committed"
         prepare = self._settings.prepare

@@ -12,10 +12,8 @@ from operator import attrgetter
 from struct import Struct as Layout
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from effectonce.backends.common.sql_store import as_settlement
-from effectonce.errors import InvalidKey, InvalidOption
+from effectonce.errors import InvalidKey
 from effectonce.record import Answer, AnswerKind, Note, Renewal, Settlement, is_exhausted
 
 from .client import Param, Row
@@ -55,23 +53,6 @@ def read_look_answer(row: Row) -> tuple[int, Answer]:
         return position, answer
     _, decision, token, attempts, generation, *_ = row
     return position, Answer("in_doubt", token, attempts, generation) if decision == "lapse" else Answer("absent")
-
-
-# -- the cursor of a list: the scope and the key of the last record before the page
-
-
-def make_cursor(scope: str, key: str) -> str:
-    return msgspec.json.encode((scope, key)).decode()
-
-
-def parse_cursor(cursor: str | None) -> tuple[str, str]:
-    """Parse a cursor. None gives a scope and a key before all others, for the first page."""
-    if cursor is None:
-        return "", ""
-    try:
-        return msgspec.json.decode(cursor, type=tuple[str, str])
-    except msgspec.MsgspecError:
-        raise InvalidOption("this cursor was not made by this store; start again without one") from None
 
 
 # -- values, and arrays of values, in PostgreSQL's binary format

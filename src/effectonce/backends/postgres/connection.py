@@ -12,60 +12,37 @@ import select
 import time
 import weakref
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from msgspec import Struct
-
-from effectonce.errors import (
-    ConfigurationError,
-    InvalidOption,
-    MissingDriver,
-    StoreUnavailable,
-    SyncAsyncMismatch,
-    show,
-)
+from effectonce.errors import ConfigurationError, StoreUnavailable
 from effectonce.values.awaitables import maybe_await
-from effectonce.values.urls import Address, one_of
 
-try:
-    import psycopg as psycopg
-    from psycopg import pq as pq
-    from psycopg.adapt import AdaptersMap, Transformer
-    from psycopg.conninfo import conninfo_attempts, conninfo_attempts_async, conninfo_to_dict, make_conninfo
-    from psycopg.types import bool as boolean
-    from psycopg.types import numeric, string
-except ImportError as _error:
-    raise MissingDriver(
-        f"PostgreSQL needs the driver psycopg 3: pip install 'effectonce[postgres]' ({show(_error)})"
-    ) from _error
+from .conninfo import ConnectionOptions, first_line, tls_refusal
+from .driver import (
+    AdaptersMap,
+    BoolBinaryLoader,
+    Transformer,
+    conninfo_attempts,
+    conninfo_attempts_async,
+    make_conninfo,
+    numeric,
+    pq,
+    psycopg,
+    string,
+)
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
-#: Whether to prepare statements. ``auto``: yes, but not behind a pooler. ``on``: also behind a pooler (PgBouncer 1.21
-#: or later with max_prepared_statements).
-PrepareMode = Literal["auto", "on", "off"]
-
-# libpq's options that a URL may have. Others (`passfile`, `service`) would read files that the URL does not show.
-_LIBPQ_OPTIONS: Final = (
-    "application_name",
-    "channel_binding",
-    "gssencmode",
-    "host",  # the directory of a Unix socket
-    "options",
-    "sslcert",
-    "sslkey",
-    "sslmode",
-    "sslrootcert",
-    "target_session_attrs",
-)
+T = TypeVar("T")
 
 
 def _make_loaders() -> AdaptersMap:
     """The loaders of values in results, by the numbers of their types. A map of our own, since a program may have
     changed psycopg's global one."""
     loaders = AdaptersMap(types=psycopg.adapters.types)
-    loaders.register_loader(16, boolean.BoolBinaryLoader)
+    loaders.register_loader(16, BoolBinaryLoader)
     loaders.register_loader(17, string.ByteaBinaryLoader)
     loaders.register_loader(20, numeric.Int8BinaryLoader)
     loaders.register_loader(23, numeric.Int4BinaryLoader)
@@ -74,57 +51,6 @@ def _make_loaders() -> AdaptersMap:
 
 
 _LOADERS: Final = _make_loaders()
-
-
-class ConnectionOptions(Struct, kw_only=True):
-    """How to connect, and how long to wait, in seconds."""
-
-    address: str  # without its password, for messages
-    timeout: float
-    connect_timeout: float
-    prepare: PrepareMode
-    params: dict[str, Any]  # of libpq
-
-
-def take_options(address: Address) -> ConnectionOptions:
-    """Read the connection's options from a postgresql:// URL."""
-    params = {name: address.take(name, str, "") for name in _LIBPQ_OPTIONS}
-    params["host"] = address.host or params["host"]
-    params["port"] = str(address.port or "")
-    params["user"], params["password"] = address.user or "", address.password or ""
-    params["dbname"] = address.path.removeprefix("/")
-    params = {"application_name": "effectonce", **{name: value for name, value in params.items() if value}}
-    params["client_encoding"] = "UTF8"
-    try:
-        make_conninfo("", **params)
-    except psycopg.Error as error:
-        raise InvalidOption(f"libpq does not take {address}: {first_line(error)}") from None
-    return ConnectionOptions(
-        address=str(address),
-        timeout=address.seconds("timeout", 5.0),
-        connect_timeout=address.seconds("connect_timeout", 5.0),
-        prepare=address.take("prepare", one_of(*get_args(PrepareMode)), "auto"),
-        params=params,
-    )
-
-
-def options_of_pool(pool: Any, timeout: float) -> ConnectionOptions:
-    """Read where a pool connects to. Sync callers beside an async pool need connections of our own, and async callers
-    beside a sync pool, too."""
-    if not isinstance(pool.conninfo, str):
-        raise SyncAsyncMismatch(
-            f"this {type(pool).__name__} serves only one of sync and async code, and computes its conninfo for each "
-            "connection; make the store from a URL, which serves both"
-        )
-    names = (*_LIBPQ_OPTIONS, "port", "user", "password", "dbname")
-    overrides = {name: value for name, value in (pool.kwargs or {}).items() if name in names}
-    return ConnectionOptions(
-        address="the given pool",
-        timeout=timeout,
-        connect_timeout=timeout,
-        prepare="auto",
-        params={**conninfo_to_dict(pool.conninfo, **overrides), "client_encoding": "UTF8"},
-    )
 
 
 class PostgresConnection:
@@ -163,6 +89,9 @@ class Waiter(Protocol):
     async def resolve(self, params: dict[str, Any]) -> list[dict[str, Any]]:
         """Look up the names of hosts. Returns one set of libpq's parameters for each address to try."""
 
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call a function that may block, such as one that fetches a password."""
+
 
 class BlockingWaiter:
     """Waits by blocking the calling thread."""
@@ -183,6 +112,9 @@ class BlockingWaiter:
 
     async def resolve(self, params: dict[str, Any]) -> list[dict[str, Any]]:
         return conninfo_attempts(params)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        return function()
 
 
 class LoopWaiter:
@@ -209,6 +141,9 @@ class LoopWaiter:
 
     async def resolve(self, params: dict[str, Any]) -> list[dict[str, Any]]:
         return await conninfo_attempts_async(params)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        return await asyncio.to_thread(function)
 
 
 def _set_once(future: asyncio.Future[bool], value: bool) -> None:
@@ -271,20 +206,38 @@ class OwnConnection(ConnectionSource):
     async def _connect(self) -> PGconn:
         """Connect to the first of the addresses that answers. Each has the whole timeout, so that a dead one does not
         use up the time of the next."""
+        options = self._options
         reason = "no address to connect to"
         cause: Exception | None = None
+        refusal: ConfigurationError | None = None
+        password = await self._fetch_password()
         try:
-            attempts = await self.waiter.resolve(self._options.params)
+            attempts = await self.waiter.resolve(options.params)
         except (psycopg.Error, OSError) as error:
             attempts, reason, cause = [], first_line(error), error
         for attempt in attempts:
             try:
-                return await self._open(make_conninfo("", **attempt))
+                return await self._open(make_conninfo("", **options.attempt_params(attempt, password)))
             except TimeoutError as error:
                 reason, cause = f"no answer within {self.connect_timeout:g} s", error
             except psycopg.Error as error:
                 reason, cause = first_line(error), error
-        raise StoreUnavailable(f"cannot connect to {self._options.address}: {reason}") from cause
+                refusal = refusal or tls_refusal(error, options.address)
+        if refusal is not None:
+            raise refusal from cause
+        raise StoreUnavailable(f"cannot connect to {options.address}: {reason}") from cause
+
+    async def _fetch_password(self) -> str | None:
+        """Call the caller's function for the password of a new connection; None: there is none."""
+        if self._options.password is None:
+            return None
+        try:
+            return await self.waiter.call(self._options.password)
+        except Exception as error:
+            raise StoreUnavailable(
+                f"the function that returns the password of {self._options.address} failed ({type(error).__name__}); "
+                "see its error"
+            ) from error
 
     async def _open(self, conninfo: str) -> PGconn:
         deadline = time.monotonic() + self.connect_timeout
@@ -365,8 +318,3 @@ class PooledConnections(ConnectionSource):
     async def drop(self, connection: PostgresConnection) -> None:
         connection.pgconn.finish()  # the pool replaces a closed connection
         await self.give_back(connection)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of libpq's error, for messages. It may name hosts, users and databases, but never a password."""
-    return show(str(error).strip().partition("\n")[0] or type(error).__name__, 200)

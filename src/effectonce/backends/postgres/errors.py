@@ -16,7 +16,7 @@ from effectonce.errors import (
 )
 from effectonce.values.sql_error_codes import SqlErrorMeaning, postgres_meaning
 
-from .connection import pq, psycopg
+from .driver import pq, psycopg
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from effectonce.backends.common.list_cursor import make_cursor, parse_cursor
 from effectonce.backends.common.sql_store import record_from
 from effectonce.contracts import Capabilities, Contention, Dialect, InboxPort, OutboxPort, Port
 from effectonce.core.sql_files import store_schema, table_prefix
@@ -47,8 +48,6 @@ from .codec import (
     encode_settlements,
     int4,
     int8,
-    make_cursor,
-    parse_cursor,
     read_claim_answer,
     read_look_answer,
     utf8,
@@ -61,9 +60,8 @@ from .connection import (
     OwnConnection,
     PooledConnections,
     Waiter,
-    options_of_pool,
-    take_options,
 )
+from .conninfo import options_of_pool, take_options
 from .inbox import PostgresInbox
 from .newest_first import list_newest_first
 from .outbox import PostgresOutbox
@@ -82,8 +80,9 @@ class PostgresBackend:
 
     Each port has a connection of its own. Options: ``prefix`` (effectonce), ``timeout`` and ``connect_timeout`` (5 s
     each), ``prepare`` (``auto``: not behind a pooler; ``on``, ``off``), ``allow_unsafe`` (no; yes: takes a server that
-    may lose what it has confirmed), and libpq's own ``host``, ``application_name``, ``options``, ``channel_binding``,
-    ``gssencmode``, ``sslmode``, ``sslcert``, ``sslkey``, ``sslrootcert`` and ``target_session_attrs``.
+    may lose what it has confirmed); those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``,
+    ``server_name``; and libpq's own (``host``, ``target_session_attrs``, ``keepalives_idle``, ``service``, …), as its
+    manual has them. Hosts are written as for libpq: ``h1:5432,h2:5433``, ``%2Frun%2Fpostgresql`` for a socket.
     """
 
     capabilities = Capabilities(name="postgresql", notifies=True, notes=True, ordered=True)
@@ -278,7 +277,9 @@ class PostgresPort:
         may be short, or empty, and still have a cursor."""
         if query.newest_first:
             return await list_newest_first(self._query, query)
-        after = query.after if query.cursor is None and query.after is not None else parse_cursor(query.cursor)
+        after = query.after or ("", "")
+        if query.cursor is not None:
+            after = parse_cursor(query.cursor, by_change=False)[1:]
         scope = None if query.scope is None else utf8(query.scope)
         state = None if query.state is None else query.state.encode()
         name = "list"
@@ -295,14 +296,14 @@ class PostgresPort:
             for row in rows:
                 if row["wanted"]:
                     if len(records) == query.limit:
-                        return Page(records, make_cursor(records[-1].scope, records[-1].key))
+                        return Page(records, make_cursor(0, records[-1].scope, records[-1].key))
                     records.append(record_from(list(row.values())))
             visited += len(rows)
             if len(rows) < size:
                 return Page(records)
             after = rows[-1]["scope"], rows[-1]["key"]
             if visited >= MAX_ROWS_PER_PAGE and len(records) < query.limit:
-                return Page(records, make_cursor(*after))
+                return Page(records, make_cursor(0, *after))
 
     async def stats(self) -> Stats:
         """``claimed`` and ``done`` are counted among the 250,000 records that expire last; where there are more, they

@@ -22,14 +22,28 @@ DEFAULT_ACK_WINDOW_S: Final = 1800.0  # the server's default consumer_timeout
 
 
 class RabbitMQBackend(BrokerBackend):
-    """``amqp://user:password@host:5672/vhost``, or ``amqps://`` with TLS.
+    """``amqp://user:password@host:5672/vhost``, or ``amqps://`` with TLS. ``host1:5672,host2`` are the nodes of one
+    cluster: the next is tried where one does not answer.
 
-    Options: ``queue_type`` (``quorum``, or ``classic``: plain durable queues as other clients declare them, which do
-    not count attempts and may lose a message that they pass on after a delay), ``declare`` (``no``: the queue is
-    declared by others, and taken as it is), ``exchange`` (publish there, with the queue's name as routing key;
-    `declare` binds the queue), ``ack_window`` (30m: the server's ``consumer_timeout``), ``timeout`` (10 s),
-    ``heartbeat`` (30 s), and for TLS ``ca_file``, ``cert_file`` and ``key_file``. All consumers of a queue are one
-    group; the group's name only appears in the server's list of connections.
+    Options for queues: ``queue_type`` (``quorum``, or ``classic``: plain durable queues as other clients declare them,
+    which do not count attempts and may lose a message that they pass on after a delay), ``declare`` (``no``: the queue
+    is declared by others, and taken as it is), ``exchange`` (publish there, with the queue's name as routing key;
+    `declare` binds the queue), ``ack_window`` (30m: the server's ``consumer_timeout``).
+
+    Options for connections, most of them as in RabbitMQ's own URLs: ``timeout`` (10 s, of a reply),
+    ``connection_timeout`` (as ``timeout``, for each host; a number without a unit is in milliseconds),
+    ``blocked_timeout`` (as ``timeout``: for how long publishing waits while the server is short of memory or disk, and
+    0 for not at all; then it raises `BrokerUnavailable`), ``heartbeat`` (30 s, 0 for none), ``frame_max`` and
+    ``channel_max`` (0: the server's limits), ``auth_mechanism`` (``PLAIN``, ``AMQPLAIN``, ``EXTERNAL``; by default the
+    best that the server offers: EXTERNAL with a client certificate and without a user), ``name`` (``effectonce``: how
+    the connection's name begins in the server's list); and those for TLS: ``tls``, ``ca_file``, ``cert_file``,
+    ``key_file``, ``verify``, ``server_name``.
+
+    With ``connect_broker(url, password=function)`` the function is asked for the password of each connection, and every
+    minute for a new one, which is sent on the connections in use: let it return a new token two minutes before the old
+    one expires.
+
+    All consumers of a queue are one group; the group's name only appears in the server's list of connections.
     """
 
     def __init__(self, address: Address) -> None:
@@ -66,7 +80,7 @@ class RabbitMQBackend(BrokerBackend):
         await self._declare(queue, must_exist=True)
 
     async def _declare(self, queue: str, *, must_exist: bool) -> None:
-        async with closing(await RabbitMQConnection.open(self._queues.endpoint, "effectonce")) as connection:
+        async with closing(await RabbitMQConnection.open(self._queues.endpoint, "declarations")) as connection:
             channel = await connection.open_channel()
             if must_exist:
                 for name in (require_name(queue), dead_letter_queue(queue)):

@@ -111,13 +111,16 @@ class RabbitMQChannel:
             self.fail(self._refusal(frame.reply_code, show(frame.reply_text, 400)))
         elif name == "Basic.Cancel":
             # Its deliveries would stay unsettled for as long as the channel is open: so close it.
-            self.connection.send(self.number, self.commands.Channel.Close(200, "the consumer was cancelled", 0, 0))
             shown = self.connection.endpoint.shown
-            self.fail(BrokerUnavailable(f"{shown} cancelled the consumer; was its queue deleted or moved?"))
+            self.abandon(BrokerUnavailable(f"{shown} cancelled the consumer; was its queue deleted or moved?"))
         elif name == "Channel.CloseOk":
             self.connection.remove_channel(self.number)
             self._set_reply(frame)
         elif name == "Channel.Flow":
+            if frame.active:
+                self.connection.gate.open(self.number)
+            else:
+                self.connection.gate.close(self.number, "it has paused the channel")
             self.connection.send(self.number, self.commands.Channel.FlowOk(frame.active))
         else:
             self._set_reply(frame)
@@ -149,6 +152,11 @@ class RabbitMQChannel:
                 reply.exception()  # mark it as retrieved: of several replies, only the error of the first is raised
         self._replies.clear()
         self.on_lost(error)
+
+    def abandon(self, error: Exception) -> None:
+        """End the channel with ``error``, and close it without waiting for the server, which may not read now."""
+        self.connection.send(self.number, self.commands.Channel.Close(200, "abandoned", 0, 0))
+        self.fail(error)
 
     async def close(self) -> None:
         """Close the channel; the server requeues what is unsettled on it."""

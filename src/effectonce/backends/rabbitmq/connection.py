@@ -8,20 +8,31 @@ and receives deliveries. pamqp encodes and decodes the rare frames. Those that e
 from __future__ import annotations
 
 import asyncio
-import ssl
+import logging
+import socket
 from contextlib import suppress
 from typing import Any, Final
 
+from effectonce.backends.common.tls import tls_refusal
 from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 
 from .channel import RabbitMQChannel
-from .endpoint import RabbitMQEndpoint, RabbitMQRefusal, load_driver
+from .endpoint import Host, RabbitMQEndpoint, RabbitMQRefusal, load_driver
 from .frames import CONTENT_BODY_FRAME, CONTENT_HEADER_FRAME, FRAME_END, FRAME_HEADER, HEARTBEAT_FRAME, METHOD_FRAME
+from .login import Login
+from .publish_gate import PublishGate
+
+log = logging.getLogger("effectonce")
 
 BASIC_DELIVER: Final = b"\x00\x3c\x00\x3c"  # basic.deliver: the class 60 and the method 60
 BASIC_ACK: Final = b"\x00\x3c\x00\x50"  # basic.ack, by which the server confirms: the class 60 and the method 80
 FRAME_MAX: Final = 131_072
+MAX_CHANNELS: Final = 65_535
 CLOSE_TIMEOUT_S: Final = 2.0
+#: A host with several addresses: after so long without an answer of one, the next is tried beside it.
+HAPPY_EYEBALLS_DELAY_S: Final = 0.25
+#: How often the caller's password function is asked whether the password has changed.
+PASSWORD_CHECK_INTERVAL_S: Final = 60.0
 #: The connection counts as lost after so many of our own heartbeats without a byte from the server.
 MAX_SILENT_BEATS: Final = 4
 
@@ -29,12 +40,16 @@ MAX_SILENT_BEATS: Final = 4
 class RabbitMQConnection(asyncio.Protocol):
     """One socket, opened by `open`. ``lost`` is why it can no longer be used; None while it can."""
 
-    def __init__(self, endpoint: RabbitMQEndpoint, name: str) -> None:
+    def __init__(self, endpoint: RabbitMQEndpoint, purpose: str) -> None:
         self.endpoint = endpoint
         self.lost: Exception | None = None
         self.server_properties: dict[str, Any] = {}
         self.frame_max = FRAME_MAX
-        self._name = name
+        self.channel_max = MAX_CHANNELS
+        self.gate = PublishGate(endpoint.shown, endpoint.blocked_timeout)
+        self._purpose = purpose
+        self._password = ""
+        self._login: Login | None = None
         self._loop = asyncio.get_running_loop()
         self._pamqp = load_driver()
         self._unmarshal = self._pamqp.frame.unmarshal
@@ -45,26 +60,45 @@ class RabbitMQConnection(asyncio.Protocol):
         self._writable.set()
         self._unread = b""
         self._channels: dict[int, RabbitMQChannel] = {}
-        self._blocked_reason = ""
         self._heartbeat_interval_s = 0.0
         self._silent_beats = 0
         self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._password_task: asyncio.Task[None] | None = None
+        self._password_updated: asyncio.Event = asyncio.Event()
 
     @classmethod
-    async def open(cls, endpoint: RabbitMQEndpoint, name: str) -> RabbitMQConnection:
-        """Connect and log in. Raises `BrokerUnavailable`; `RabbitMQRefusal` where trying again would not help."""
-        self = cls(endpoint, name)
+    async def open(cls, endpoint: RabbitMQEndpoint, purpose: str) -> RabbitMQConnection:
+        """Connect to the first host that answers, and log in. Raises `BrokerUnavailable` where none does;
+        `RabbitMQRefusal` where trying again, or another host, would not help."""
+        failures: list[tuple[Host, BrokerUnavailable]] = []
+        for host in endpoint.hosts:
+            connection = cls(endpoint, purpose)
+            try:
+                await connection._open(host)
+            except BrokerUnavailable as error:
+                failures.append((host, error))
+                continue
+            endpoint.prefer(host)
+            return connection
+        if len(failures) == 1:
+            raise failures[0][1]
+        reasons = "; ".join(f"{host}: {error}" for host, error in failures)
+        raise BrokerUnavailable(f"no host of {endpoint.shown} can be used ({reasons})") from failures[0][1]
+
+    async def _open(self, host: Host) -> None:
+        endpoint = self.endpoint
         try:
-            async with asyncio.timeout(endpoint.timeout):
-                await self._loop.create_connection(lambda: self, endpoint.host, endpoint.port, ssl=endpoint.tls)
+            async with asyncio.timeout(endpoint.connection_timeout):
+                self._password = await endpoint.read_password()
+                await self._loop.create_connection(
+                    lambda: self, *host, ssl=endpoint.tls, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S
+                )
                 await self._ready.wait()
         except TimeoutError:
-            self.fail(BrokerUnavailable(f"{endpoint.shown} did not answer within {endpoint.timeout:g} s"))
-        except ssl.SSLError as error:
-            raise ConfigurationError(
-                f"TLS with {endpoint.shown} failed ({show(error)}); is it the port for TLS, and its authority ca_file=?"
-            ) from error
+            self.fail(BrokerUnavailable(f"{endpoint.shown} did not answer within {endpoint.connection_timeout:g} s"))
         except OSError as error:
+            if refusal := tls_refusal(error, endpoint.shown):
+                raise refusal from error
             why = show(error) or type(error).__name__
             raise BrokerUnavailable(f"cannot connect to {endpoint.shown}: {why}") from error
         except BaseException as error:
@@ -72,13 +106,17 @@ class RabbitMQConnection(asyncio.Protocol):
             raise
         if self.lost is not None:
             raise self.lost
-        return self
+        if endpoint.password_provider is not None:
+            self._password_task = asyncio.create_task(self._renew_password())
 
     # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None:  # without heartbeats, the system notices a dead server
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         transport.write(b"AMQP\x00\x00\x09\x01")
 
     def data_received(self, data: bytes) -> None:
@@ -121,7 +159,9 @@ class RabbitMQConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         why = show(error) if error else "closed by the broker"
-        self.fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} broke ({why})"))
+        # With TLS 1.3 a server that refuses our certificate says so only after the handshake.
+        refusal = None if self._ready.is_set() else tls_refusal(error, self.endpoint.shown)
+        self.fail(refusal or BrokerUnavailable(f"the connection to {self.endpoint.shown} broke ({why})"))
         self._closed.set()
 
     def pause_writing(self) -> None:
@@ -155,16 +195,27 @@ class RabbitMQConnection(asyncio.Protocol):
         name = frame.name
         if name == "Connection.Start":
             self.server_properties = frame.server_properties or {}
-            login = f"\0{self.endpoint.user}\0{self.endpoint.password}"
-            self.send(0, commands.StartOk(self._client_properties(), "PLAIN", login, "en_US"))
+            try:
+                self._login = Login(self.endpoint, self._password, frame.mechanisms)
+            except RabbitMQRefusal as error:
+                self.fail(error)
+            else:
+                self.write(self._login.encode_start_ok(self._client_properties()))
+        elif name == "Connection.Secure" and self._login is not None:
+            self.write(self._login.encode_secure_ok())
         elif name == "Connection.Tune":
-            self.frame_max = frame.frame_max or FRAME_MAX
-            heartbeat = min(frame.heartbeat or self.endpoint.heartbeat, self.endpoint.heartbeat)
+            endpoint = self.endpoint
+            self.frame_max = _smaller_limit(frame.frame_max, endpoint.frame_max) or FRAME_MAX
+            self.channel_max = _smaller_limit(frame.channel_max, endpoint.channel_max) or MAX_CHANNELS
+            heartbeat = min(frame.heartbeat or endpoint.heartbeat, endpoint.heartbeat)
             self.send(
-                0, commands.TuneOk(frame.channel_max, self.frame_max, heartbeat), commands.Open(self.endpoint.vhost)
+                0,
+                commands.TuneOk(_smaller_limit(frame.channel_max, endpoint.channel_max), self.frame_max, heartbeat),
+                commands.Open(endpoint.vhost),
             )
-            self._heartbeat_interval_s = heartbeat / 2
-            self._heartbeat_timer = self._loop.call_later(self._heartbeat_interval_s, self._send_heartbeat)
+            if heartbeat:
+                self._heartbeat_interval_s = heartbeat / 2
+                self._heartbeat_timer = self._loop.call_later(self._heartbeat_interval_s, self._send_heartbeat)
         elif name == "Connection.OpenOk":
             self._ready.set()
         elif name == "Connection.Close":
@@ -173,19 +224,48 @@ class RabbitMQConnection(asyncio.Protocol):
         elif name == "Connection.CloseOk":
             self.fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
         elif name == "Connection.Blocked":
-            self._blocked_reason = show(frame.reason)
+            self.gate.close(0, frame.reason)
         elif name == "Connection.Unblocked":
-            self._blocked_reason = ""
+            self.gate.open(0)
+        elif name == "Connection.UpdateSecretOk":
+            self._password_updated.set()
 
     def _client_properties(self) -> dict[str, Any]:
         supported = ("authentication_failure_close", "basic.nack", "connection.blocked", "consumer_cancel_notify")
         capabilities = dict.fromkeys((*supported, "publisher_confirms"), True)
-        return {"product": "effectonce", "connection_name": self._name, "capabilities": capabilities}
+        name = f"{self.endpoint.name} {self._purpose}".rstrip()
+        return {"product": "effectonce", "connection_name": name, "capabilities": capabilities}
+
+    async def _renew_password(self) -> None:
+        """Send the server each new password while the connection is in use: where it is a token, it expires, and the
+        connection with it. A server that refuses the new one closes the connection."""
+        while True:
+            await asyncio.sleep(PASSWORD_CHECK_INTERVAL_S)
+            try:
+                password = await self.endpoint.read_password()
+            except BrokerUnavailable as error:  # the last one may still be valid for a while
+                log.warning("%s; it is asked again in %g s", error, PASSWORD_CHECK_INTERVAL_S)
+                continue
+            if password != self._password:
+                self._password = password
+                self._password_updated.clear()
+                self.send(0, self._pamqp.commands.Connection.UpdateSecret(password, "the password has changed"))
+                try:
+                    async with asyncio.timeout(self.endpoint.timeout):
+                        await self._password_updated.wait()
+                except TimeoutError:
+                    self.fail_unanswered()
+                    return
 
     def _refusal(self, status: int, text: str) -> Exception:
         shown, text = self.endpoint.shown, show(text, 300)
         if self._ready.is_set():
             return BrokerUnavailable(f"{shown} closed the connection ({text})")
+        if status == 403 and self._login is not None and self._login.mechanism == "EXTERNAL":
+            return RabbitMQRefusal(
+                f"{shown} refused the client certificate ({text}); give the server a user of the certificate's name",
+                status,
+            )
         if status == 403:
             return RabbitMQRefusal(
                 f"{shown} refused the user or the password ({text}); correct them in the URL", status
@@ -211,15 +291,21 @@ class RabbitMQConnection(asyncio.Protocol):
 
     def fail_unanswered(self) -> BrokerUnavailable:
         """End the connection, since a reply did not come in time. Returns the error for the caller to raise."""
-        why = f": it blocks publishers ({self._blocked_reason})" if self._blocked_reason else ""
-        error = BrokerUnavailable(f"{self.endpoint.shown} did not answer within {self.endpoint.timeout:g} s{why}")
+        error = BrokerUnavailable(f"{self.endpoint.shown} did not answer within {self.endpoint.timeout:g} s")
+        if not self.gate.is_open:
+            error = self.gate.error()
         self.fail(error)
         return error
 
     # -- channels, and closing
 
     async def open_channel(self) -> RabbitMQChannel:
-        number = next(n for n in range(1, 65_536) if n not in self._channels)
+        number = next((n for n in range(1, self.channel_max + 1) if n not in self._channels), None)
+        if number is None:
+            raise ConfigurationError(
+                f"{self.endpoint.shown} allows {self.channel_max} channels on a connection, and effectonce needs "
+                f"another one; raise channel_max, of the server or in the URL"
+            )
         self._channels[number] = channel = RabbitMQChannel(self, number)
         if self.lost is not None:
             channel.fail(self.lost)
@@ -228,6 +314,7 @@ class RabbitMQConnection(asyncio.Protocol):
 
     def remove_channel(self, number: int) -> None:
         self._channels.pop(number, None)
+        self.gate.open(number)
 
     def fail(self, error: Exception) -> None:
         """End the connection: every caller that waits for an answer gets ``error``."""
@@ -236,9 +323,12 @@ class RabbitMQConnection(asyncio.Protocol):
         self.lost = error
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
+        if self._password_task is not None:
+            self._password_task.cancel()
         if self._transport is not None:
             self._transport.abort()  # `close` would first send what is buffered, to a server that may not read
         self.resume_writing()
+        self.gate.open_for_good()
         self._ready.set()
         for channel in list(self._channels.values()):
             channel.fail(error)
@@ -251,3 +341,8 @@ class RabbitMQConnection(asyncio.Protocol):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._closed.wait()
         self.fail(BrokerUnavailable(f"the connection to {self.endpoint.shown} is closed"))
+
+
+def _smaller_limit(server: int, ours: int) -> int:
+    """The limit that both sides keep to. 0 of either side means that it has none."""
+    return min(server or ours, ours or server)

@@ -83,10 +83,8 @@ class RabbitMQConsumer(Consumer):
         self._queue = queue
         self._group = group
         self._prefetch = max(1, min(prefetch, MAX_PREFETCH))
-        self._connection = ReconnectingConnection(
-            lambda: RabbitMQConnection.open(queues.endpoint, f"effectonce {group}")
-        )
-        self._copies = ConfirmedPublisher(queues, f"effectonce {group}, delays and dead letters")
+        self._connection = ReconnectingConnection(lambda: RabbitMQConnection.open(queues.endpoint, group))
+        self._copies = ConfirmedPublisher(queues, f"{group}, delays and dead letters")
         self._consuming: _ConsumingChannel | None = None
 
     async def _start_consuming(self) -> _ConsumingChannel:
@@ -112,7 +110,7 @@ class RabbitMQConsumer(Consumer):
             if consuming.channel.connection.lost is not None:
                 raise BrokerUnavailable(f"deliveries of {self._queue} stopped: {consuming.channel.lost}")
             # Only the channel: an ack was too late, or the queue was moved. Its deliveries are redelivered.
-            log.warning("the channel that consumes %s is opened again: %s", self._queue, consuming.channel.lost)
+            log.warning("reopening the channel that consumes %s: %s", self._queue, consuming.channel.lost)
 
     def _make_delivery(self, consuming: _ConsumingChannel, tag: int, header: bytes, body: bytes) -> Delivery:
         received = read_packet(header, body)

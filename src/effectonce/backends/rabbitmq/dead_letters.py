@@ -41,9 +41,7 @@ class RabbitMQDeadLetters:
     def __init__(self, queues: QueueDeclarations, queue: str) -> None:
         self._queues = queues
         self._queue = queue
-        self._connection = ReconnectingConnection(
-            lambda: RabbitMQConnection.open(queues.endpoint, "effectonce dead letters")
-        )
+        self._connection = ReconnectingConnection(lambda: RabbitMQConnection.open(queues.endpoint, "dead letters"))
         self._channel: RabbitMQChannel | None = None
         self._held: dict[int, DeadLetter] = {}  # by delivery tag, oldest first
         self._unlisted: deque[int] = deque()  # tags of those that no page has shown yet

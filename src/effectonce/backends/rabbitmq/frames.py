@@ -45,6 +45,11 @@ def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int)
     return header + b"".join(_frame(CONTENT_BODY_FRAME, channel, body[at : at + room]) for at in range(0, size, room))
 
 
+def encode_method(channel: int, payload: bytes) -> bytes:
+    """Encode a method frame. ``payload`` begins with the class and the method."""
+    return _frame(METHOD_FRAME, channel, payload)
+
+
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:
     return FRAME_HEADER.pack(kind, channel, len(payload)) + payload + b"\xce"
 

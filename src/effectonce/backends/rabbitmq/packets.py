@@ -39,7 +39,7 @@ class ReceivedPacket(Struct, frozen=True):
 def make_content(packet: Packet) -> Content:
     """Make the message that carries ``packet``. `ValueError` where RabbitMQ does not accept it."""
     if len(packet.body) > MAX_BODY_BYTES:
-        raise ValueError(f"its body has {len(packet.body)} bytes, and {MAX_BODY_BYTES} are the most")
+        raise ValueError(f"its body has {len(packet.body)} bytes, and the limit is {MAX_BODY_BYTES}")
     packet = packet.for_broker("rabbitmq")
     headers: dict[str, str | int] = {
         name: int(value) if name in packet.numbers else value for name, value in packet.headers.items()

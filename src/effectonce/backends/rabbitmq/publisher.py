@@ -39,7 +39,7 @@ class _UnconfirmedBatch:
         if not confirmed:
             for tag in tags:
                 shown = self._endpoint.shown
-                error = BrokerUnavailable(f"{shown} did not take the message; publish it again")
+                error = BrokerUnavailable(f"{shown} rejected the message (nack); publish it again")
                 self.outcomes[tag - self._first_tag] = error
         if not self._unconfirmed and not self.done.done():
             self.done.set_result(None)
@@ -69,9 +69,9 @@ class ConfirmedPublisher:
     acks on the same connection would have to wait.
     """
 
-    def __init__(self, queues: QueueDeclarations, name: str) -> None:
+    def __init__(self, queues: QueueDeclarations, purpose: str) -> None:
         self._queues = queues
-        self._connection = ReconnectingConnection(lambda: RabbitMQConnection.open(queues.endpoint, name))
+        self._connection = ReconnectingConnection(lambda: RabbitMQConnection.open(queues.endpoint, purpose))
         self._publishing = asyncio.Lock()
         self._channel: RabbitMQChannel | None = None
         self._last_tag = 0
@@ -99,7 +99,9 @@ class ConfirmedPublisher:
 
     async def _run_on_own_channel(self, declare: Callable[[RabbitMQChannel], Awaitable[object]]) -> None:
         """Run ``declare`` on another channel: a refusal ends the channel."""
-        channel = await (await self._connection.get()).open_channel()
+        connection = await self._connection.get()
+        await connection.gate.wait()  # a server that blocks the connection does not read commands either
+        channel = await connection.open_channel()
         await declare(channel)
         await channel.close()
 
@@ -107,6 +109,7 @@ class ConfirmedPublisher:
         if not contents:
             return []
         channel = await self._open()
+        gate = channel.connection.gate
         batch = _UnconfirmedBatch(contents, self._last_tag + 1, self._queues.endpoint)
         channel.on_confirm, channel.on_return = batch.handle_confirm, batch.handle_return
         channel.on_lost = batch.handle_loss
@@ -115,24 +118,36 @@ class ConfirmedPublisher:
         data: list[bytes] = []
         for properties, body in contents:
             data += (publish, frames.encode_content(channel.number, properties, body, channel.connection.frame_max))
-        channel.connection.write(b"".join(data))
         try:
-            async with asyncio.timeout(self._queues.endpoint.timeout):
+            async with asyncio.timeout(self._queues.endpoint.timeout) as gate.unconfirmed:
+                channel.connection.write(b"".join(data))
                 await channel.connection.drain()
                 await batch.done
         except TimeoutError:
-            raise channel.connection.fail_unanswered() from None
+            if gate.is_open:
+                raise channel.connection.fail_unanswered() from None
+            # Keep the connection, which knows that it is blocked: on a new one the caller would publish all again,
+            # into a server that is short of memory. Only the channel ends, for its confirms and returns may come late.
+            error = gate.error()
+            channel.abandon(error)
+            raise error from None
         except asyncio.CancelledError:
             # A return may be on its way, and the next batch would take it for one of its own messages.
             channel.connection.fail(BrokerUnavailable("publishing was cancelled before the server had confirmed it"))
             raise
+        finally:
+            gate.unconfirmed = None
         return batch.outcomes
 
     async def _open(self) -> RabbitMQChannel:
-        if self._channel is None or self._channel.lost is not None:
-            self._channel = await (await self._connection.get()).open_channel()
-            self._last_tag = 0
-            await self._channel.call(self._channel.commands.Confirm.Select())
+        """The channel, as soon as the server takes messages."""
+        while self._channel is None or self._channel.lost is not None or not self._channel.connection.gate.is_open:
+            connection = await self._connection.get()
+            await connection.gate.wait()
+            if self._channel is None or self._channel.lost is not None:
+                self._channel = await connection.open_channel()
+                self._last_tag = 0
+                await self._channel.call(self._channel.commands.Confirm.Select())
         return self._channel
 
     async def close(self) -> None:
@@ -148,7 +163,7 @@ class RabbitMQPublisher:
 
     def __init__(self, queues: QueueDeclarations) -> None:
         self._queues = queues
-        self._publisher = ConfirmedPublisher(queues, "effectonce publisher")
+        self._publisher = ConfirmedPublisher(queues, "publisher")
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         outcomes: list[Exception | None] = [None] * len(packets)
@@ -157,7 +172,7 @@ class RabbitMQPublisher:
             try:
                 contents[index] = make_content(packet)
             except ValueError as error:
-                outcomes[index] = ConfigurationError(f"RabbitMQ cannot take message {show(packet.id)}: {show(error)}")
+                outcomes[index] = ConfigurationError(f"RabbitMQ cannot carry message {show(packet.id)}: {show(error)}")
         queues = self._queues
         may_declare = queues.declares and not queues.exchange
         declare = (lambda channel: queues.declare(channel, queue)) if may_declare else None

@@ -113,9 +113,9 @@ class QueueDeclarations:
                 raise
             other = "classic" if self.queue_type == "quorum" else "quorum"
             raise ConfigurationError(
-                f"the queue {show(name)} exists with other settings than effectonce gives it ({error}); use "
-                f"queue_type={other} if it is a {other} queue, declare=no to take it as it is, or delete it when it is "
-                "empty: it is declared again"
+                f"the queue {show(name)} exists with other settings than effectonce declares ({error}); use "
+                f"queue_type={other} if it is a {other} queue, declare=no to use it as it is, or delete it once it is "
+                "empty: effectonce declares it again"
             ) from error
 
     async def count_messages(self, channel: RabbitMQChannel, queue: str) -> int:

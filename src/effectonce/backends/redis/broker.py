@@ -17,13 +17,16 @@ Redis may lose messages that it has confirmed: in a crash between two fsyncs, in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.reconnecting_connection import closing
 from effectonce.contracts import BrokerCapabilities, DeadLetter, DeadLetters, Packet, Publisher
+from effectonce.errors import InvalidOption, SyncAsyncMismatch
 from effectonce.values.urls import Address
 
-from .connection import RedisBrokerConnection
+from .broker_connection import open_connection
+from .client_connection import read_endpoint
 from .consumer import RedisConsumer
 from .endpoint import RedisEndpoint, parse_endpoint
 from .errors import RedisBrokerErrors, ReplyError
@@ -31,24 +34,32 @@ from .stream import StreamKeys, declare_group, make_fields, read_packet, stream_
 
 
 class RedisBrokerBackend:
-    """``redis://host:6379/0`` and ``rediss://`` (TLS).
+    """``redis://host:6379/0``, or ``rediss://`` with TLS; ``valkey://`` and ``valkeys://`` are the same.
+
+    ``unix:///path?db=0`` is a Unix socket, ``redis+cluster://host:7000,host:7001`` a cluster, and
+    ``redis+sentinel://host:26379,host:26379/service/0`` the primary that the sentinels name.
 
     Options: ``ack_window`` (30 s): how long an unsettled delivery stays with its consumer; ``namespace`` (``eo``);
-    ``timeout`` and ``connect_timeout`` (5 s each); ``ca_file``, ``cert_file`` and ``key_file`` for TLS.
+    ``timeout`` and ``connect_timeout`` (5 s each); of a cluster also ``nodes``; of sentinels ``sentinel_user`` and
+    ``sentinel_password``; and those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``,
+    ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:
-        self.shown = str(address)
-        self.window = address.seconds("ack_window", 30.0)
-        self.namespace = address.take("namespace", _parse_namespace, "eo")
-        self.endpoint = parse_endpoint(address, RedisBrokerErrors)
+        window = address.seconds("ack_window", 30.0)
+        namespace = address.take("namespace", parse_namespace, "eo")
+        endpoint = parse_endpoint(address, RedisBrokerErrors)
         address.refuse_unknown_options()
+        self._set_up(endpoint, window, namespace)
+
+    def _set_up(self, endpoint: RedisEndpoint, window: float, namespace: str) -> None:
         require_driver("Redis", "redis", "hiredis")
+        self.endpoint, self.window, self.namespace = endpoint, window, namespace
         self.capabilities = BrokerCapabilities(
             name="redis",
             ordering="queue",
             ordered_publish=True,
-            ack_window_s=self.window,
+            ack_window_s=window,
             extends=True,
             counts_attempts=True,
             groups=True,
@@ -68,8 +79,9 @@ class RedisBrokerBackend:
         return StreamKeys(self.namespace, queue, group)
 
     async def declare(self, queue: str, *, group: str) -> None:
-        async with closing(RedisBrokerConnection(self.endpoint)) as connection:
-            await declare_group(connection, self._keys(queue, group))
+        keys = self._keys(queue, group)
+        async with closing(open_connection(self.endpoint).of_queue(keys.stream)) as connection:
+            await declare_group(connection, keys)
 
     async def check(self, queue: str, *, group: str) -> None:
         """Connect, which refuses a server that evicts keys, and maintain the stream once, which uses all our
@@ -82,10 +94,29 @@ class RedisBrokerBackend:
         return None
 
     def __repr__(self) -> str:
-        return self.shown
+        return self.endpoint.shown
 
 
-def _parse_namespace(text: str) -> str:
+class RedisClientBrokerBackend(RedisBrokerBackend):
+    """On the server of a client of redis-py or valkey-py: `Redis`, `RedisCluster`, or their asyncio forms.
+
+    Its address, login and TLS are read from the client, and the connections are our own: a consumer blocks on one, and
+    an asyncio client belongs to one event loop. `InvalidOption` where the client does not say where its server is.
+    """
+
+    def __init__(self, client: Any, window: float, namespace: str) -> None:
+        try:
+            endpoint = read_endpoint(client)
+        except SyncAsyncMismatch as error:
+            raise InvalidOption(
+                f"{type(client).__name__} does not say where it is connected to, and a broker opens connections of its "
+                "own; make the broker from a URL: eo.connect_broker(url)"
+            ) from error
+        endpoint.error_kind = RedisBrokerErrors
+        self._set_up(endpoint, window, parse_namespace(namespace))
+
+
+def parse_namespace(text: str) -> str:
     if not text or not text.isprintable() or "{" in text or "}" in text:
         raise ValueError(f"{text!r} is not a namespace: use printable text without braces")
     return text
@@ -96,12 +127,13 @@ class RedisPublisher:
 
     def __init__(self, endpoint: RedisEndpoint, namespace: str) -> None:
         self._namespace = namespace
-        self._connection = RedisBrokerConnection(endpoint)
+        self._connection = open_connection(endpoint)
 
     async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
         if not packets:
             return []
-        stream, exchange = stream_key(self._namespace, queue), self._connection.exchange
+        stream = stream_key(self._namespace, queue)
+        exchange = self._connection.of_queue(stream).exchange
         added = [("XADD", stream, "*", *make_fields(packet)) for packet in packets]
         if len(added) == 1:
             replies = await exchange(*added, check=False)
@@ -120,7 +152,7 @@ class RedisDeadLetters:
 
     def __init__(self, endpoint: RedisEndpoint, keys: StreamKeys) -> None:
         self._keys = keys
-        self._connection = RedisBrokerConnection(endpoint)
+        self._connection = open_connection(endpoint).of_queue(keys.stream)
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         start = f"({cursor}" if cursor else "-"

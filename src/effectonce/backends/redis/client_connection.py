@@ -17,7 +17,7 @@ from effectonce.contracts import ConnectionLost
 from effectonce.errors import StoreUnavailable, SyncAsyncMismatch, show
 
 from .connection import Script, Word, run_script
-from .endpoint import RedisEndpoint
+from .endpoint import Node, RedisEndpoint
 from .errors import RedisErrors, ReplyError
 from .record_format import index_keys
 
@@ -52,12 +52,12 @@ class RedisClientConnection:
     def __init__(self, client: Any, shown: str) -> None:
         self.errors = RedisErrors(shown)
         self._client = client
-        self._cluster = is_cluster(client)
+        self.is_cluster = is_cluster(client)
         self._async = is_async(client)
         self._pubsub: Any = None
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
-        if not self._cluster:
+        if not self.is_cluster:
             return await run_script(self, "", script, keys, args)
         calls = [self._run_item(script, key, arg) for key, arg in zip(keys, args, strict=True)]
         if self._async:
@@ -71,7 +71,7 @@ class RedisClientConnection:
             return error
 
     async def nodes(self) -> Sequence[str]:
-        if not self._cluster:
+        if not self.is_cluster:
             return ("",)
         if self._async:
             await self._client.initialize()
@@ -79,7 +79,7 @@ class RedisClientConnection:
 
     async def command(self, node: str, *words: Word) -> Any:
         options: dict[str, Any] = {}
-        if self._cluster and node:
+        if self.is_cluster and node:
             options["target_nodes"] = self._client.get_node(node_name=node)
         if words[0] == "EVALSHA":
             options["NEVER_DECODE"] = []  # bytes, also from a client that decodes responses
@@ -156,22 +156,30 @@ def read_endpoint(client: Any) -> RedisEndpoint:
     for a sync client.
 
     Heartbeats, sweeps and wake-ups run on threads, also beside an async client. Raises `SyncAsyncMismatch` where the
-    client does not tell where its server is (Sentinel, a custom pool).
+    client does not tell where its server is (a custom pool).
     """
     options: dict[str, Any] = {}
+    cluster: Sequence[Node] = ()
+    sentinels: Sequence[dict[str, Any]] = ()
+    service = ""
     try:
         if is_cluster(client):
             manager = getattr(client, "nodes_manager", None)
             options.update(getattr(manager, "connection_kwargs", None) or getattr(client, "connection_kwargs", {}))
             first = next(iter(manager.startup_nodes.values() if manager else client.get_primaries()))
             options.update(host=first.host, port=first.port)
+            cluster = (Node(first.host, int(first.port)),)
             secure = "ssl" in repr(options.get("connection_class", "")).lower() or bool(options.get("ssl"))
         else:
             options.update(client.connection_pool.connection_kwargs)
+            manager = getattr(client.connection_pool, "sentinel_manager", None)
+            if manager is not None and client.connection_pool.is_master:
+                service = client.connection_pool.service_name
+                sentinels = [_options_of(sentinel) for sentinel in manager.sentinels]
             secure = "ssl" in client.connection_pool.connection_class.__name__.lower()
     except (AttributeError, StopIteration):
         options = {}
-    if not ("path" in options or "host" in options):
+    if not ("path" in options or "host" in options or sentinels):
         raise SyncAsyncMismatch(
             "this client serves only sync or only async code, and does not say where it is connected to; make the "
             "store from a URL, which serves both"
@@ -184,11 +192,21 @@ def read_endpoint(client: Any) -> RedisEndpoint:
         db=int(options.get("db") or 0),
         user=options.get("username"),
         password=options.get("password"),
+        cluster=cluster,
+        sentinels=[Node(sentinel["host"], int(sentinel["port"])) for sentinel in sentinels],
+        service=service,
+        sentinel_user=sentinels[0].get("username") if sentinels else None,
+        sentinel_password=sentinels[0].get("password") if sentinels else None,
         provider=None if provider is None else provider.get_credentials,
         tls=_make_tls_context(options) if secure else None,
         timeout=float(options.get("socket_timeout") or 5.0),
         connect_timeout=float(options.get("socket_connect_timeout") or 5.0),
     )
+
+
+def _options_of(client: Any) -> dict[str, Any]:
+    options: dict[str, Any] = client.connection_pool.connection_kwargs
+    return options
 
 
 def _make_tls_context(options: dict[str, Any]) -> ssl.SSLContext:

@@ -2,7 +2,8 @@
 
 A **socket** (`socket`, sync or async) moves bytes and replies, framed by hiredis. A **connection** runs scripts and
 commands over sockets: `RedisNodeConnection` on one server, `cluster.RedisClusterConnection` on many, and
-`client_connection.RedisClientConnection` through a client that the caller already has. The code is the same for sync
+`client_connection.RedisClientConnection` through a client that the caller already has; those of brokers are in
+`broker_connection`. The code is the same for sync
 and async; over a sync socket nothing ever suspends.
 """
 
@@ -16,7 +17,6 @@ from typing import Any, Protocol
 
 from .endpoint import RedisEndpoint, load_driver
 from .errors import RedisErrors, ReplyError
-from .socket import AsyncRedisSocket
 
 #: A command or an argument, as hiredis packs it.
 Word = str | bytes | int
@@ -56,6 +56,8 @@ class RedisConnection(Protocol):
     """What a port needs of Redis, be it one server, a cluster, or a client of the caller's. One caller at a time."""
 
     errors: RedisErrors
+    #: Whether there are several nodes, of which one may fail alone.
+    is_cluster: bool
 
     async def batch(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> Sequence[Any]:
         """Run ``script`` for each item, atomically at the node of its key. Returns one element per item; that of a
@@ -71,7 +73,7 @@ class RedisConnection(Protocol):
         """The messages published since the last call, without empty ones. The first call subscribes."""
 
     async def drop(self) -> None:
-        """Drop all sockets; the next use connects again."""
+        """Drop the socket that failed; the next use connects again."""
 
     async def close(self) -> None: ...
 
@@ -103,6 +105,8 @@ async def run_script(
 
 class RedisNodeConnection:
     """See `RedisConnection`. One server, on one socket."""
+
+    is_cluster = False
 
     def __init__(self, connect: Callable[[RedisEndpoint], RedisSocket], endpoint: RedisEndpoint) -> None:
         self.errors = endpoint.errors
@@ -160,17 +164,6 @@ class RedisNodeConnection:
     async def close(self) -> None:
         self._socket.drop()
         self._subscription.drop()
-
-
-class RedisBrokerConnection(RedisNodeConnection):
-    """The connection of a broker, which is always async."""
-
-    def __init__(self, endpoint: RedisEndpoint) -> None:
-        super().__init__(AsyncRedisSocket, endpoint)
-
-    async def call(self, *words: Word) -> Any:
-        """Send one command, and return its reply. An error reply is raised as our exception."""
-        return (await self.exchange(words))[0]
 
 
 class Subscription:

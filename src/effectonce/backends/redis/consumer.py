@@ -17,7 +17,8 @@ from typing import Any, Final
 from effectonce.backends.common.visibility_timeout import HeldDelivery, UnsettledDeliveries, give_back_unsettled
 from effectonce.contracts import Delivery
 
-from .connection import RedisBrokerConnection, Word
+from .broker_connection import open_connection
+from .connection import Word
 from .endpoint import RedisEndpoint
 from .errors import MissingGroup
 from .stream import MAINTAIN_SCRIPT, SETTLE_SCRIPT, StreamKeys, declare_group, read_packet, to_json
@@ -50,8 +51,8 @@ class RedisConsumer:
         self._keys = keys
         self._window = window
         self._name = f"{socket.gethostname()[:60]}-{os.getpid()}-{os.urandom(4).hex()}"
-        self._reading = RedisBrokerConnection(endpoint)
-        self._settling = RedisBrokerConnection(endpoint)
+        self._reading = open_connection(endpoint).of_queue(keys.stream)
+        self._settling = open_connection(endpoint).of_queue(keys.stream)
         self._settling_lock = asyncio.Lock()
         self._unsettled: UnsettledDeliveries[StreamDelivery] = UnsettledDeliveries(prefetch)
         self._acks: dict[bytes, float] = {}  # not yet sent: ids of entries, each with its `needs_proof_at`

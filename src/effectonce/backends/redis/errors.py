@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from effectonce.backends.common.tls import tls_refusal
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import BrokerUnavailable, ConfigurationError, CorruptRecord, StoreUnavailable, UnsafeStore, show
 
@@ -62,6 +63,8 @@ class RedisErrors:
         self.shown = shown
 
     def connect_error(self, error: BaseException, timeout: float) -> Exception:
+        if refusal := tls_refusal(error, self.shown):
+            return refusal
         if isinstance(error, TimeoutError):
             return self.unavailable(f"cannot connect to {self.shown} within {timeout:g} s")
         return self.unavailable(f"cannot connect to {self.shown}: {show(error) or type(error).__name__}")
@@ -129,6 +132,6 @@ class RedisBrokerErrors(RedisErrors):
 
     def _unreadable_key(self, text: str) -> Exception:
         return ConfigurationError(
-            f"a key of this queue in {self.shown} is of another kind than effectonce's ({show(text, 200)}); delete it, "
-            "or set the option namespace"
+            f"a key of this queue in {self.shown} has another type than effectonce gives it ({show(text, 200)}); "
+            "delete it, or set the option namespace"
         )

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from effectonce.errors import InvalidOption
 from effectonce.record import Page, Query, Record
+from effectonce.values.cursors import CursorDigest, CursorNumber, read_cursor, write_cursor
 
 from .record_format import STATE_LETTERS, pack_get, parse_if_intact
 
@@ -19,19 +19,20 @@ MAX_SCAN_STEPS: Final = 100  # ... and the most steps of one page
 READ_BATCH: Final = 128  # records that are read in one round trip
 
 #: When a record changed last, and its digest. A page begins after one.
-_Place = tuple[int, bytes]
+_Place = tuple[CursorNumber, CursorDigest]
+_LISTING: Final = "newest first"
 
 
 async def list_newest_first(port: RedisPort, query: Query) -> Page:
     """List one page. It may be short, since records are read one by one after they were found."""
-    before = None if query.cursor is None else _parse_cursor(query.cursor)
+    before: _Place | None = None if query.cursor is None else read_cursor(query.cursor, _LISTING, _Place)
     if query.state == "in_doubt":
         found, is_partial = await _find_doubts(port, query, before), False
     else:
         found, is_partial = await _find_by_scan(port, query)
     places = sorted({place for place in found if before is None or place < before}, reverse=True)
     shown = places[: query.limit]
-    cursor = _make_cursor(shown[-1]) if len(places) > len(shown) else None
+    cursor = write_cursor(_LISTING, shown[-1]) if len(places) > len(shown) else None
     return Page(await _read_records(port, query, shown), cursor, is_partial)
 
 
@@ -73,18 +74,3 @@ async def _read_records(port: RedisPort, query: Query, places: Iterable[_Place])
         for name, fields in await port.read_fields(names[first : first + READ_BATCH], arg):
             records += parse_if_intact(name, fields)
     return [record for record in records if query.key_contains in record.key]
-
-
-def _make_cursor(place: _Place) -> str:
-    return f"n|{place[0]}|{place[1].hex()}"
-
-
-def _parse_cursor(cursor: str) -> _Place:
-    kind, _, rest = cursor.partition("|")
-    changed, _, digest = rest.partition("|")
-    try:
-        if kind == "n" and len(digest) == 64:
-            return int(changed), bytes.fromhex(digest)
-    except ValueError:
-        pass
-    raise InvalidOption("this cursor was not made by this query; start again without one")

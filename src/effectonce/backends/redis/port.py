@@ -15,6 +15,7 @@ import msgspec
 from effectonce.contracts import ConnectionLost
 from effectonce.errors import CorruptRecord, InvalidOption, SchemaMismatch, StoreUnavailable
 from effectonce.record import Answer, Batchable, Figures, Page, Query, Record, Reply, Resolution, Stats, SweepResult
+from effectonce.values.cursors import read_cursor, write_cursor
 
 from .connection import RedisConnection, Script, run_script
 from .endpoint import EVICTION_COMMANDS, refuse_eviction
@@ -27,13 +28,11 @@ from .record_format import (
     ListKind,
     ListPosition,
     log_skipped,
-    make_cursor,
     pack_forget,
     pack_get,
     pack_resolution,
     parse_answer,
     parse_change,
-    parse_cursor,
     parse_if_intact,
     parse_record,
 )
@@ -73,7 +72,7 @@ class RedisPort:
         try:
             items = await self.connection.batch(RECORDS_SCRIPT, keys, args)
         except StoreUnavailable:
-            self._backend.verified = False
+            self._require_check()
             raise
         replies: list[Reply] = []
         lost: list[int] = []
@@ -98,7 +97,7 @@ class RedisPort:
         if isinstance(item, Exception):
             return item
         return CorruptRecord(
-            f"{self.connection.errors.shown} sent a reply that effectonce cannot read; check that it is a Redis"
+            f"{self.connection.errors.shown} sent a reply that effectonce cannot read; check that it is a Redis server"
         )
 
     async def _repeat_lost(self, batch: Sequence[Batchable], replies: list[Reply], lost: Sequence[int]) -> None:
@@ -116,8 +115,14 @@ class RedisPort:
             replies[position] = reply
 
     async def _drop(self) -> None:
-        self._backend.verified = False
+        self._require_check()
         await self.connection.drop()
+
+    def _require_check(self) -> None:
+        """Check the server again before the next operation. Not so a cluster: `check` needs all of its nodes, and while
+        one is down the others go on. There the greeting of each new connection refuses a node that evicts."""
+        if not self.connection.is_cluster:
+            self._backend.verified = False
 
     # -- off the hot path: the error of the first item that failed is raised
 
@@ -169,7 +174,7 @@ class RedisPort:
             return await list_newest_first(self, query)
         kind: ListKind = "index" if query.state == "in_doubt" else "scan"
         read_step = self._read_index_step if kind == "index" else self._read_scan_step
-        position = None if query.cursor is None else parse_cursor(query.cursor, kind)
+        position = None if query.cursor is None else read_cursor(query.cursor, kind, ListPosition)
         places = await self._list_places(kind, position)  # the first is read now
         scan, after = ("0", b"") if position is None else (position.scan, position.after)
         records: list[Record] = []
@@ -181,13 +186,13 @@ class RedisPort:
             next_scan, rows = await read_step(query, places[0], scan, after, query.limit - len(records))
             for name, fields in rows:
                 if len(records) == query.limit:
-                    return Page(records, make_cursor(kind, ListPosition(places[0], scan, after)))
+                    return Page(records, write_cursor(kind, ListPosition(places[0], scan, after)))
                 records += parse_if_intact(name, fields)
                 after = name
             scan, after = next_scan.decode(), b""
             if scan == "0":
                 places.pop(0)
-        return Page(records, make_cursor(kind, ListPosition(places[0], scan, b"")) if places else None)
+        return Page(records, write_cursor(kind, ListPosition(places[0], scan, b"")) if places else None)
 
     async def _list_places(self, kind: ListKind, position: ListPosition | None) -> _Places:
         """The places that are still to be read, from that of ``position`` on."""

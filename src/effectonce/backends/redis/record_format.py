@@ -10,7 +10,9 @@ import re
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from msgspec import Meta
 
 from effectonce.errors import CorruptRecord, InvalidOption
 from effectonce.keys import digest
@@ -198,7 +200,7 @@ def parse_if_intact(name: bytes, fields: list[bytes]) -> list[Record]:
 
 def log_skipped(error: Exception) -> None:
     """Log a damaged record that a list leaves out. `RedisPort.get` raises for such a record."""
-    log.warning("a list leaves out a damaged record: %s", error)
+    log.warning("a damaged record is left out of the list: %s", error)
 
 
 def parse_change(message: bytes) -> tuple[str, str]:
@@ -212,25 +214,12 @@ def parse_change(message: bytes) -> tuple[str, str]:
 #: A list reads the index of what is in doubt, or scans all keys.
 ListKind = Literal["index", "scan"]
 
+ScanCursor = Annotated[str, Meta(pattern=r"\A[0-9]+\Z")]  # 64 bits, unsigned
+
 
 class ListPosition(NamedTuple):
     """How far a list was read."""
 
     place: str  # the number of a bucket, or the name of a node
-    scan: str  # the cursor of SCAN or ZSCAN there
+    scan: ScanCursor  # the cursor of SCAN or ZSCAN there
     after: bytes  # the last key that was shown of this step; b"": none
-
-
-def make_cursor(kind: ListKind, position: ListPosition) -> str:
-    return f"{kind[0]}|{position.scan}|{position.after.hex()}|{position.place}"
-
-
-def parse_cursor(cursor: str, kind: ListKind) -> ListPosition:
-    """The position in a page's cursor. `InvalidOption` for a cursor of another list."""
-    try:
-        cursor_kind, scan, after, place = cursor.split("|")
-        if cursor_kind != kind[0] or not scan.isdigit():
-            raise ValueError
-        return ListPosition(place, scan, bytes.fromhex(after))
-    except ValueError:
-        raise InvalidOption("this cursor was not made by this query; start again without one") from None

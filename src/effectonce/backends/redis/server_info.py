@@ -20,12 +20,17 @@ async def read_figures(connection: RedisConnection) -> Figures:
     for node in await connection.nodes():
         info = await _read_info(connection, node, "INFO") | await _read_info(connection, node, "CONFIG", "GET", "save")
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-        if memory is None or (limit and used / limit > memory[0] / max(memory[1], 1)):
+        if memory is None or _used_share(used, limit) > _used_share(*memory):
             memory = used, limit
         persistence = min(persistence, _persistence(info), key=PERSISTENCE_LEVELS.index)
         if "err" in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")):
             writes = "err"
     return Figures(memory=memory, settings={"persistence": persistence, "persistence_writes": writes})
+
+
+def _used_share(used: int, limit: int) -> float:
+    """How full a node is; one without a limit does not fill up."""
+    return used / limit if limit else 0.0
 
 
 def _persistence(info: dict[str, str]) -> str:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from typing import Any, Final
 
+from effectonce.errors import BrokerUnavailable, StoreUnavailable
+
+from .connecting import HAPPY_EYEBALLS_DELAY_S, connect, tune
 from .endpoint import RedisEndpoint, load_driver
 from .errors import NotRedis, ReplyError
+from .sentinel import find_primary
 
 RECEIVE_BYTES: Final = 65_536
+#: A connection that was idle for longer is tried with a PING before it is used. A firewall or a NAT gateway may have
+#: dropped it without a word: then the PING costs a second and no error, in place of the whole timeout and an error.
+MAX_UNTRIED_IDLE_S: Final = 30.0
+PING_TIMEOUT_S: Final = 1.0
+PING: Final = b"*1\r\n$4\r\nPING\r\n"
 #: A timeout of 0 would make a socket non-blocking.
 MIN_TIMEOUT_S: Final = 0.001
 
@@ -29,10 +39,13 @@ class SyncRedisSocket:
         # Set from before the first byte is sent until all replies are read. A KeyboardInterrupt may come between any
         # two lines: the next `send` that finds this set starts on a new connection.
         self._awaits_reply = False
+        self._used_at = 0.0
 
     async def send(self, data: bytes) -> None:
         if self._awaits_reply:
             self.drop()
+        if self._socket is not None and time.monotonic() - self._used_at > MAX_UNTRIED_IDLE_S:
+            await self._try_idle()
         sock = self._socket or await self._open()
         self._awaits_reply = True
         try:
@@ -47,7 +60,8 @@ class SyncRedisSocket:
         if sock is None:
             raise self.endpoint.errors.broken_connection_error(None)
         remaining = self.endpoint.timeout if within is None else within
-        deadline = time.monotonic() + remaining
+        self._used_at = time.monotonic()
+        deadline = self._used_at + remaining
         replies: list[Any] = []
         try:
             while True:
@@ -70,6 +84,15 @@ class SyncRedisSocket:
         self._awaits_reply = False
         return replies
 
+    async def _try_idle(self) -> None:
+        """Send a PING. A connection that does not answer it is dropped."""
+        self._used_at = math.inf  # until `receive` is called: `send` must not try it again
+        try:
+            await self.send(PING)
+            await self.receive(1, min(PING_TIMEOUT_S, self.endpoint.timeout))
+        except (StoreUnavailable, BrokerUnavailable):
+            self.drop()
+
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - a sync port never suspends
 
@@ -89,6 +112,9 @@ class SyncRedisSocket:
 
     async def _open(self) -> socket.socket:
         endpoint = self.endpoint
+        host, port = endpoint.host, endpoint.port
+        if endpoint.sentinels:
+            host, port = await find_primary(type(self), endpoint)
         sock: socket.socket | None = None
         try:
             if endpoint.path is not None:
@@ -96,10 +122,10 @@ class SyncRedisSocket:
                 sock.settimeout(endpoint.connect_timeout)
                 sock.connect(endpoint.path)
             else:
-                sock = socket.create_connection((endpoint.host, endpoint.port), endpoint.connect_timeout)
-                _tune(sock)
+                sock = connect(host, port, endpoint.connect_timeout)
+                tune(sock)
             if endpoint.tls is not None:
-                sock = endpoint.tls.wrap_socket(sock, server_hostname=endpoint.host)
+                sock = endpoint.tls.wrap_socket(sock, server_hostname=host)
             self._socket, self._reader = sock, _new_reader()
             sock.sendall(endpoint.packed_greeting())
             endpoint.check_greeting(await self.receive(endpoint.greeting_count, endpoint.connect_timeout))
@@ -152,8 +178,11 @@ class AsyncRedisSocket:
     def __init__(self, endpoint: RedisEndpoint) -> None:
         self.endpoint = endpoint
         self._stream: _ReplyStream | None = None
+        self._used_at = 0.0
 
     async def send(self, data: bytes) -> None:
+        if self._stream is not None and time.monotonic() - self._used_at > MAX_UNTRIED_IDLE_S:
+            await self._try_idle()
         stream = self._stream or await self._open()
         stream.transport.write(data)
 
@@ -162,6 +191,7 @@ class AsyncRedisSocket:
         if stream is None:
             raise self.endpoint.errors.broken_connection_error(None)
         wanted = count or 1
+        self._used_at = time.monotonic()
         try:
             if len(stream.replies) < wanted and stream.lost is None:
                 stream.wanted, stream.waiter = wanted, asyncio.get_running_loop().create_future()
@@ -182,6 +212,15 @@ class AsyncRedisSocket:
         del stream.replies[:count]
         return replies
 
+    async def _try_idle(self) -> None:
+        """Send a PING. A connection that does not answer it is dropped."""
+        self._used_at = math.inf  # until `receive` is called: `send` must not try it again
+        try:
+            await self.send(PING)
+            await self.receive(1, min(PING_TIMEOUT_S, self.endpoint.timeout))
+        except (StoreUnavailable, BrokerUnavailable):
+            self.drop()
+
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -195,16 +234,23 @@ class AsyncRedisSocket:
 
     async def _open(self) -> _ReplyStream:
         endpoint, loop = self.endpoint, asyncio.get_running_loop()
+        host, port = endpoint.host, endpoint.port
+        if endpoint.sentinels:
+            host, port = await find_primary(type(self), endpoint)
         try:
             async with asyncio.timeout(endpoint.connect_timeout):
                 if endpoint.path is not None:
                     _, stream = await loop.create_unix_connection(_ReplyStream, endpoint.path)
                 else:
-                    name = endpoint.host if endpoint.tls else None
                     transport, stream = await loop.create_connection(
-                        _ReplyStream, endpoint.host, endpoint.port, ssl=endpoint.tls, server_hostname=name
+                        _ReplyStream,
+                        host,
+                        port,
+                        ssl=endpoint.tls,
+                        server_hostname=host if endpoint.tls else None,
+                        happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
                     )
-                    _tune(transport.get_extra_info("socket"))
+                    tune(transport.get_extra_info("socket"))
                 self._stream = stream
                 stream.transport.write(endpoint.packed_greeting())
                 endpoint.check_greeting(await self.receive(endpoint.greeting_count))
@@ -214,9 +260,3 @@ class AsyncRedisSocket:
                 raise endpoint.errors.connect_error(error, endpoint.connect_timeout) from error
             raise
         return stream
-
-
-def _tune(sock: Any) -> None:
-    """Send small packets at once (TCP_NODELAY), and notice a dead server eventually (SO_KEEPALIVE)."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -14,7 +14,7 @@ from effectonce.errors import InvalidOption
 from effectonce.values.urls import Address
 
 from .client_connection import RedisClientConnection, is_async, is_cluster, read_endpoint
-from .cluster import Node, RedisClusterConnection, parse_nodes
+from .cluster import RedisClusterConnection
 from .connection import RedisConnection, RedisNodeConnection
 from .endpoint import RedisEndpoint, parse_endpoint
 from .port import RedisPort
@@ -25,24 +25,21 @@ _SocketClass = type[SyncRedisSocket] | type[AsyncRedisSocket]
 
 
 class RedisStoreBackend:
-    """Redis at ``redis://``, ``rediss://`` (TLS), ``redis+cluster://`` or ``redis+unix://``.
+    """Redis at ``redis://``, or ``rediss://`` with TLS; ``valkey://`` and ``valkeys://`` are the same.
 
-    Options: ``namespace`` (default ``eo``), ``timeout`` and ``connect_timeout`` (5 s each), ``ca_file``,
-    ``cert_file`` and ``key_file`` for TLS; of a cluster also ``tls`` and ``nodes`` (``host:port,host:port``, asked
-    where the first does not answer); of a Unix socket ``db``.
+    ``unix:///path?db=0`` is a Unix socket (``redis+unix://``, too), ``redis+cluster://host:7000,host:7001`` a cluster,
+    and ``redis+sentinel://host:26379,host:26379/service/0`` the primary that the sentinels name.
+
+    Options: ``namespace`` (default ``eo``), ``timeout`` and ``connect_timeout`` (5 s each); of a cluster also ``nodes``
+    (``host:port,host:port``, asked where the first does not answer); of sentinels ``sentinel_user`` and
+    ``sentinel_password``; and those for TLS: ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``verify``,
+    ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:
         namespace = address.take("namespace", str, "eo")
-        self._seeds: list[Node] = []
-        if address.scheme == "redis+cluster":
-            no_nodes: list[Node] = []
-            first = Node(address.host or "localhost", address.port or 6379)
-            self._seeds = [first, *address.take("nodes", parse_nodes, no_nodes)]
         self._endpoint = parse_endpoint(address)
         address.refuse_unknown_options()
-        if self._seeds and self._endpoint.db:
-            raise InvalidOption(f"a Redis Cluster has only database 0, got {address}")
         require_driver("Redis", "redis", "hiredis")
         self._set_up(str(address), namespace, mixed_batches=True)
 
@@ -64,12 +61,7 @@ class RedisStoreBackend:
         return RedisPort(self, self._connect(AsyncRedisSocket))
 
     def _connect(self, socket_class: _SocketClass) -> RedisConnection:
-        return self._connect_to(self._endpoint, self._seeds, socket_class)
-
-    def _connect_to(self, endpoint: RedisEndpoint, seeds: list[Node], socket_class: _SocketClass) -> RedisConnection:
-        if seeds:
-            return RedisClusterConnection(socket_class, endpoint, seeds)
-        return RedisNodeConnection(socket_class, endpoint)
+        return _connect_to(self._endpoint, socket_class)
 
     def schema_sql(self) -> str:
         return ""
@@ -83,7 +75,7 @@ class RedisClientStoreBackend(RedisStoreBackend):
 
     A sync client serves sync code, an async one async code, through ``client.execute_command``; its owner closes it.
     For the other kind of code we open connections of our own to the same server: heartbeats run on a thread, also
-    beside async clients. Some clients do not tell which server that is (Sentinel, a custom pool). Then a sync client
+    beside async clients. Some clients do not tell which server that is (a custom pool). Then a sync client
     raises `SyncAsyncMismatch` when async code uses the store; an async one is refused here, since its leases could not
     be renewed.
     """
@@ -109,6 +101,8 @@ class RedisClientStoreBackend(RedisStoreBackend):
         client = self._client
         if is_async(client) == (socket_class is AsyncRedisSocket):
             return RedisClientConnection(client, self._display_name)
-        endpoint = read_endpoint(client)
-        seeds = [Node(endpoint.host, endpoint.port)] if is_cluster(client) else []
-        return self._connect_to(endpoint, seeds, socket_class)
+        return _connect_to(read_endpoint(client), socket_class)
+
+
+def _connect_to(endpoint: RedisEndpoint, socket_class: _SocketClass) -> RedisConnection:
+    return (RedisClusterConnection if endpoint.cluster else RedisNodeConnection)(socket_class, endpoint)

@@ -10,7 +10,8 @@ import msgspec
 from effectonce.contracts import Packet
 from effectonce.values.queue_names import require_name
 
-from .connection import RedisBrokerConnection, Script
+from .broker_connection import RedisBrokerConnection
+from .connection import Script
 from .errors import ReplyError
 
 SETTLE_SCRIPT: Final = Script("stream_settle")

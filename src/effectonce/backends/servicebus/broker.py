@@ -40,7 +40,8 @@ class ServiceBusBackend(BrokerBackend):
     Options: ``ack_window`` (1m: the queue's lock duration, at most 5m), ``dedup_window`` (10m: the queue's duplicate
     detection; ``none``: it has none), ``sessions`` (no; yes: all queues of this broker have sessions, by which an
     ordering key keeps its order), ``retention`` (14d: the queue's default time to live), ``max_body`` (240 KB; more in
-    the premium tier), ``timeout`` (30s), ``emulator`` (yes: plain AMQP; queues are as the emulator is configured).
+    the premium tier), ``timeout`` (30s), ``ca_file`` (the authorities to trust, in place of the SDK's), ``emulator``
+    (yes: plain AMQP; queues are as the emulator is configured).
     """
 
     def __init__(self, address: Address) -> None:
@@ -136,7 +137,7 @@ class ServiceBusPublisher:
                 except ValueError as error:  # the batch has no room for it
                     if not batched:
                         outcomes[index] = ServiceBusRefusal(
-                            f"the message is over what a queue of {self._namespace} takes: {error}"
+                            f"the message is too large for a queue of {self._namespace}: {error}"
                         )
                         break
                     await send_batch()

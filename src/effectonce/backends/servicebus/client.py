@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from effectonce.backends.common.drivers import require_driver
+from effectonce.backends.common.tls import tls_refusal
 from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, MissingDriver, show
 from effectonce.values.urls import Address, flag
 
@@ -26,6 +27,7 @@ class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
     key: str
     emulator: bool
     timeout: float  # of one call, in seconds
+    ca_file: str  # the authorities to trust; "": those that the SDK has
 
     def __repr__(self) -> str:
         return self.shown
@@ -38,16 +40,20 @@ class ServiceBusNamespace(Struct, frozen=True, kw_only=True):
 
         # Without retries: the SDK would retry on a new link, where deliveries of the old one cannot be settled.
         if self.user is not None:
-            return ServiceBusClient.from_connection_string(self.connection_string, retry_total=0)
-        return ServiceBusClient(self.host, _machine_identity(), retry_total=0)
+            return ServiceBusClient.from_connection_string(self.connection_string, retry_total=0, **self._tls)
+        return ServiceBusClient(self.host, _machine_identity(), retry_total=0, **self._tls)
 
     def administration(self) -> Any:
         """Make the SDK's client for creating and reading queues, which uses HTTPS."""
         from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
         if self.user is not None:
-            return ServiceBusAdministrationClient.from_connection_string(self.connection_string)
-        return ServiceBusAdministrationClient(self.host, _machine_identity())
+            return ServiceBusAdministrationClient.from_connection_string(self.connection_string, **self._tls)
+        return ServiceBusAdministrationClient(self.host, _machine_identity(), **self._tls)
+
+    @property
+    def _tls(self) -> dict[str, Any]:
+        return {"connection_verify": self.ca_file} if self.ca_file else {}
 
     @property
     def connection_string(self) -> str:
@@ -84,6 +90,7 @@ def parse_namespace(address: Address) -> ServiceBusNamespace:
         key=address.password or "",
         emulator=emulator,
         timeout=address.seconds("timeout", 30.0),
+        ca_file=address.take("ca_file", str, ""),
     )
 
 
@@ -108,6 +115,8 @@ def translate(error: Exception, namespace: ServiceBusNamespace, queue: str = "")
     from azure.servicebus import exceptions as sdk
 
     text = show(error, 200)
+    if refusal := tls_refusal(error, str(namespace)):
+        return refusal
     if isinstance(error, (*lock_lost_errors(), sdk.SessionLockLostError)):
         return LockLost(f"a lock at {namespace} has ended ({type(error).__name__}: {text})")
     if isinstance(error, sdk.ServiceBusAuthenticationError | sdk.ServiceBusAuthorizationError):
@@ -121,9 +130,7 @@ def translate(error: Exception, namespace: ServiceBusNamespace, queue: str = "")
     if isinstance(error, sdk.MessagingEntityDisabledError):
         return ConfigurationError(f"queue {queue} at {namespace} is disabled; enable it")
     if isinstance(error, sdk.MessageSizeExceededError):
-        return ServiceBusRefusal(
-            f"the message is over what {namespace} takes ({text}); send less, or use a larger tier"
-        )
+        return ServiceBusRefusal(f"the message is too large for {namespace} ({text}); send less, or use a larger tier")
     if isinstance(error, AzureError | OSError | TimeoutError):
         return BrokerUnavailable(f"{namespace} does not answer ({type(error).__name__}: {text})")
     return error

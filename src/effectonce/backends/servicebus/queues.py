@@ -62,8 +62,10 @@ async def check_queue(namespace: ServiceBusNamespace, queue: str, settings: Queu
         raise translate(error, namespace, queue) from error
     subject = f"queue {queue} at {namespace}"
     if queue_properties.requires_session != settings.sessions:
-        has = "wants sessions; add sessions=yes to the URL" if queue_properties.requires_session else "has no sessions"
-        raise ConfigurationError(f"{subject} {has}, or create it again: that cannot be changed")
+        has = (
+            "requires sessions; add sessions=yes to the URL" if queue_properties.requires_session else "has no sessions"
+        )
+        raise ConfigurationError(f"{subject} {has}, or recreate it: Service Bus cannot change that")
     if queue_properties.lock_duration < timedelta(seconds=settings.lock):
         raise ConfigurationError(
             f"{subject} locks a message for {queue_properties.lock_duration.total_seconds():g}s only; raise its lock "
@@ -77,7 +79,7 @@ async def check_queue(namespace: ServiceBusNamespace, queue: str, settings: Queu
     if settings.dedup is not None and not queue_properties.requires_duplicate_detection:
         raise ConfigurationError(f"{subject} does not detect duplicates; create it again, or add dedup_window=none")
     if not queue_properties.dead_lettering_on_message_expiration:
-        raise ConfigurationError(f"{subject} drops what expires; let it dead-letter on message expiration")
+        raise ConfigurationError(f"{subject} deletes expired messages; enable dead-lettering on message expiration")
 
 
 async def _open_sender(namespace: ServiceBusNamespace, queue: str) -> None:

@@ -105,8 +105,8 @@ class SQLiteConnection:
         """Open a new connection in place of the old one, and prepare its tables. Returns its cursor."""
         if self._cursor is not None:
             log.error(
-                "%s was deleted or replaced while it was open, with all of its records; the path is opened again, and "
-                "what it does not hold may run again: restore the file, if that was a mistake",
+                "%s was deleted or replaced while it was open, and its records are gone; the path is opened again, and "
+                "operations that are not in it may run again: restore the file if that was a mistake",
                 self._file,
             )
         self.close()

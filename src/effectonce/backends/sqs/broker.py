@@ -46,7 +46,9 @@ class SQSBackend:
 
     Options: ``fifo`` (no; yes: all queues of this broker are FIFO queues, ``orders`` is ``orders.fifo``),
     ``ack_window`` (30s: the visibility timeout, in whole seconds), ``max_message`` (262144 bytes: SQS takes up to
-    1048576 where the queue is set so), ``region``, ``endpoint``, ``profile``, ``timeout`` (10s).
+    1048576 where the queue is set so), ``region``, ``endpoint``, ``profile``, ``timeout`` (10s). Those for TLS, with an
+    endpoint of your own: ``ca_file``, ``cert_file``, ``key_file``, ``verify`` (yes, or no); ``tls`` is as the endpoint
+    says, and there is no ``server_name``.
     """
 
     def __init__(self, address: Address) -> None:
@@ -97,7 +99,7 @@ class SQSBackend:
         if target not in ("", dead):
             raise ConfigurationError(
                 f"SQS itself would move messages from {name} to {show(target)} after {policy.get('maxReceiveCount')} "
-                f"receives, without the cause; remove the queue's redrive policy, or let it name {dead}"
+                f"receives, without recording why; remove the queue's redrive policy, or let it name {dead}"
             )
         largest = int(attributes.get("MaximumMessageSize", self._max_message))
         if largest < self._max_message:
@@ -181,7 +183,7 @@ class SQSPublisher(Publisher):
         if size <= self._max_message:
             return None
         return SQSRefusal(
-            f"the message has {size} bytes with its headers, and {self._max_message} are the most; send less, or raise "
+            f"the message has {size} bytes with its headers, and the limit is {self._max_message}; send less, or raise "
             "max_message in the URL and MaximumMessageSize of the queue"
         )
 

@@ -32,26 +32,33 @@ async def finish(run: StoreRun, client: StoreClient, value: Any) -> None:
     run.end_handler()
     if not run.protected:
         return
-    interrupt: BaseException | None = None
+    interrupts: list[BaseException] = []  # what signal handlers raise meanwhile
     try:
         result = encode_result(run, value)
-    except Exception as error:  # a signal handler's: of its own, the codec raises nothing else
-        interrupt = error
+    except Exception as error:  # of a signal handler: the codec itself raises only what `encode_result` catches
+        interrupts.append(error)
         result = encode_result(run, value)
     try:
-        applied, interrupt = await _settle_done(run, client, result, interrupt)
+        applied = await _settle_done(run, client, result, interrupts)
     except StoreUnavailable as error:
         run.emit("unrecorded", str(error))
+        unrecorded = StoreUnavailable(
+            f"scope {show(run.scope)!r}, key {show(run.key)!r}: the handler ran, but that could not be recorded: "
+            f"it must be delivered again, and its effect may repeat: {error}",
+            error.retry_after,
+        )
+        if interrupts:
+            raise interrupts[0] from unrecorded
         if not run.policy.run_on_store_error:
-            raise StoreUnavailable(
-                f"scope {show(run.scope)!r}, key {show(run.key)!r}: the handler ran, but that could not be recorded: "
-                f"it must be delivered again, and its effect may repeat: {error}",
-                error.retry_after,
-            ) from error
-    else:
-        confirm_reply(run, applied)
-    if interrupt is not None:
-        raise interrupt
+            raise unrecorded from error
+        return
+    except Exception as error:
+        if interrupts:
+            raise interrupts[0] from error
+        raise
+    confirm_reply(run, applied)
+    if interrupts:
+        raise interrupts[0]
 
 
 def encode_result(run: StoreRun, value: Any) -> bytes | None:
@@ -65,25 +72,36 @@ def encode_result(run: StoreRun, value: Any) -> bytes | None:
 
 
 async def _settle_done(
-    run: StoreRun, client: StoreClient, result: bytes | None, interrupt: BaseException | None
-) -> tuple[bool, BaseException | None]:
-    """Settle as done. After an unexpected error, try once more, and then without the result: a second error says that
-    the store cannot keep it.
-
-    Returns the store's reply, and the first exception of a signal handler: ``interrupt``, or one that it met.
-    """
-    for _ in range(2):
-        try:
-            return await client.settle(make_completion(run, result)), interrupt
-        except (StoreUnavailable, ConfigurationError):
+    run: StoreRun, client: StoreClient, result: bytes | None, interrupts: list[BaseException]
+) -> bool:
+    """Settle as done; without ``result``, if the store cannot keep it. Returns the store's reply."""
+    try:
+        return await _settle_or_repeat(run, client, result, interrupts)
+    except (StoreUnavailable, ConfigurationError):
+        raise
+    except Exception as error:
+        if result is None:
             raise
-        except Exception as error:
-            interrupt = interrupt or find_interrupt(error)
-            if result is None and interrupt is None:
-                raise
-            failure = f"{type(error).__name__}: {error}"
-    run.emit("result_not_stored", failure)
-    return await client.settle(make_completion(run, None)), interrupt
+        run.emit("result_not_stored", f"{type(error).__name__}: {error}")
+    return await client.settle(make_completion(run, None))
+
+
+async def _settle_or_repeat(
+    run: StoreRun, client: StoreClient, result: bytes | None, interrupts: list[BaseException]
+) -> bool:
+    """Settle as done, and once more after an error that is not the store's answer. An exception that a signal handler
+    raised meanwhile is added to ``interrupts``: the caller raises it when the success is recorded, or cannot be."""
+    try:
+        return await client.settle(make_completion(run, result))
+    except (StoreUnavailable, ConfigurationError):
+        raise
+    except Exception as error:
+        interrupt = find_interrupt(error)
+        if interrupt is not None:
+            interrupts.append(interrupt)
+        elif result is None:
+            raise
+    return await client.settle(make_completion(run, result))
 
 
 def confirm_reply(run: StoreRun, reply: Reply) -> None:

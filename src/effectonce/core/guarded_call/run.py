@@ -63,11 +63,10 @@ class RunRuntime(Protocol):
 
 
 class Run(Struct, eq=False, gc=False):
-    """One guarded call while it lasts.
+    """One guarded call while it lasts."""
 
-    The cycle collector does not track runs: no field leads back to its run. With all that a worker keeps of each
-    message tracked, collections took 12 % of its time (no-op handler, Redis Streams).
-    """
+    # The cycle collector does not track runs: no field leads back to its run. With all that a worker keeps of each
+    # message tracked, collections took 12 % of its time (no-op handler, Redis Streams).
 
     runtime: RunRuntime
     policy: Policy
@@ -246,9 +245,9 @@ current_run: ContextVar[Run | None] = ContextVar("effectonce_running", default=N
 
 
 def current() -> Run:
-    """The guarded call that this code runs in: key, scope, attempt, token, lease_lost, redriven, provider_key().
+    """Return the guarded call that this code runs in: key, scope, attempt, token, lease_lost, redriven, provider_key().
 
-    Outside of a guarded handler: `ConfigurationError`. A thread that you start yourself is outside, unless you
+    Raises `ConfigurationError` outside of a guarded handler. A thread that you start yourself is outside, unless you
     carry the context over (``contextvars.copy_context().run``; ``asyncio.to_thread`` does).
     """
     run = current_run.get()

@@ -88,7 +88,7 @@ def _render_report(context: RequestContext, report: Sequence[Redrive], **values:
 def _queue(context: RequestContext) -> DeadLetterQueue:
     queue = context.sources.dead_letter_queues.get(context.text("queue"))
     if queue is None:
-        raise InvalidOption("there is no such queue here; name its worker by --worker, or it by --queue")
+        raise InvalidOption("this dashboard has no such queue; start it with --worker MODULE:WORKER or --queue NAME")
     return queue
 
 

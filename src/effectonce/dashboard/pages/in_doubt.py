@@ -11,13 +11,13 @@ from effectonce.dashboard.context import RequestContext
 from effectonce.dashboard.dashboard import link
 from effectonce.display.formatting import format_target
 from effectonce.display.state_filters import STATE_FILTERS
-from effectonce.display.timeline import kind_of
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
 from effectonce.guard.options import UNFINISHED_RETENTION_US
 from effectonce.record import Page, Record
 from effectonce.sagas.log import SagaLog
 from effectonce.store import DEFAULT_RETENTION
 from effectonce.values.durations import Duration
+from effectonce.values.scopes import kind_of_scope
 
 from .records import decision_options
 
@@ -42,7 +42,7 @@ def show_queue(context: RequestContext) -> Response:
         problem = str(error)
     return context.render(
         "in_doubt.html",
-        rows=[(record, kind_of(record.scope), context.sources.log(record)) for record in page.records],
+        rows=[(record, kind_of_scope(record.scope), context.sources.log(record)) for record in page.records],
         scope=scope,
         scopes=context.sources.scopes,
         problem=problem,
@@ -65,7 +65,9 @@ def resolve(context: RequestContext) -> Response:
     place = repr(context.sources.store.runtime.backend)
     with context.audit("records resolve", format_target(scope, key), detail=outcome, place=place):
         _apply_decision(context, record, outcome, result)
-    record_page = link("/saga" if kind_of(scope) == "saga" else "/record", back=context.back, scope=scope, key=key)
+    record_page = link(
+        "/saga" if kind_of_scope(scope) == "saga" else "/record", back=context.back, scope=scope, key=key
+    )
     return context.redirect(record_page, CONFIRMATIONS[outcome])
 
 
@@ -87,7 +89,7 @@ def _apply_decision(context: RequestContext, record: Record, outcome: Any, resul
 
 def _retention(scope: str, outcome: str) -> Duration:
     """Return how long a record that is decided without its program is kept."""
-    if kind_of(scope) == "guard":
+    if kind_of_scope(scope) == "guard":
         return DEFAULT_RETENTION
     if outcome == "retry":  # unfinished: its program needs it, however late it resumes
         return UNFINISHED_RETENTION_US / 1e6

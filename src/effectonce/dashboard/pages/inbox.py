@@ -11,7 +11,6 @@ from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.display.formatting import format_stored
 from effectonce.errors import InvalidOption
 from effectonce.inbox.admin import InboxAdmin, InboxPage, InboxState
-from effectonce.values.durations import micros
 
 STATES: Final[tuple[InboxState, ...]] = ("handled", "expired", "unfinished")
 
@@ -31,8 +30,8 @@ def show_list(context: RequestContext) -> Response:
                 page = inbox.list(
                     state,
                     scope=scope or None,
-                    handled_by=now - micros(older_than, "older than") if older_than else None,
-                    handled_since=now - micros(newer_than, "newer than") if newer_than else None,
+                    older_than=older_than or None,
+                    newer_than=newer_than or None,
                     limit=PAGE_SIZE,
                     cursor=cursor,
                 )

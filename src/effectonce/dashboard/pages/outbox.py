@@ -36,7 +36,7 @@ def unpark(context: RequestContext) -> Response:
     """Let the relay publish parked messages again: those that were chosen, or all."""
     chosen = context.form.get("seq", ())
     if not all(number.isdecimal() and len(number) <= MAX_SEQ_DIGITS for number in chosen):
-        raise InvalidOption("give the numbers of the messages, as the list shows them")
+        raise InvalidOption("a message in the outbox is identified by its number")
     seqs = [int(number) for number in chosen]
     everything = context.text("all") == "yes"
     if bool(seqs) == everything:

@@ -8,13 +8,13 @@ from starlette.responses import Response
 
 from effectonce.dashboard.context import RequestContext
 from effectonce.dashboard.sources import Sources
-from effectonce.display.formatting import format_failure, format_stored
+from effectonce.display.formatting import format_failure, format_failure_place, format_stored
 from effectonce.display.state_filters import STATE_FILTERS
-from effectonce.display.timeline import kind_of
 from effectonce.errors import InvalidKey, InvalidOption
 from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.record import Page, Record
 from effectonce.sagas.log import SagaLog
+from effectonce.values.scopes import kind_of_scope
 
 ORDERS: Final = ("newest", "stored")
 """The orders of the list: ``stored``, the store's own, reaches every record of a store that cannot sort them all."""
@@ -60,19 +60,20 @@ def show_one(context: RequestContext) -> Response:
     return context.render(
         "record.html",
         record=record,
-        kind=kind_of(scope),
+        kind=kind_of_scope(scope),
         now=context.sources.store.now(),
         moments=context.sources.timeline(record),
         intent=request,
         result=format_stored(record.result) if can_act else "",
         failure=format_failure(record) if record.state == "failed" or record.error is not None else None,
+        raised_at=format_failure_place(record),
         **decision_options(context.sources, record),
     )
 
 
 def decision_options(sources: Sources, record: Record) -> dict[str, Any]:
     """Return the outcomes that an operator can choose for a record in doubt, and what the form shows beside them."""
-    kind = kind_of(record.scope)
+    kind = kind_of_scope(record.scope)
     sealed = kind == "guard" and sources.privacy is not None
     outcomes: tuple[str, ...] = ("done", "retry", "abandon")
     undoing, hint = False, ""
@@ -88,6 +89,6 @@ def decision_options(sources: Sources, record: Record) -> dict[str, Any]:
     elif kind == "intent" and record.scope not in sources.intents:
         hint = "Start the dashboard with --intents MODULE:INTENTS to have results checked against their type."
     elif sealed:
-        hint = "This store is private: only its program can seal a result, so you cannot give one here."
+        hint = "This store is encrypted: only its program can write a result, so you cannot enter one here."
     takes_result = "done" in outcomes and not undoing and not sealed
     return {"outcomes": outcomes, "undoing": undoing, "hint": hint, "takes_result": takes_result}

@@ -13,7 +13,7 @@ from effectonce.display.formatting import format_json
 from effectonce.display.sagas import list_saga_parts
 from effectonce.record import Page
 from effectonce.sagas.log import SagaLog
-from effectonce.values.scopes import SAGA_SCOPE_PREFIX
+from effectonce.values.scopes import kind_of_scope
 
 from .records import decision_options
 
@@ -21,7 +21,7 @@ FILTERS: Final = ("open", "in_doubt", "all")
 
 
 def show_list(context: RequestContext) -> Response:
-    names = [scope for scope in context.sources.scopes if scope.startswith(SAGA_SCOPE_PREFIX)]
+    names = [scope for scope in context.sources.scopes if kind_of_scope(scope) == "saga"]
     scope = context.text("scope") or (names[0] if names else "")
     which = context.one_of("which", FILTERS, "open")
     page, cursor = Page([]), context.text("cursor") or None

@@ -85,7 +85,10 @@ class IntentLog:
     ) -> None:
         self._provider = find_provider(provider)
         if self._provider.carrier == "body":
-            raise ConfigurationError(f"{self._provider.name} takes its key in the body, which is yours to write")
+            raise ConfigurationError(
+                f"{self._provider.name} takes its key in the body, which your code writes: make the call in an "
+                "operation of Intents, and put intent.provider_key there"
+            )
         self._register = intents.operation(self._provider, operation, returns=LoggedResponse, **options)
         self._logged_headers = LOGGED_HEADERS | {KEY_HEADER} | {name.lower() for name in headers}
         self._credentials = credentials or dict[str, str]

@@ -22,11 +22,12 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
 from effectonce.display.formatting import format_ago, format_state, format_target, format_time
-from effectonce.display.timeline import kind_of, record_timeline
+from effectonce.display.timeline import record_timeline
 from effectonce.errors import EffectOnceError, show
 from effectonce.record import Record
 from effectonce.store import Store
 from effectonce.telemetry.audit_log import AuditLog
+from effectonce.values.scopes import kind_of_scope
 
 from .models import InDoubtRecord
 from .options import get_store, read_options
@@ -171,7 +172,7 @@ class InDoubtRecordAdmin(admin.ModelAdmin):
         if record is None:
             self.message_user(request, "There is no such record any more.", messages.WARNING)
             return self._list()
-        kind, state = kind_of(record.scope), format_state(record, store.now())
+        kind, state = kind_of_scope(record.scope), format_state(record, store.now())
         is_in_doubt = record.state == "in_doubt" or (state == "lapsed" and record.doubt_on_lapse)
         may_resolve = is_in_doubt and self.has_resolve_permission(request)
         form = DecisionForm(request.POST if request.method == "POST" else None, kind=kind)

@@ -32,12 +32,23 @@ _POSTGRES_OPTIONS: Final = (
     "application_name",
     "channel_binding",
     "gssencmode",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "load_balance_hosts",
     "options",
+    "passfile",
+    "require_auth",
+    "service",
     "sslcert",
+    "sslcrl",
     "sslkey",
     "sslmode",
+    "sslpassword",
     "sslrootcert",
     "target_session_attrs",
+    "tcp_user_timeout",
 )
 
 
@@ -134,10 +145,8 @@ def _sqlite_url(alias: str, database: Mapping[str, Any]) -> str:
 
 def _postgres_url(alias: str, database: Mapping[str, Any]) -> str:
     options = dict(database["OPTIONS"])
-    if "service" in options or not database["NAME"]:
-        raise ConfigurationError(
-            f"the database {alias!r} is named by a service file: give EFFECTONCE['STORE'] its URL, postgresql://…"
-        )
+    if "service" not in options and not database["NAME"]:
+        raise ConfigurationError(f"the database {alias!r} has no NAME: give EFFECTONCE['STORE'] a URL, postgresql://…")
     query = {name: str(options[name]) for name in _POSTGRES_OPTIONS if name in options}
     if database["HOST"].startswith("/"):
         query["host"] = database["HOST"]  # the folder of a Unix socket
@@ -154,7 +163,9 @@ def _mysql_url(alias: str, database: Mapping[str, Any]) -> str:
     if socket := options.get("unix_socket") or (database["HOST"] if database["HOST"].startswith("/") else ""):
         query["socket"] = str(socket)
     if tls := options.get("ssl"):
-        query["ssl"] = str(tls.get("ca", "true") if isinstance(tls, dict) else "true")
+        query["tls"] = "yes"
+        files = tls if isinstance(tls, dict) else {}
+        query |= {f"{name}_file": str(files[name]) for name in ("ca", "cert", "key") if name in files}
     return _server_url("mysql", database, query)
 
 
