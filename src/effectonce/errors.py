@@ -289,7 +289,7 @@ class UnknownType(EffectOnceError, code="unknown-type"):
     """No handler of the queue takes messages of this type. A worker puts it on the dead letter; it is not raised.
 
     What to do: add a handler for the type, or correct the sender; then redrive the message. `Worker(unknown=…)` says
-    what becomes of such messages.
+    what happens to such messages.
     """
 
 

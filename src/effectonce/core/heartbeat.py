@@ -91,7 +91,8 @@ class Heartbeat:
             self._wake_up.set()
 
     def release_later(self, claim: Claim) -> None:
-        """Release ``claim``, which the store did not answer, if it was granted. Its caller will not repeat it."""
+        """Release ``claim`` if it was granted: the store did not answer it, or its release. Its caller will not repeat
+        it."""
         self._unanswered.add(claim)
         self.cover(claim.lease_us)
         self._wake_up.set()

@@ -114,10 +114,15 @@ async def _claim(run: StoreRun, client: StoreClient, claim: Claim | Look) -> Ans
 
 async def _give_late_grant_back(run: StoreRun, client: StoreClient, answer: Answer) -> None:
     """Release a grant whose lease is over, and let ``run`` claim again under another owner. If another delivery has
-    taken over, the release changes nothing."""
+    taken over, the release changes nothing. If the store does not answer it, ``run`` ends here, and the heartbeat
+    releases the grant: else the next delivery would find a lapsed lease, as after a crash."""
     claim = run.claim_request()
     assert isinstance(claim, Claim)
-    await client.settle(release_with_refund(claim, answer))
+    try:
+        await client.settle(release_with_refund(claim, answer))
+    except StoreUnavailable:
+        run.runtime.heartbeat.release_later(claim)
+        raise
     run.owner = run.runtime.new_owner()
     run.lease_requested_at = run.runtime.monotonic()
 
