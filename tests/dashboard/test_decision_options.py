@@ -30,7 +30,7 @@ def options(scope: str, *, private: bool = False, log: SagaLog | None = None, kn
 
 def saga_log(phase: Any, step: Any = "running", undo: Any = "pending") -> SagaLog:
     entry = LoggedStep("charge", "charge", True, StepProgress(state=step), StepProgress(state=undo))
-    return SagaLog("id", "1", b"{}", [entry], phase=phase, doubtful="charge")
+    return SagaLog("id", "1", b"{}", [entry], phase=phase, step_in_doubt="charge")
 
 
 @pytest.mark.parametrize(("private", "takes_result"), [(False, True), (True, False)])

@@ -146,7 +146,7 @@ class Heartbeat:
         for run in tuple(self._leased):
             policy = run.policy
             renew_at = run.lease_requested_at + policy.lease_us / 1e6 * RENEW_AFTER_PART
-            # After ``max_run`` the lease is left to end. `process_deadline` sets that to 0, so that nothing is renewed.
+            # After ``max_run`` the lease is left to end. In a `process_deadline` that is NEVER_RENEWED.
             if renew_at <= now < run.started_at + policy.max_run_s:
                 due.append(run)
         for start in range(0, len(due), self._batch):

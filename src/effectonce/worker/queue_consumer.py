@@ -91,7 +91,7 @@ class QueueConsumer:
         self._room = asyncio.Event()  # set whenever a job has left or is finishing: more may be received
         self._receiving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.executor = make_executor(self)  # at last: the two know each other
+        self.executor = make_executor(self)  # last, since it uses what is set above
 
     def start(self) -> None:
         """Begin to consume."""

@@ -8,7 +8,6 @@ leaves a lease that ends by itself.
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from effectonce.errors import ConfigurationError, CorruptRecord, Reentered, Stor
 from effectonce.record import Answer, Claim, Look, last_error_of
 
 from .process_deadline import adjust_lease
-from .run import Policy, Run, StoreRun, current_run
+from .run import NO_LEASE, Policy, Run, StoreRun, current_run
 
 MAX_LATE_GRANTS: Final = 3
 """How often a key is claimed whose grants arrive after their leases. Then the lease is too short for this store."""
@@ -182,7 +181,7 @@ def run_without_store(run: StoreRun, error: StoreUnavailable) -> None:
 def run_unprotected(run: StoreRun, why: str, detail: str) -> None:
     """Let ``run`` start without a claim, as the user has chosen. Each time it emits an event of the kind ``why``."""
     run.protected = False
-    run.lease_requested_at = math.inf
+    run.lease_requested_at = NO_LEASE
     run.emit(why, detail)
 
 
