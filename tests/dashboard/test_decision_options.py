@@ -38,7 +38,7 @@ def test_only_the_program_of_a_private_store_can_seal_a_result(private: bool, ta
     shown = options("charge", private=private)
     assert shown["outcomes"] == ("done", "retry", "abandon")
     assert shown["takes_result"] is takes_result
-    assert ("only its program can seal" in shown["hint"]) is private
+    assert ("only its program can write" in shown["hint"]) is private
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -24,8 +24,8 @@ is a call of ours after one whose outcome stayed unknown. The first row that fit
       a code of ``turned_away``                   it may have been)                  the send before may have passed
     MAY_STILL_BE_RUNNING,          unknown        unknown             unknown        the effect may follow, or precede
       1xx, 3xx, 5xx
-    GATEWAY_STATUSES               failure        unknown             unknown        it was said before any key was read
     ``transient`` header: true     unknown        unknown             unknown        the provider says so
+    GATEWAY_STATUSES               failure        unknown             unknown        it was said before any key was read
     other 4xx, with a key          failure        failure             failure        it is about all sends of the key
     other 4xx, without a key       failure        unknown             failure        it is about this send only
 
