@@ -22,7 +22,7 @@ from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.queue_names import require_name
 
-from .causes import CauseCode
+from .dead_letter_cause import CauseCode
 
 #: Handlers at once, where none are given: in the loop, in threads, in transactions, in transactions of many.
 ASYNC_CONCURRENCY = 100
