@@ -118,7 +118,7 @@ TABLE = {
     # pages for the engineer on call
     "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display* search*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
-    "effectonce_lint*": ("", "msgspec yaml"),
+    "effectonce_lint*": ("", "msgspec tree_sitter tree_sitter_python yaml"),
     "demo*": (f"{SEAMS} core* {TOOLS} display.redaction display.suggestions display.terminal", "msgspec sqlite3"),
     "cli*": (
         f"{SEAMS} core* envelopes* {TOOLS} testing* telemetry* doctor* display* display.redaction display.suggestions "

@@ -13,7 +13,7 @@ from .conftest import BAD, GOOD
 
 
 def run(*, jobs: int = 1, paths: tuple[str, ...] = (".",)) -> engine.LintReport:
-    return engine.run(paths, Config(), jobs=jobs)
+    return engine.run(paths, Config(confidence=0, designs=True), jobs=jobs)
 
 
 def rules(report: engine.LintReport) -> list[str]:

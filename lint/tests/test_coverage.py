@@ -48,7 +48,7 @@ def test_it_counts_files_consumers_by_framework_and_judged_handlers(lint: Lint, 
         "from fastapi import FastAPI\n\napp = FastAPI()\n\n\n@app.post('/orders')\ndef order(body: dict): ...\n"
     )
     (folder / "queues.yaml").write_text("consumers:\n  - name: mailer\n    queue: q\n    effects: [upsert the row]\n")
-    assert last_lines(lint) == (
+    assert last_lines(lint, "--designs") == (
         "All clear.",
         "4 files, 3 consumers (celery 1, design 1, dramatiq 1), 4 handlers judged, none skipped.",
     )

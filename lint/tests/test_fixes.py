@@ -117,17 +117,17 @@ LEFT = {
 def test_it_is_mended(lint: Lint, folder: Path, rule: str, before: str, after: str) -> None:
     path = folder / "consumer.py"
     path.write_text(HEAD + before)
-    assert rule in lint("--output-format", "concise", "--no-cache").rules()
-    shown = lint("--diff", "--no-cache", "--select", rule)
+    assert rule in lint("--all", "--output-format", "concise", "--no-cache").rules()
+    shown = lint("--all", "--diff", "--no-cache", "--select", rule)
     assert shown.code == 1
     assert path.read_text() == HEAD + before, "--diff changes nothing"
     assert "\n+" in shown.out
-    mended = lint("--fix", "--no-cache", "--select", rule)
+    mended = lint("--all", "--fix", "--no-cache", "--select", rule)
     assert path.read_text() == HEAD + after
     ast.parse(path.read_text())
     assert mended.code == 0
     assert mended.out.startswith("Fixed 1 problem in 1 file.\nAll clear.\n")
-    again = lint("--fix", "--no-cache", "--select", rule)
+    again = lint("--all", "--fix", "--no-cache", "--select", rule)
     assert again.out.startswith("All clear.\n")
     assert path.read_text() == HEAD + after
 
@@ -135,7 +135,7 @@ def test_it_is_mended(lint: Lint, folder: Path, rule: str, before: str, after: s
 @pytest.mark.parametrize(("rule", "text"), LEFT.values(), ids=LEFT)
 def test_what_a_machine_cannot_know_is_left_to_people(lint: Lint, folder: Path, rule: str, text: str) -> None:
     (folder / "consumer.py").write_text(HEAD + text)
-    done = lint("--fix", "--output-format", "concise", "--no-cache")
+    done = lint("--all", "--fix", "--output-format", "concise", "--no-cache")
     assert rule in done.rules()
     assert (folder / "consumer.py").read_text() == HEAD + text
 
@@ -145,7 +145,7 @@ def test_a_file_keeps_its_line_ends_its_encoding_and_its_mode(lint: Lint, folder
     text = "# -*- coding: latin-1 -*-\r\n# \u00e9\r\n" + (HEAD + TASK).replace("\n", "\r\n")
     path.write_bytes(text.encode("latin-1"))
     path.chmod(0o750)
-    assert lint("--fix", "--no-cache").code == 0
+    assert lint("--all", "--fix", "--no-cache").code == 0
     assert path.read_bytes().decode("latin-1") == text.replace("acks_late=False", "acks_late=True")
     assert path.stat().st_mode & 0o777 == 0o750
     assert [each.name for each in folder.iterdir() if "effectonce-" in each.name] == []
@@ -153,7 +153,7 @@ def test_a_file_keeps_its_line_ends_its_encoding_and_its_mode(lint: Lint, folder
 
 def test_the_diff_can_be_applied(lint: Lint, folder: Path) -> None:
     (folder / "consumer.py").write_text(HEAD + TASK.rstrip("\n"))
-    diff = lint("--diff", "--no-cache").out
+    diff = lint("--all", "--diff", "--no-cache").out
     assert diff.startswith("--- a/consumer.py\n+++ b/consumer.py\n@@ ")
     assert "\\ No newline at end of file\n" in diff
 
@@ -176,7 +176,7 @@ def test_an_edit_lands_where_it_belongs(lint: Lint, folder: Path, encoding: str,
     path = folder / "consumer.py"
     text = f"# -*- coding: {encoding} -*-\n{HEAD}{text}"
     path.write_bytes(text.encode(encoding))
-    lint("--fix", "--no-cache", "--select", "EO303")
+    lint("--all", "--fix", "--no-cache", "--select", "EO303")
     assert path.read_bytes().decode(encoding) == changed(
         text, ('"eur"', '"eur", idempotency_key=f"charge:{payment_id}"')
     )
@@ -186,6 +186,6 @@ def test_an_edit_that_would_break_the_file_is_not_made_and_the_others_are(lint: 
     path = folder / "consumer.py"
     bracketed = changed(CHARGE, ('currency="eur"', 'currency=("eur")'), ("def f", "def g"))
     path.write_text(HEAD + CHARGE + "\n\n" + bracketed)
-    lint("--fix", "--no-cache", "--select", "EO303")
+    lint("--all", "--fix", "--no-cache", "--select", "EO303")
     mended = changed(CHARGE, ('"eur"', '"eur", idempotency_key=f"charge:{payment_id}"'))
     assert path.read_text() == HEAD + mended + "\n\n" + bracketed

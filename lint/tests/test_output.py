@@ -46,7 +46,7 @@ P11 the Celery task `charge` charges a card again whenever its message is delive
   |            ----------------------------------- charges a card
   |
   = path: charge -> pay -> stripe.Charge.create
-  = help: pass idempotency_key made from the message's own id, best through eo.Intents (mode K, keyed call)
+  = help: pass idempotency_key made from the message's id; eo.Intents repeats it on every attempt (mode K, keyed call)
 
 Found 1 problem in 1 of 2 files.
 2 files, 1 consumer (celery 1), 1 handler judged, none skipped.
@@ -73,14 +73,14 @@ def test_colours_are_for_terminals(lint: Lint, two_modules: None) -> None:
 
 
 def test_concise_is_one_line_a_finding_as_editors_parse_it(lint: Lint, two_modules: None) -> None:
-    lines = lint("--output-format", "concise").out.splitlines()
+    lines = lint("--all", "--output-format", "concise").out.splitlines()
     assert lines[0] == "shop/gateway.py:5:12: EO303 Stripe takes an idempotency key, and this call has none"
     assert lines[1].startswith("shop/tasks.py:6:14: EO201 [*] acks_late=False: ")
     assert lines[-2] == "Found 3 problems in 2 of 2 files. 1 [*] fixable with --fix (--diff shows the changes)."
 
 
 def test_json_holds_all_that_is_known(lint: Lint, two_modules: None) -> None:
-    found = json.loads(lint("--output-format", "json").out)["findings"]
+    found = json.loads(lint("--all", "--output-format", "json").out)["findings"]
     (p11,) = (each for each in found if each["rule"] == "P11")
     assert p11["location"] == {"file": "shop/tasks.py", "line": 7, "column": 5, "end_line": 7, "end_column": 11}
     assert p11["path"] == ["charge", "pay", "stripe.Charge.create"]
@@ -88,7 +88,7 @@ def test_json_holds_all_that_is_known(lint: Lint, two_modules: None) -> None:
     assert (p11["name"], p11["severity"], p11["symbol"], p11["mode"]) == ("unguarded-effect", "error", "charge", "K")
     (ack,) = (each for each in found if each["rule"] == "EO201")
     assert ack["fix"]["edits"][0]["content"] == "True"
-    assert json.loads(lint("--output-format", "json", "--select", "EO4").out)["findings"] == []
+    assert json.loads(lint("--all", "--output-format", "json", "--select", "EO4").out)["findings"] == []
 
 
 def validated(text: str) -> Any:
@@ -112,7 +112,7 @@ def test_sarif_is_valid_and_points_to_the_right_places(lint: Lint, two_modules: 
 def test_sarif_of_everything_is_valid(lint: Lint, folder: Path) -> None:
     (folder / "broken file.py").write_text("def f(:\n")
     (folder / "unused.py").write_text("x = 1  # effectonce: ignore[P11] old\n")
-    document = validated(lint("--output-format", "sarif", "--no-cache", str(CORPUS), ".").out)
+    document = validated(lint("--all", "--designs", "--output-format", "sarif", "--no-cache", str(CORPUS), ".").out)
     (run,) = document["runs"]
     assert len(run["results"]) > 150
     assert {each["id"] for each in run["tool"]["driver"]["rules"]} == {each["ruleId"] for each in run["results"]}
@@ -132,7 +132,7 @@ def test_github_gets_commands_that_nothing_breaks_out_of(lint: Lint, folder: Pat
 
 def test_junit_is_xml_with_a_failure_for_each(lint: Lint, folder: Path, two_modules: None) -> None:
     (folder / "odd.py").write_text(BAD.replace("def charge", "def charge").replace('"eur"', '"<&>\x1b"'))
-    suite = ElementTree.fromstring(lint("--output-format", "junit", "--no-cache").out).find("testsuite")
+    suite = ElementTree.fromstring(lint("--all", "--output-format", "junit", "--no-cache").out).find("testsuite")
     assert suite is not None
     assert suite.get("failures") == suite.get("tests") == "5"
     assert {case.get("classname") for case in suite} == {"shop/tasks.py", "shop/gateway.py", "odd.py"}

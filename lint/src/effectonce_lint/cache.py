@@ -39,7 +39,7 @@ class ResultCache:
     def __init__(self, folder: str, config: Config) -> None:
         self._folder = os.path.abspath(folder)
         self._path = os.path.join(self._folder, "lint.msgpack")
-        self._version = _checker_version(repr((config.consumers, config.effects, config.guards)))
+        self._version = _checker_version(repr((config.consumers, config.effects, config.guards, config.designs)))
 
     def load(self) -> dict[str, FileResult]:
         try:

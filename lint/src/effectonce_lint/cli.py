@@ -79,9 +79,11 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     add("--ignore", metavar="RULES", type=_split_rules, help="not these rules")
     add("--extend-select", metavar="RULES", type=_split_rules, default=[], help="these rules as well")
+    add("--all", action="store_true", help="also findings that are less sure than 0.8, or the setting `confidence`")
+    add("--designs", action="store_true", help="also lists of consumers, Markdown, Mermaid and SQL files")
     add("--fix", action="store_true", help="apply the fixes that can be made mechanically")
     add("--diff", action="store_true", help="show what --fix would change, and change nothing")
-    add("--explain", nargs="?", const="", metavar="RULE", help="explain a rule; without one, list all")
+    add("--explain", nargs="?", const="", metavar="RULE", help="explain rules: P11, or EO1; without one, list all")
     add("--init", action="store_true", help="propose consumers to declare in pyproject.toml")
     add("--statistics", action="store_true", help="count by rule instead of listing")
     add("--baseline", metavar="FILE", help="leave out findings that this baseline has")
@@ -95,6 +97,7 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--jobs", "-j", type=int, default=0, metavar="N", help="processes (default: one per core, if it pays)")
     add("--color", "--colour", choices=("auto", "always", "never"), default="auto", help="default: auto")
     add("--exit-zero", action="store_true", help="exit with 0 even if something was found")
+    add("--stdin-filename", metavar="FILE", help="check what is typed in, as if it were this file; one line a finding")
     add(
         "--quiet",
         "-q",
@@ -112,7 +115,7 @@ def _split_rules(text: str) -> list[str]:
 def _run(options: argparse.Namespace) -> int:
     if options.explain is not None:
         return _print_explanation(options.explain)
-    paths = options.paths or ["."]
+    paths = options.paths or [options.stdin_filename or "."]
     config = Config() if options.isolated else load_config(paths, options.config)
     if options.select is not None:
         config.select = options.select
@@ -120,10 +123,17 @@ def _run(options: argparse.Namespace) -> int:
     config.ignore = [*config.ignore, *(options.ignore or [])]
     config.exclude = [*config.exclude, *options.exclude]
     config.cache_dir = options.cache_dir or config.cache_dir
+    config.confidence = 0.0 if options.all else config.confidence
+    config.designs = config.designs or options.designs
     config.check("--select and --ignore")
     if options.init:
         print(propose_declarations(paths, config))
         return 0
+    if options.stdin_filename:
+        # a frame of code would show the file as it was saved
+        options.output_format = "concise" if options.output_format == "full" else options.output_format
+        report = engine.run_on_text(options.stdin_filename, sys.stdin.buffer.read(), config)
+        return _report_findings(report, options, config)
     run_options = {"jobs": options.jobs, "cache": not options.no_cache, "as_found": options.as_found}
     report = engine.run(paths, config, **run_options)
     if options.fix or options.diff:
@@ -198,12 +208,11 @@ def _print_explanation(rule: str) -> int:
     if not rule:
         print(explain.list_rules())
         return 0
-    name = rule.upper()
-    by_name = {known.name: known for known in RULES.values()}
-    explained = RULES.get(name) or RULES.get(name.replace("-", "")) or by_name.get(rule.lower())
-    if explained is None:
+    prefix = rule.upper().replace("-", "")
+    explained = [known for known in RULES.values() if known.name == rule.lower() or known.id.startswith(prefix)]
+    if not explained:
         raise LintError(f"there is no rule {rule!r}; `{PROGRAM} --explain` lists them")
-    print(explain.explain_rule(explained))
+    print("\n\n\n".join(map(explain.explain_rule, explained)))
     return 0
 
 

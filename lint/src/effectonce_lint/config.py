@@ -57,8 +57,11 @@ class Config(Struct, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """Dotted names of decorators, functions and context managers that keep a duplicate out."""
     baseline: str = ""
     cache_dir: str = ".effectonce_cache"
-    designs: bool = True
-    """Whether YAML, JSON, Markdown, Mermaid, Terraform and SQL files are checked as well."""
+    confidence: float = 0.8
+    """Findings that are less sure are left out."""
+    designs: bool = False
+    """Whether lists of consumers (YAML, JSON), Markdown, Mermaid and SQL files of a folder are checked as well.
+    AsyncAPI, Terraform, CloudFormation, Serverless and docker-compose always are."""
 
     def check(self, where: str) -> None:
         """Raise `LintError` for a rule that does not exist, or a name without its module. ``where`` is where the user

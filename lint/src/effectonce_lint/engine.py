@@ -19,11 +19,12 @@ from .cache import FileResult, ResultCache
 from .config import SKIPPED_FOLDERS, Config
 from .coverage import Coverage, Handler, Skip, checker_failure, measure_coverage, unreadable
 from .designs.checks import check as check_design
+from .designs.model import Design
 from .findings import Finding, IgnoreComment, LintError, Place
 from .python.analysis import check_module
 from .python.consumer_signs import has_signs, leads_to_signs
 from .python.declarations import Declarations
-from .python.modules import MAX_FILE_BYTES, Module, UnreadableFile, digest, parse
+from .python.modules import MAX_FILE_BYTES, UnreadableFile, digest
 from .python.project import Project
 from .rules import is_selected
 from .suppressions import apply_ignores, find_ignores
@@ -42,6 +43,8 @@ class LintReport(Struct, kw_only=True):
     """The findings of a run."""
 
     findings: list[Finding] = []
+    hidden: int = 0
+    """How many findings were left out because they are less sure than is asked for."""
     files: int = 0
     lines: int = 0
     looked_at: int = 0
@@ -91,10 +94,19 @@ def run(
                 results[path] = result
             else:
                 todo.append((path, os.path.getsize(path)))
-    results.update(_check_files(todo, project, named, jobs or os.cpu_count() or 1))
+    scope = _Scope(named, lists=config.designs)
+    results.update(_check_files(todo, project, scope, jobs or os.cpu_count() or 1))
     if result_cache is not None and todo:
         result_cache.save({**cached, **{path: result for path, result in results.items() if result.digest}})
     return _make_report(files, results, config, len(todo))
+
+
+def run_on_text(path: str, content: bytes, config: Config) -> LintReport:
+    """Check ``content`` as if it were the file at ``path``: an editor has not saved it yet."""
+    path = os.path.abspath(path)
+    project = open_project([os.path.dirname(path)], config)
+    result = check_content(project, path, content, is_named=True, lists=config.designs)
+    return _make_report([path], {path: result}, config, 1)
 
 
 def open_project(paths: Sequence[str], config: Config) -> Project:
@@ -115,13 +127,16 @@ def _make_report(files: list[str], results: dict[str, FileResult], config: Confi
         for finding in result.findings:
             distinct.setdefault((finding.rule, finding.place), finding)
     checked = set(files)
-    findings = []
+    findings, hidden = [], 0
     for finding in apply_ignores(list(distinct.values()), ignores, select, ignore):
         path = finding.place.path
         if finding.rule == "EO901" and path not in checked:
             continue  # the comment may hide what is found when its own file is checked
         if finding.rule == "EO900" or is_selected(finding.rule, select, (*ignore, *config.ignored_in(path))):
-            findings.append(finding)
+            if is_shown(finding, config):
+                findings.append(finding)
+            else:
+                hidden += 1
     findings.sort(key=lambda finding: (*finding.place.start, finding.rule))
     lines = sum(results[path].lines for path in files)
     coverage = measure_coverage(
@@ -132,7 +147,14 @@ def _make_report(files: list[str], results: dict[str, FileResult], config: Confi
             *map(_skip_of, filter(_is_unreadable, distinct.values())),
         ],
     )
-    return LintReport(findings=findings, files=len(files), lines=lines, looked_at=looked_at, coverage=coverage)
+    return LintReport(
+        findings=findings, hidden=hidden, files=len(files), lines=lines, looked_at=looked_at, coverage=coverage
+    )
+
+
+def is_shown(finding: Finding, config: Config) -> bool:
+    """Whether a finding is sure enough to be shown."""
+    return finding.confidence >= config.confidence
 
 
 def _is_unreadable(finding: Finding) -> bool:
@@ -188,7 +210,8 @@ def _list_folder(start: str, config: Config) -> Iterator[str]:
 
 
 def _is_wanted(path: str, config: Config) -> bool:
-    is_checked_type = path.endswith(".py") or (config.designs and designs.is_design(os.path.basename(path)))
+    is_wanted_design = designs.is_design if config.designs else designs.may_be_deployment
+    is_checked_type = path.endswith(".py") or is_wanted_design(os.path.basename(path))
     return is_checked_type and not config.excludes(path) and not _is_dump(path)
 
 
@@ -230,18 +253,26 @@ def _cache_digest(content: bytes, *, is_named: bool) -> str:
     return digest(content) + (_NAMED_SUFFIX if is_named else "")
 
 
-def check_file(project: Project, path: str, *, is_named: bool) -> FileResult:
-    """Check one file. Content that cannot be checked is a finding, never an exception."""
+def check_file(project: Project, path: str, *, is_named: bool, lists: bool = False) -> FileResult:
+    """Check one file. One that cannot be checked is a finding, never an exception.
+
+    With ``lists``, lists of consumers in YAML and JSON count as designs, also in a file that was not named.
+    """
     content = read_content(path)
     if isinstance(content, FileResult):
         return content
+    return check_content(project, path, content, is_named=is_named, lists=lists)
+
+
+def check_content(project: Project, path: str, content: bytes, *, is_named: bool, lists: bool) -> FileResult:
+    """Check the content of one file."""
     python = path.endswith((".py", ".pyw", ".pyi")) or not designs.is_design(os.path.basename(path))
     try:
         if python:
             result = _check_python(project, path, content)
         else:
             project.start_tracking()
-            result = _check_design(project, path, content, is_named=is_named)
+            result = _check_design(project, path, content, is_named=is_named, lists=lists)
     except UnreadableFile as error:
         result = _unreadable_result(path, error.message, error.line, error.column)
     except (RecursionError, MemoryError):
@@ -258,7 +289,7 @@ def _check_python(project: Project, path: str, content: bytes) -> FileResult:
     project.start_tracking()
     project.forget(MAX_KEPT_TREES)
     if not has_signs(project, content):
-        parsed = Module(path, content, parse(content))
+        parsed = project.add(path, content)
         if not project.receivers(parsed) and not leads_to_signs(project, parsed):
             return FileResult(digest="", used=project.used, lookups=_lookups_of(project))
     checked = check_module(project, project.add(path, content))
@@ -279,9 +310,11 @@ def _check_python(project: Project, path: str, content: bytes) -> FileResult:
     )
 
 
-def _check_design(project: Project, path: str, content: bytes, *, is_named: bool) -> FileResult:
+def _check_design(project: Project, path: str, content: bytes, *, is_named: bool, lists: bool) -> FileResult:
     project.start_tracking()
-    design = designs.read_design(path, content, asked_for=is_named, others=partial(project.sql_around, path))
+    others = partial(project.sql_around, path)
+    design = designs.read_design(path, content, asked_for=is_named, lists=lists, others=others)
+    nothing_recognised = Skip(subject="the file", reason="nothing recognised in it", place=Place(path, 1))
     return FileResult(
         digest="",
         findings=check_design(design),
@@ -289,6 +322,7 @@ def _check_design(project: Project, path: str, content: bytes, *, is_named: bool
             Handler(subject=f"consumer `{consumer.name}`", framework="design", place=consumer.at)
             for consumer in design.consumers
         ],
+        skipped=[nothing_recognised] if is_named and design == Design() else [],
         used=project.used,
         lookups=_lookups_of(project),
     )
@@ -321,8 +355,20 @@ _GC_THRESHOLDS = (100_000, 50, 100)
 looking for cycles."""
 
 
+class _Scope(Struct, frozen=True):
+    """What a run was asked to check."""
+
+    named: frozenset[str] = frozenset()
+    """The files that the user named."""
+    lists: bool = False
+    """Whether lists of consumers in YAML and JSON count as designs."""
+
+    def check(self, project: Project, path: str) -> FileResult:
+        return check_file(project, path, is_named=path in self.named, lists=self.lists)
+
+
 def _check_files(
-    todo: list[tuple[str, int]], project: Project, named: frozenset[str], jobs: int
+    todo: list[tuple[str, int]], project: Project, scope: _Scope, jobs: int
 ) -> Iterator[tuple[str, FileResult]]:
     total = sum(size for _, size in todo)
     if jobs < 2 or total < _MIN_BYTES_FOR_PROCESSES:
@@ -330,7 +376,7 @@ def _check_files(
         gc.set_threshold(*_GC_THRESHOLDS)
         try:
             for path, _ in todo:
-                yield path, check_file(project, path, is_named=path in named)
+                yield path, scope.check(project, path)
         finally:
             gc.set_threshold(*thresholds)
         return
@@ -348,22 +394,22 @@ def _check_files(
         jobs,
         mp_context=get_context(method),
         initializer=_start_worker,
-        initargs=(project.roots, project.declared, named),
+        initargs=(project.roots, project.declared, scope),
     ) as pool:
         for result in pool.map(_check_batch, [batch for batch in batches if batch]):
             yield from msgspec.msgpack.decode(result, type=list[tuple[str, FileResult]])
 
 
 _project: Project | None = None
-_named: frozenset[str] = frozenset()
+_scope = _Scope()
 
 
-def _start_worker(roots: frozenset[str], declared: Declarations, named: frozenset[str]) -> None:
-    global _project, _named
-    _project, _named = Project(roots, declared), named
+def _start_worker(roots: frozenset[str], declared: Declarations, scope: _Scope) -> None:
+    global _project, _scope
+    _project, _scope = Project(roots, declared), scope
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def _check_batch(paths: list[str]) -> bytes:
     assert _project is not None
-    return msgspec.msgpack.encode([(path, check_file(_project, path, is_named=path in _named)) for path in paths])
+    return msgspec.msgpack.encode([(path, _scope.check(_project, path)) for path in paths])

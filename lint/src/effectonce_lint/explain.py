@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from .config import Config
 from .rules import MODES, RULES, Rule
 
 
@@ -34,7 +35,9 @@ def rule_page(rule: Rule) -> str:
     language = {"terraform": "hcl"}.get(rule.language, rule.language)
     parts = [
         f"# {rule.id}: {rule.name}",
-        f"**{rule.severity}**" + (" · fixable with `--fix`" if rule.fix else ""),
+        f"**{rule.severity}**"
+        + (" · fixable with `--fix`" if rule.fix else "")
+        + (" · shown with `--all` only" if rule.confidence < Config().confidence else ""),
         rule.summary,
         "## Why",
         rule.why,
@@ -54,10 +57,11 @@ def rule_page(rule: Rule) -> str:
 _USAGE = """\
 # The checker
 
-`effectonce-lint PATHS…` finds consumers whose effects would double, in Python code and in designs: AsyncAPI, lists and
-tables of consumers (YAML, JSON, Markdown), Mermaid diagrams, Terraform, CloudFormation, Serverless, docker-compose, and
-the tables of SQL files. It runs none of your code and needs no server. Exit code 0: nothing found; 1: there are
-findings; 2: wrong usage, or a file or a consumer that could not be checked.
+`effectonce-lint PATHS…` finds consumers whose effects would double, in Python code and in deployment files: AsyncAPI,
+Terraform, CloudFormation, Serverless and docker-compose. With `--designs` it also reads lists and tables of consumers
+(YAML, JSON, Markdown), Mermaid diagrams and the tables of SQL files. It runs none of your code and needs no server.
+Python up to 3.14 is read, whatever version runs the checker. Exit code 0: nothing found; 1: there are findings; 2:
+wrong usage, or a file or a consumer that could not be checked.
 
 It is a distribution of its own and needs no effectonce. With effectonce installed, `effectonce lint` is the same
 command.
@@ -66,8 +70,10 @@ command.
 $ pip install ./lint                                  # in a clone; it is not on PyPI yet
 $ effectonce-lint .                                   # code frames, colour in a terminal
 $ effectonce-lint . --output-format concise           # full, concise, json, sarif, github, junit
+$ effectonce-lint . --all                             # also what is less sure
 $ effectonce-lint . --diff                            # the changes that --fix would make
-$ effectonce-lint --explain P11
+$ effectonce-lint --explain P11                       # or EO1, for all that begin so
+$ effectonce-lint --stdin-filename app/tasks.py       # what an editor has not saved yet
 $ effectonce-lint . --write-baseline lint-baseline.json
 $ effectonce-lint . --baseline lint-baseline.json     # only what is new
 ```
@@ -77,6 +83,7 @@ Settings are in `pyproject.toml`; the command line overrides them:
 ```toml
 [tool.effectonce.lint]
 select = ["ALL"]                  # rules, or their beginnings: "EO1"
+confidence = 0.8                  # leave out what is less sure; --all is 0
 ignore = ["EO502"]
 exclude = ["migrations"]
 baseline = "lint-baseline.json"
@@ -84,6 +91,9 @@ baseline = "lint-baseline.json"
 [tool.effectonce.lint.per-file-ignores]
 "scripts/*" = ["P11"]
 ```
+
+Each finding has a confidence. [How right the checker is on real code](../checker.md) says what the default of 0.8
+leaves out, and how that was measured.
 
 ## What it does not know
 

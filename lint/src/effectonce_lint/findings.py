@@ -64,6 +64,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     mode: str = ""
     """The letter of the effectonce mode that fits."""
     fix: Fix | None = None
+    confidence: float = 1.0
+    """How sure it is, from 0 to 1. Settings and designs say what they mean, so those are sure."""
 
 
 class IgnoreComment(Struct, frozen=True):

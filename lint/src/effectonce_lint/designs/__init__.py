@@ -11,7 +11,8 @@ from . import asyncapi, consumer_lists, deployment_files, markdown, mermaid, sql
 from .model import Design
 
 _TREE_ENDINGS = (".yaml", ".yml", ".json")
-_DESIGN_ENDINGS = (*_TREE_ENDINGS, ".md", ".markdown", ".mmd", ".mermaid", ".tf", ".sql")
+_DEPLOYMENT_ENDINGS = (*_TREE_ENDINGS, ".tf")
+_DESIGN_ENDINGS = (*_DEPLOYMENT_ENDINGS, ".md", ".markdown", ".mmd", ".mermaid", ".sql")
 _FORMAT_MARK = re.compile(
     rb"^\s*[\"']?asyncapi[\"']?\s*:|AWSTemplateFormatVersion|AWS::|^functions:|^services:", re.MULTILINE
 )
@@ -22,22 +23,29 @@ def is_design(name: str) -> bool:
     return name.lower().endswith(_DESIGN_ENDINGS)
 
 
+def may_be_deployment(name: str) -> bool:
+    """Whether a file of this name may hold settings: AsyncAPI, Terraform, CloudFormation and their like."""
+    return name.lower().endswith(_DEPLOYMENT_ENDINGS)
+
+
 def read_design(
     path: str,
     content: bytes,
     *,
     asked_for: bool = True,
+    lists: bool = True,
     others: Callable[[], Iterable[str]] = sql_schemas.no_other_files,
 ) -> Design:
     """What a file describes. `checks.check` finds what is wrong with it.
 
     A file in a checked folder (not ``asked_for`` by name) that does not look like a design describes nothing, since
-    most YAML is something else. ``others`` gives the SQL files around it, because one migration may constrain another's
+    most YAML is something else; without ``lists``, lists of consumers in YAML and JSON do not count as designs either.
+    ``others`` gives the SQL files around it, because one migration may constrain another's
     table.
     """
     low = path.lower()
     if low.endswith(_TREE_ENDINGS):
-        return _read_tree(path, content, asked_for)
+        return _read_tree(path, content, asked_for, lists)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -53,12 +61,12 @@ def read_design(
     return markdown.read(path, text)
 
 
-def _read_tree(path: str, content: bytes, asked_for: bool) -> Design:
+def _read_tree(path: str, content: bytes, asked_for: bool, lists: bool) -> Design:
     format_mark = _FORMAT_MARK.search(content)
-    if not asked_for and (
-        len(content) > yaml_tree.MAX_DESIGN_BYTES or not (format_mark or consumer_lists.looks_like_design(content))
-    ):
-        return Design()
+    if not asked_for:
+        may_be_list = lists and consumer_lists.looks_like_design(content)
+        if len(content) > yaml_tree.MAX_DESIGN_BYTES or not (format_mark or may_be_list):
+            return Design()
     try:
         roots = yaml_tree.load_documents(path, content)
     except UnreadableFile:

@@ -105,14 +105,16 @@ def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
                 mode=mode,
             )
         )
-    elif not has_dedup and consumer.can_declare_dedup and not consumer.effects:
+    elif not has_dedup and not consumer.effects and _should_name_effects(consumer):
         findings.append(
             _make_finding(
                 "P11",
                 consumer.at,
                 consumer.name,
-                f"`{consumer.name}` receives{from_queue} and does not say how it handles a duplicate",
-                help="describe it: x-idempotency with key, store and retention",
+                f"consumer `{consumer.name}`{from_queue} is not judged: its effects are unknown",
+                help="describe how it handles a duplicate: x-idempotency with key, store and retention"
+                if consumer.can_declare_dedup
+                else "say what it does with a message, and how it handles a duplicate",
                 mode="L",
                 sure=False,
             )
@@ -134,6 +136,11 @@ def _check_consumer(consumer: DescribedConsumer) -> list[Finding]:
         )
     findings += _check_retention(consumer)
     return findings
+
+
+def _should_name_effects(consumer: DescribedConsumer) -> bool:
+    """Whether a consumer has a place for its effects, and receives something: a service around consumers does not."""
+    return consumer.can_declare_dedup or (consumer.names_effects and bool(consumer.queue))
 
 
 def _check_guard(consumer: DescribedConsumer, guard: Phrase) -> list[Finding]:

@@ -102,8 +102,13 @@ def _read_consumer(name: str, node: YamlNode, queues: dict[str, YamlNode]) -> De
     name_node = node.get("name") or node.get(*_NAME_FIELDS)
     if name_node is not None and name_node.kind == "scalar":
         name = name_node.text
+    queue_node = node.get(*_QUEUE_FIELDS)
     consumer = DescribedConsumer(
-        name, name_node.at if name_node is not None else node.at, queue=queue.text if queue is not None else ""
+        name,
+        name_node.at if name_node is not None else node.at,
+        queue=queue.text if queue is not None else "",
+        # a service that lists its consumers, each with its queue, has no effects of its own
+        names_effects=queue_node is None or not any(item.kind == "map" for item in queue_node.items),
     )
     if effect_nodes is not None:
         consumer.effects = _effects_of(effect_nodes)

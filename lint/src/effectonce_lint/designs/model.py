@@ -90,6 +90,8 @@ class DescribedConsumer:
     retention: Phrase | None = None
     window: Phrase | None = None
     """How long the message can come back."""
+    names_effects: bool = True
+    """Whether its effects would be listed here. In prose they are looked for, and may be put in unknown words."""
     can_declare_dedup: bool = False
     """Whether the format has a field for how duplicates are handled (AsyncAPI), so that leaving it out counts."""
 

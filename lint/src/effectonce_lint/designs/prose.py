@@ -302,7 +302,8 @@ def _make_consumer(notes: _ConsumerNotes, *, silence_counts: bool) -> DescribedC
         return None
     if source is None and not notes.items:
         return None
-    consumer = DescribedConsumer(notes.name, notes.at, queue=source.text.strip("`") if source is not None else "")
+    queue = source.text.strip("`") if source is not None else ""
+    consumer = DescribedConsumer(notes.name, notes.at, queue=queue, names_effects=False)
     effect_label = labels.get("effect")
     if effect_label is not None:
         consumer.effects = [effect_label]

@@ -18,6 +18,7 @@ def as_json(report: LintReport, colours: bool) -> str:
     coverage = report.coverage
     document = {
         "findings": list(map(_finding_object, report.findings)),
+        "hidden": report.hidden,
         "coverage": {
             "files": coverage.files,
             "consumers": coverage.consumers,
@@ -36,6 +37,7 @@ def _finding_object(finding: Finding) -> dict[str, object]:
         "rule": finding.rule,
         "name": RULES[finding.rule].name,
         "severity": finding.severity,
+        "confidence": finding.confidence,
         "message": finding.message,
         "symbol": finding.symbol,
         "location": _location_object(finding.place),

@@ -71,6 +71,7 @@ def _result_object(finding: Finding, index: int) -> dict[str, object]:
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": finding.severity,
+        "rank": round(finding.confidence * 100, 1),
         "message": {"text": text},
         "locations": [{"physicalLocation": _physical_location(finding.place)}],
         "partialFingerprints": {"effectonce/v1": fingerprint(finding, display_path(finding.place.path))},

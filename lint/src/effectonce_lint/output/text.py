@@ -156,7 +156,8 @@ def summary_lines(report: LintReport, paint: _Painter) -> list[str]:
         return ["Nothing to look at."]
     unreadable_places = {finding.place for finding in report.findings if finding.rule == "EO900"}
     skips = [_render_skip(skip, paint) for skip in coverage.skipped if skip.place not in unreadable_places]
-    return [*skips, _result_line(report, paint), _coverage_line(coverage)]
+    hidden = [f"{_pluralize(report.hidden, 'less sure finding')} not shown: see --all."] if report.hidden else []
+    return [*skips, _result_line(report, paint), *hidden, _coverage_line(coverage)]
 
 
 def _render_skip(skip: Skip, paint: _Painter) -> str:
@@ -176,7 +177,7 @@ def _result_line(report: LintReport, paint: _Painter) -> str:
         return paint("Nothing found in what was checked.", "yellow")
     if not report.coverage.consumers:
         return paint("No consumers found.", "yellow") + _DECLARE
-    return paint("All clear.", "green")
+    return paint("All clear.", "green") if not report.hidden else paint("Nothing found that is sure.", "green")
 
 
 def _coverage_line(coverage: Coverage) -> str:

@@ -18,11 +18,11 @@ _WORDS = (
     b" brpop blpop blmove pubsub servicebus pulsar ebhook web_hook construct_event shared_task effectonce babelqueue"
     b" paho basic_consume compensat dempoten cloud_event event_handler azure.functions csrf_exempt powertools xack"
     b" delete_message complete_message enqueue WorkerSettings faust ConnectionListener"
-    b" include_router register_blueprint"
+    b" include_router register_blueprint FastMCP function_tool BaseTool"
 ).split()
 _SHAPES = re.compile(
     rb"@[\w.]+\.(?:task|actor|subscriber|handler|job|post|put|patch|route|api_route|on|subscribe|listen(?:er)?"
-    rb"|consumer?)\b|@(?:post|api_view)\(|\bRoute\(|\bweb\.post\(|\bpath\([^\n]*(?:hook|callback|ipn|notif)|\[[\"']detail[\"']\]|\b(?:arq|rq|sqs|nats)\b"
+    rb"|consumer?)\b|@(?:post|api_view)\(|@tool\b|\bRoute\(|\bweb\.post\(|\bpath\([^\n]*(?:hook|callback|ipn|notif)|\[[\"']detail[\"']\]|\b(?:arq|rq|sqs|nats)\b"
     rb"|^class \w+\([^)]*(?:Task|Actor|View|Consumer|Worker|ConsumerMixin|Handler|Listener|Processor|Subscriber|Poller"
     rb"|Job)\b"
     rb"|\b\w*(?:Consumer|Worker|Listener|Subscriber|Poller|Receiver|Dispatcher|Bus)\w*\(|\back\(",
@@ -38,6 +38,13 @@ def has_signs(project: Project, content: bytes) -> bool:
         or _SHAPES.search(content) is not None
         or project.declared.may_be_used_in(content)
     )
+
+
+def _has_signs(project: Project, module: Module) -> bool:
+    """The same for a module, which many others may import."""
+    if module.has_signs is None:
+        module.has_signs = has_signs(project, module.content)
+    return module.has_signs
 
 
 def leads_to_signs(project: Project, module: Module) -> bool:
@@ -77,7 +84,7 @@ def _import_leads_to_signs(
     for path in project.sources(module, binding):
         source = project.load(path)
         if source is not None and (
-            has_signs(project, source.content) or _name_leads_to_signs(project, source, imported, followed)
+            _has_signs(project, source) or _name_leads_to_signs(project, source, imported, followed)
         ):
             return True
     return False

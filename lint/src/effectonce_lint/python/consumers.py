@@ -16,7 +16,14 @@ from .consumer_registrations import RegistrationWalker, place_of
 from .consumer_trace import TOO_DEEP, TOO_LARGE
 from .handler_tables import functions_of, imported_modules
 from .libraries import brokers, guards
-from .libraries.frameworks import DECLARED, consumer_of_class, is_django_webhook, is_lambda
+from .libraries.frameworks import (
+    DECLARED,
+    QUEUE_WORKER,
+    consumer_of_class,
+    handling_method,
+    is_django_webhook,
+    is_lambda,
+)
 from .modules import ClassDefinition, Module
 from .project import RECEIVE_CALL, Project
 from .values import DetectedConsumer, Function, Scope, TracedOperation, Value
@@ -198,7 +205,8 @@ class ConsumerScanner(RegistrationWalker):
                 for method in decorated:
                     self.visit_decorators(Function(method, self.scanned, owner=cls, receiver=receiver))
         self._add_by_declared_base(cls)
-        if cls.node.bases and cls.methods.keys() & {"run", "perform", "post", "on_message", "create"}:
+        self._add_by_abstract_base(cls)
+        if cls.node.bases and cls.methods.keys() & {"run", "_run", "perform", "post", "on_message", "create"}:
             self._add_by_base_class(cls)
         self._scan_inherited_methods(cls)
         if b"arq" in self.scanned.content or cls.name == "WorkerSettings":
@@ -254,6 +262,18 @@ class ConsumerScanner(RegistrationWalker):
             receiver = self.instance_of(cls, (), {}, "self")
             family, kind = DECLARED
             self.add(kind, Function(cls.methods[name], self.scanned, owner=cls, receiver=receiver), family=family)
+
+    def _add_by_abstract_base(self, cls: ClassDefinition) -> None:
+        """Add the method that a base class of the project, such as a `QueueWorker`, hands its messages to."""
+        if not cls.methods or not any(handling_method(frozenset((name,))) for name in cls.methods):
+            return
+        bases = [base for base in self.lineage(cls) if base is not cls and QUEUE_WORKER.search(base.name)]
+        abstract = frozenset().union(*(base.abstract_methods for base in bases))
+        name = handling_method(abstract & cls.methods.keys())
+        if name and name not in cls.abstract_methods:
+            receiver = self.instance_of(cls, (), {}, "self")
+            function = Function(cls.methods[name], self.scanned, owner=cls, receiver=receiver)
+            self.add("consumer", function, family="queue")
 
     def _add_by_base_class(self, cls: ClassDefinition) -> None:
         """Add a task, an actor or a webhook's view that is one by its base class."""

@@ -18,6 +18,7 @@ from effectonce_lint.findings import Place
 
 from . import sql
 from .in_process_queues import QueueReader, find_readers
+from .newer_syntax import rewrite_newer_syntax
 
 if TYPE_CHECKING:
     from .values import Value
@@ -46,13 +47,22 @@ def digest(content: bytes) -> str:
 
 
 def parse(content: bytes) -> ast.Module:
-    """The syntax tree of a file. Raises `UnreadableFile` if it is not Python, or nested too deeply."""
+    """The syntax tree of a file, whatever version of Python it is for.
+
+    Raises `UnreadableFile` if it is not Python, or nested too deeply.
+    """
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _PARSE_RECURSION_LIMIT))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(content)
+            try:
+                return ast.parse(content)
+            except SyntaxError:
+                rewritten = rewrite_newer_syntax(content)
+                if rewritten == content:
+                    raise
+                return ast.parse(rewritten)
     except SyntaxError as error:
         raise UnreadableFile(f"not valid Python: {error.msg}", error.lineno or 1, error.offset or 1) from None
     except UnicodeDecodeError as error:
@@ -165,6 +175,8 @@ class Module:
     tree: ast.Module
     values: dict[str, Value] = field(default_factory=dict)
     """The values of its names, as far as a walk evaluated them."""
+    has_signs: bool | None = None
+    """Whether it mentions anything that a consumer needs. None: not looked for yet."""
 
     @property
     def directory(self) -> str:

@@ -71,7 +71,7 @@ class Project:
         self.roots = frozenset(roots)
         """The folders that were named on the command line: imports may begin there."""
         self._modules: dict[str, Module | None] = {}
-        """The modules by path, oldest first. None: the file cannot be read."""
+        """The modules by path, the one used last at the end. None: the file cannot be read."""
         self._project_roots: dict[str, str] = {}
         """Where the project of a folder begins."""
         self._imports: dict[tuple[str, str], str] = {}
@@ -112,9 +112,9 @@ class Project:
 
     def load(self, path: str) -> Module | None:
         """The module at ``path``; None where it cannot be read."""
-        if path not in self._modules:
-            self._modules[path] = self._read(path)
-        module = self._modules[path]
+        # what is used again moves to the end: `forget` takes from the beginning
+        module = self._modules.pop(path) if path in self._modules else self._read(path)
+        self._modules[path] = module
         self.used[path] = module.digest if module else ""
         return module
 
@@ -130,10 +130,9 @@ class Project:
             return None
 
     def forget(self, keep: int) -> None:
-        """Forget the oldest modules if there are more than ``keep``: syntax trees are large."""
-        if len(self._modules) > keep:
-            for path in list(self._modules)[: -keep // 2]:
-                del self._modules[path]
+        """Forget what was not used for longest, if there are more than ``keep`` modules: syntax trees are large."""
+        for path in list(self._modules)[: max(len(self._modules) - keep, 0)]:
+            del self._modules[path]
 
     def find(self, directory: str, dotted: str) -> str:
         """The file that `import dotted` means in a file of ``directory``, or "" if it is not the project's."""

@@ -23,6 +23,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     good: str
     modes: str
     """Which of the modes T, K, I, L and S fits, and how."""
+    confidence: float = 1.0
+    """At most so sure are its findings, from 0 to 1: how often readers of real code agreed."""
     fix: str = ""
     """What `--fix` does, where that is mechanical."""
     language: str = "python"

@@ -9,6 +9,7 @@ RULES = [
         id="EO201",
         name="ack-before-work",
         severity="warning",
+        confidence=0.9,
         summary="The message is acked before the work is done, so a crash loses it.",
         why="""\
 An acked message is gone from the broker. Auto-ack, `acks_late=False` and auto-committed offsets ack it on delivery: if
@@ -61,6 +62,7 @@ channel.basic_consume(queue="orders", on_message_callback=on_order, auto_ack=Fal
         id="EO202",
         name="swallowed-exception",
         severity="warning",
+        confidence=0.6,
         summary="An exception of the work is caught and only logged, and then the message is acked.",
         why="""\
 The handler returns as if all went well, so the broker takes the message off the queue. The work was not done, and

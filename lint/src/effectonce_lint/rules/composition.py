@@ -9,6 +9,7 @@ RULES = [
         id="EO401",
         name="dual-write",
         severity="warning",
+        confidence=0.6,
         summary="A message is published after the database has committed, without an outbox.",
         why="""\
 The process dies between the commit and the publish, and the event is never sent. If the consumer dedups, the redelivery
@@ -54,6 +55,7 @@ def pay(message_id, order_id):
         id="EO402",
         name="unsafe-compensation",
         severity="error",
+        confidence=0.5,
         summary="A compensation has no guard, so it undoes a step again each time it runs.",
         why="""\
 A compensation is retried like everything else: it crashes half-way, the message comes back, the step fails again. A

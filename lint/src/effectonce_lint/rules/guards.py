@@ -180,8 +180,16 @@ twilio = Client()
 @shared_task
 def notify(message_id, phone):
     with conn, conn.cursor() as cur:
-        cur.execute("INSERT INTO processed (message_id) VALUES (%s)", (message_id,))
-        twilio.messages.create(to=phone, from_="+100", body="Your parcel is here")
+        cur.execute(
+            "INSERT INTO sent (message_id, state) VALUES (%s, 'sending') ON CONFLICT DO NOTHING RETURNING 1",
+            (message_id,),
+        )
+        is_first = cur.fetchone() is not None
+    if not is_first:
+        return  # sent already; or still 'sending', because a worker died there: an operator has to look
+    twilio.messages.create(to=phone, from_="+100", body="Your parcel is here")
+    with conn, conn.cursor() as cur:
+        cur.execute("UPDATE sent SET state = 'sent' WHERE message_id = %s", (message_id,))
 """,
         modes="I for calls (the intent is committed first), T for rows.",
     ),

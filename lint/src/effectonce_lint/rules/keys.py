@@ -102,6 +102,7 @@ def refund(message_id, charge):
         id="EO304",
         name="key-per-retry",
         severity="error",
+        confidence=0.5,
         summary="Each attempt of a retry makes a new key, so each attempt can succeed.",
         why="""\
 The first attempt times out after the provider has charged. The second brings another key, so it is another charge.

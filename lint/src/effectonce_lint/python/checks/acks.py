@@ -12,6 +12,7 @@ from effectonce_lint.python.modules import Module
 from effectonce_lint.python.values import UNKNOWN_LITERAL, ExceptBlock, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
+from .confidence import UNSURE
 from .consumer_check import TOOL_STORES, ConsumerCheck, receives_message
 from .edits import end_of
 
@@ -81,6 +82,7 @@ def _check_settings(case: ConsumerCheck) -> bool:
             "so a crash loses it",
             help="ack when the work is done, and make it survive the redelivery",
             fix=fix,
+            confidence=UNSURE if consumer.family == "celery" else 1.0,  # Celery's default, and here on purpose
         )
         return True
     if consumer.family == "celery" and "acks_late" not in consumer.settings:
@@ -88,7 +90,7 @@ def _check_settings(case: ConsumerCheck) -> bool:
             value, at = case.settings.get(name, (None, consumer.at))
             if value is not None and value.literal is False:
                 problem = "tasks are acked before their work is done, so a crash loses them"
-                case.report("EO201", at, f"task_acks_late=False: {problem}")
+                case.report("EO201", at, f"task_acks_late=False: {problem}", confidence=UNSURE)
                 return True
     return _check_auto_commit(case)
 

@@ -15,6 +15,8 @@ TOOL_STORES = ("tool", "opaque")
 DATABASE_STORES = ("sql", "orm", "entity")
 GUARD_RULES = frozenset({"EO101", "EO102", "EO103", "EO104", "EO105", "EO106", "EO301", "EO302"})
 """Rules about the faults of a guard."""
+AGENT_RULES = GUARD_RULES | {"P11", "EO303"}
+"""The rules for a tool of an agent: nothing acks its calls, and what it publishes needs no outbox."""
 _IS_REQUEST_ID = re.compile(
     r"field:(?:(?:event|message|msg|delivery|notification|webhook|request|idempotency)_?)?(?:id|key|uuid)$",
     re.IGNORECASE,
@@ -53,6 +55,8 @@ class ConsumerCheck:
 
         An HTTP endpoint that checks for duplicates expects them, so the rules about guards apply to it as well.
         """
+        if self.consumer.family == "agent":
+            return AGENT_RULES
         only = self.consumer.only_rules
         checks_duplicates = self.consumer.family == "webhook" and any(
             _expects_duplicates(guard) for op in self.effects for guard in op.guards
@@ -87,6 +91,7 @@ class ConsumerCheck:
         mode: str = "",
         fix: Fix | None = None,
         sure: bool = True,
+        confidence: float = 1.0,
     ) -> None:
         """Add a finding, if the rule applies to this consumer. A finding that is not ``sure`` is a warning."""
         if self.only_rules and rule not in self.only_rules:
@@ -104,6 +109,7 @@ class ConsumerCheck:
                 help=help,
                 mode=mode,
                 fix=fix,
+                confidence=min(confidence, RULES[rule].confidence),
             )
         )
 
@@ -118,6 +124,12 @@ def _expects_duplicates(guard: TracedOperation) -> bool:
     is_atomic_mark = guard.kind == "mark" and guard.atomic and guard.store in ("redis", "cache")
     claims_request = is_atomic_mark and any(map(_IS_REQUEST_ID, taint))
     return (guard.dedup or claims_request) and guard.store not in TOOL_STORES and MESSAGE in taint
+
+
+def identifies_message(op: TracedOperation) -> bool:
+    """Whether the key of an operation is made of the message's own id."""
+    taint = op.key.taint if op.key is not None else frozenset()
+    return MESSAGE in taint and any(map(_IS_REQUEST_ID, taint))
 
 
 def receives_message(op: TracedOperation) -> bool:
@@ -142,16 +154,28 @@ def is_in_database(op: TracedOperation) -> bool:
 
 
 def advice_for(effect: Effect) -> tuple[str, str]:
-    """The mode that fits an effect, and how to use it."""
+    """The mode that fits an effect, and what to do: in plain code first, then with effectonce."""
     if effect.category == "payment" and effect.provider:
-        return "K", f"pass {effect.takes_key} made from the message's own id, best through eo.Intents"
+        return "K", f"pass {effect.takes_key} made from the message's id; eo.Intents repeats it on every attempt"
     if effect.category in ("payment", "mail", "message", "http"):
-        return "I", "log the call with eo.Intents before making it: an unknown outcome is then kept, not repeated"
+        return (
+            "I",
+            "insert the message's id under a unique key and commit, and make the call only if the row is new; "
+            "eo.Intents does so, and keeps an unknown outcome instead of repeating it",
+        )
     if effect.in_database:
-        return "T", "claim in the same transaction: `if inbox.first(conn, message):`"
+        return (
+            "T",
+            "insert the message's id under a unique key in the same transaction, and stop if it is there already, "
+            "or make the write an upsert; effectonce: `if inbox.first(conn, message):`",
+        )
     if effect.category == "publish":
         return (
             "T",
-            "claim with eo.Inbox and publish through eo.Outbox in one transaction, or give the message a stable id",
+            "give the published message an id made from this one's, so that its consumers can drop the second; "
+            "effectonce: claim with eo.Inbox and publish through eo.Outbox in one transaction",
         )
-    return "L", "guard it with @eo.once(store, key=…)"
+    return (
+        "L",
+        "make it an upsert or a set, or insert the message's id under a unique key first; @eo.once(store, key=...)",
+    )

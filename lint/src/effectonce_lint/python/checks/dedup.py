@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from effectonce_lint.findings import Label
 from effectonce_lint.python.libraries.message_parts import is_unstable
-from effectonce_lint.python.values import TracedOperation
+from effectonce_lint.python.values import TracedOperation, Value
 
+from .confidence import confidence_of_effect, confidence_of_hole
 from .consumer_check import TOOL_STORES, ConsumerCheck, advice_for, effect_of, in_same_transaction, is_in_database
 
 #: Effects of an ``except`` block that may be repeated: it reports the failure, and a second report is harmless.
@@ -284,7 +285,7 @@ def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> Non
     ops = [verdict.effect for verdict in verdicts if verdict.effect is not None and verdict not in undoing]
     if not ops or (consumer.family == "saga"):
         return
-    first = next((op for op in ops if effect_of(op).sure), ops[0])
+    first = max(ops, key=lambda op: confidence_of_effect(case, op))
     mode, remedy = advice_for(effect_of(first))
     labels = tuple(Label(op.at, effect_of(op).what) for op in ops[:_MAX_LABELS])
     others = f", and {len(ops) - 1} more effect{'s' if len(ops) > 2 else ''}" if len(ops) > 1 else ""
@@ -292,14 +293,24 @@ def _report_unguarded(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> Non
     case.report(
         "P11",
         consumer.at,
-        f"{case.consumer.subject} {effect_of(first).what} again whenever its message is delivered again{others}",
+        f"{consumer.subject} {effect_of(first).what} again whenever {_describe_repetition(case)}{others}",
         labels=labels,
         trail=case.calls_leading_to(first),
         note=note,
         help=remedy,
         mode=mode,
         sure=any(effect_of(op).sure for op in ops),
+        confidence=confidence_of_effect(case, first),
     )
+
+
+def _describe_repetition(case: ConsumerCheck) -> str:
+    """What repeats a consumer, for a message; of a tool, with the hint that it gives and does not keep."""
+    if case.consumer.family != "agent":
+        return "its message is delivered again"
+    hints = case.consumer.settings.get("annotations", Value()).fields or {}
+    wrong = [name for name in ("readOnlyHint", "idempotentHint") if name in hints and hints[name].literal is True]
+    return "an agent calls it again" + (f", though it declares {wrong[0]}" if wrong else "")
 
 
 def _near_guard_hint(case: ConsumerCheck, op: TracedOperation) -> str:
@@ -370,4 +381,5 @@ def _report_hole(case: ConsumerCheck, verdict: EffectVerdict) -> None:
         trail=case.calls_leading_to(op),
         help=remedy,
         mode=mode,
+        confidence=confidence_of_hole(case, op, verdict.guard, verdict.record),
     )

@@ -9,6 +9,7 @@ from effectonce_lint.findings import Fix, Place
 from effectonce_lint.python.libraries.message_parts import OFFSET, STREAM_SEQUENCE
 from effectonce_lint.python.values import TracedOperation, Value
 
+from .confidence import confidence_of_key, confidence_of_place
 from .consumer_check import TOOL_STORES, ConsumerCheck, effect_of, is_in_database
 from .dedup import EffectVerdict, is_compensation
 from .edits import add_argument
@@ -92,7 +93,9 @@ def _check_key(case: ConsumerCheck, op: TracedOperation, key: Value, name: str) 
     else:
         return
     message = f"{name} {problem}"
-    case.report(rule, _place_of_key(op), message, trail=case.calls_leading_to(op), help=remedy, mode=mode)
+    confidence = confidence_of_key(op)
+    trail = case.calls_leading_to(op)
+    case.report(rule, _place_of_key(op), message, trail=trail, help=remedy, mode=mode, confidence=confidence)
 
 
 def _tainted_by(key: Value, kind: str) -> list[str]:
@@ -144,6 +147,7 @@ def _report_missing_key(case: ConsumerCheck, verdict: EffectVerdict) -> None:
         help=f"pass {effect.takes_key}, the same for every delivery of the message",
         mode="K",
         fix=_fix_missing_key(op),
+        confidence=confidence_of_place(op),
     )
 
 

@@ -9,6 +9,7 @@ from effectonce_lint.durations import format_duration
 from effectonce_lint.findings import Fix, Label, Place
 from effectonce_lint.python.values import TracedOperation, Value
 
+from .confidence import confidence_of_key, is_dedup_record
 from .consumer_check import ConsumerCheck
 from .dedup import EffectVerdict
 from .edits import add_argument
@@ -37,10 +38,12 @@ def check_retention(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> None:
         if id(op) in without_nx:
             message = _NOT_ATOMIC if op.expires is not False else f"{_NOT_ATOMIC}; and it never expires"
             remedy = "SET key value NX EX seconds, and look at the answer"
-            case.report("EO105", op.at, message, help=remedy, mode="L", fix=_fix_nx(op) if id(op) in guards else None)
+            fix = _fix_nx(op) if id(op) in guards and is_dedup_record(op) else None
+            case.report("EO105", op.at, message, help=remedy, mode="L", fix=fix, confidence=confidence_of_key(op))
         elif op.expires is False:
             remedy = f"give it an expiry longer than the redelivery window (ex={FIFTEEN_DAYS_SECONDS} is 15 days)"
-            case.report("EO105", op.at, _NO_EXPIRY, help=remedy, mode="L", fix=_fix_ex(op))
+            fix = _fix_ex(op) if is_dedup_record(op) else None
+            case.report("EO105", op.at, _NO_EXPIRY, help=remedy, mode="L", fix=fix, confidence=confidence_of_key(op))
         _check_window(case, op, window)
 
 

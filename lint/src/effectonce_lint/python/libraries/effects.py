@@ -18,10 +18,11 @@ _HTTP_LIBRARIES = word_set("requests httpx aiohttp urllib3")
 _READ_METHODS = word_set("get head options")
 _QUERY_ADDRESSES = re.compile(
     r"oauth|/(?:auth|login|token|graphql|search|query|predict|embeddings?|completions?|translate|verify|validate|lookup"
-    r"|check|calculate|render|classify|score|estimate|preview|quote|introspect|convert|geocode|parse)/?(?:\?.*)?$",
+    r"|check|calculate|render|classify|score|estimate|preview|quote|introspect|convert|geocode|parse|transitions|(?:un)?subscribe|upsert|sync"
+    r"|update\w*|queue-change|heartbeat)/?(?:\?.*)?[\"']?$",
     re.IGNORECASE,
 )
-"""A POST to one of these changes nothing: it logs in, searches, validates or computes."""
+"""A POST to one of these changes nothing, or twice the same: it logs in, searches, computes, or sets a state."""
 
 
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
@@ -44,13 +45,13 @@ def _interpret_http(walk: CallWalker, call: Call) -> Value | None:
     if not (call.tag == "http" or is_urlopen or call.ref.partition(".")[0] in _HTTP_LIBRARIES):
         return None
     method, url = _method_and_address(call, is_urlopen=is_urlopen)
-    if method in ("post", "patch"):
+    if method == "post":
         address = (url.string or url.text) if url is not None else ""
         if not _QUERY_ADDRESSES.search(address) or _is_mutation(call):
             effect = Effect("http", f"sends an HTTP {method.upper()}")
             providers.set_provider_by_address(effect, address)
             return providers.emit_effect(walk, call, effect)
-    elif method in ("put", "delete"):
+    elif method in ("put", "patch", "delete"):
         walk.emit("write", call.node, text=call.source_text, store="http", location=url.text if url is not None else "")
     elif call.tag != "http" and method not in _READ_METHODS:
         return None

@@ -17,6 +17,13 @@ _DECORATORS = {
     "pubsub": ("Cloud Event function", word_set("functions_framework.cloud_event")),
     "nameko": ("Nameko event handler", word_set("nameko.events.event_handler")),
     "taskiq": ("taskiq task", word_set("taskiq.async_shared_broker.task")),
+    "agent": (
+        "agent's tool",
+        word_set(
+            "langchain.tools.tool langchain.agents.tool langchain_core.tools.tool agents.function_tool"
+            " crewai.tools.tool smolagents.tool llama_index.core.tools.tool strands.tool claude_agent_sdk.tool"
+        ),
+    ),
     "webhook": (
         "webhook",
         word_set("djstripe.webhooks.handler djstripe.webhooks.handler_all djstripe.event_handlers.djstripe_receiver"),
@@ -35,6 +42,7 @@ _BY_METHOD = {
     ("procrastinate.app", "task"): ("procrastinate", "Procrastinate task"),
     ("huey", "task"): ("huey", "Huey task"),
     ("faust.app", "agent"): ("faust", "Faust agent"),
+    ("mcp.server", "tool"): ("agent", "agent's tool"),
     ("eo.worker", "handler"): ("effectonce", "worker's handler"),
     ("babelqueue", "handler"): ("babelqueue", "BabelQueue handler"),
     ("azure.app", "service_bus_queue_trigger"): ("servicebus", "Service Bus function"),
@@ -47,7 +55,12 @@ _CONSUMER_CLASSES = (
     ("celery", "Celery task", "run", ("celery.Task", "task.Task", "app.Task")),
     ("dramatiq", "Dramatiq actor", "perform", ("GenericActor",)),
     ("stomp", "STOMP listener", "on_message", ("ConnectionListener",)),
+    ("agent", "agent's tool", "_run", ("tools.BaseTool", "base.BaseTool")),
 )
+_HANDLING_METHODS = ("consume", "consume_batch", "handle_message", "process_message", "on_message")
+"""Abstract methods by which a project's own worker hands over messages, in the order of preference."""
+QUEUE_WORKER = re.compile(r"Queue|Worker$|Consumer$|Listener$|Subscriber$")
+"""Names of such base classes."""
 _CELERY_ARGUMENTS = word_set("bind acks_late autoretry_for max_retries default_retry_delay")
 _ROUTE_DECORATORS = word_set("post put patch route api_route")
 _ROUTE_REFS = word_set(
@@ -66,7 +79,7 @@ WEBHOOK_NAME = re.compile(
 """Paths and names of the endpoints that a provider calls."""
 SIGNATURE_CHECK = re.compile(
     rb"construct_event|svix|X-Hub-Signature|Stripe-Signature|HTTP_STRIPE_SIGNATURE|X-Shopify-Hmac|X-GitHub-Event"
-    rb"|verify_webhook|webhook_signature|compare_digest|[\"']\w[\w-]*[-_]signature\b|\b(?:verif|check|valid)\w*_signature",
+    rb"|verify_webhook|verify_from_\w+|Notifications?Token|webhook_signature|compare_digest|[\"']\w[\w-]*[-_]signature\b|\b(?:verif|check|valid)\w*_signature",
     re.IGNORECASE,
 )
 """Code that checks a sender's signature."""
@@ -112,6 +125,11 @@ def consumer_of_class(ancestors: list[str], methods: set[str]) -> tuple[str, str
     if "create" in methods and any(name.endswith("ViewSet") for name in ancestors):
         return "webhook", "webhook", "create"
     return "", "", ""
+
+
+def handling_method(methods: frozenset[str]) -> str:
+    """The method by which a base class of the project hands messages to its derived classes; "" if it has none."""
+    return next((name for name in _HANDLING_METHODS if name in methods), "")
 
 
 def is_route(target: Value) -> bool:

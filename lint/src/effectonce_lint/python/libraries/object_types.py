@@ -79,6 +79,7 @@ mqtt.client         paho:Client aiomqtt:Client
 stomp.connection    stomp:Connection,Connection11,Connection12
 celery.app          celery:Celery,current_app
 faust.app           faust:App
+mcp.server          mcp:FastMCP fastmcp:FastMCP
 faststream.broker
                     faststream:KafkaBroker,RabbitBroker,NatsBroker,RedisBroker,ConfluentBroker,MQTTBroker,KafkaRouter
                     faststream:RabbitRouter,NatsRouter,RedisRouter,ConfluentRouter,KafkaRoute
@@ -100,7 +101,7 @@ mailer              flask_mail:Mail,Mailer fastapi_mail:FastMail flask_mailman:M
                     mailersend:NewEmail,MailerSendClient mailchimp_transactional:Client
                     sib_api_v3_sdk:TransactionalEmailsApi mandrill:Mandrill sparkpost:SparkPost customerio:APIClient
                     azure:EmailClient courier:Courier trycourier:Courier loops:LoopsClient
-mail.message        django:EmailMessage,EmailMultiAlternatives flask_mailman:EmailMessage
+mail.message        django:EmailMessage,EmailMultiAlternatives flask_mailman:EmailMessage anymail:AnymailMessage
 chat                slack_sdk:WebClient,AsyncWebClient,WebhookClient slack:WebClient telegram:Bot
                     telebot:TeleBot,AsyncTeleBot aiogram:Bot discord_webhook:DiscordWebhook onesignal_sdk:Client
                     pusher:Pusher pusher_push_notifications:PushNotifications exponent_server_sdk:PushClient

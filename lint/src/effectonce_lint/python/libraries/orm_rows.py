@@ -93,7 +93,8 @@ def add_row(
     is_trusted = description["dedup"] and not (fields and fields.keys() <= declared)
     if walk.unique_tries or is_trusted or any(map(is_stable, keys)) or has_unique_set:
         return hold_claim(walk, walk.emit("claim", call.node, atomic=True, **description))
-    return walk.emit("effect", call.node, effect=Effect("insert", f"{verb} {model} row"), **description)
+    article = "n" if model[:1] in "AEIOUaeiou" else ""
+    return walk.emit("effect", call.node, effect=Effect("insert", f"{verb}{article} {model} row"), **description)
 
 
 def emit_increment(walk: CallWalker, node: ast.AST, row: TracedOperation, attribute: str) -> None:

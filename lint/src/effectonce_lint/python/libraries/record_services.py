@@ -68,7 +68,7 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
         hold_claim(walk, op)
     else:
         op = walk.emit(
-            "effect", call.node, text=call.source_text, key=key, effect=Effect("counter", "adds a new record")
+            "effect", call.node, text=call.source_text, key=key, effect=Effect("append", "adds a new record")
         )
     return Value(text=f"{call.source_text}()", base=call.receiver)
 

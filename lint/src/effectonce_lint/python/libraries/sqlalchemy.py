@@ -194,4 +194,6 @@ def _add_object(walk: CallWalker, call: Call, row: Value) -> None:
         orm_rows.add_row(walk, call, cls.name, row.instance.keywords, cls, "adds a")
     elif row.tag != "orm.entity":
         model = row.text.partition("(")[0].rpartition(".")[2]
+        if not model[:1].isupper():
+            return  # it comes from elsewhere, and may be a row that exists
         orm_rows.add_row(walk, call, model, row.fields or {}, None, "adds a")
