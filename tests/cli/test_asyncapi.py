@@ -97,7 +97,7 @@ def references_of(node: Any) -> list[dict[str, str]]:
 def lint_findings(tmp_path: Path, document: Any, capsys: pytest.CaptureFixture[str]) -> list[str]:
     path = tmp_path / "asyncapi.json"
     path.write_text(json.dumps(document, indent=2))
-    code = lint([str(path), "--no-cache", "--json"])
+    code = lint([str(path), "--no-cache", "--json", "--all", "--designs"])
     output = json.loads(capsys.readouterr().out)
     assert code == (1 if output["findings"] else 0)
     return [finding["rule"] for finding in output["findings"]]
