@@ -120,7 +120,9 @@ def test_without_the_checker_lint_says_what_to_install(installed: Installed) -> 
 def test_the_checker_runs_without_effectonce(checker: Installed, command: str) -> None:
     corpus = ROOT / "lint" / "tests" / "corpus"
     script = [checker.scripts / part if at == 0 else part for at, part in enumerate(command.split())]
-    done = checker.run([*script, "--no-cache", "--isolated", "--json", corpus / "celery", corpus / "designs"])
+    done = checker.run(
+        [*script, "--no-cache", "--isolated", "--all", "--designs", "--json", corpus / "celery", corpus / "designs"]
+    )
     assert (done.returncode, done.stderr) == (1, "")
     suffixes = {Path(finding["location"]["file"]).suffix for finding in json.loads(done.stdout)["findings"]}
     assert suffixes >= {".py", ".yaml", ".json", ".md", ".tf", ".sql"}
