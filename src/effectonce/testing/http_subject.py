@@ -19,11 +19,10 @@ from effectonce.guard.introspection import name_of
 from effectonce.message import message_id
 from effectonce.store import Store, all_stores
 
-from .fault_points import FaultInjectingBackend, FaultInjector, Killed, trace_lines
+from .fault_points import FaultInjectingBackend, FaultInjector, trace_lines
 from .lockstep import trace_in_lockstep
 from .subjects import (
     CONCURRENT_DELIVERIES,
-    HANDLER_ERRORS,
     HOUR_US,
     LOST_REMEDY,
     DeliveryResult,
@@ -202,7 +201,9 @@ class _RetriedRequest:
         try:
             async with limit:
                 await self._app({**self._scope, "state": dict(self._state)}, answer.receive, answer.send)
-        except (*HANDLER_ERRORS, Killed) as raised:
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as raised:  # Starlette's middleware raises a kill inside a group
             if limit.expired():
                 raise ConfigurationError(
                     f"the application has not ended its response to {self._scope['method']} {self._scope['path']} in "
