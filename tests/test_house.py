@@ -121,7 +121,7 @@ TABLE = {
     "effectonce_lint*": ("", "msgspec tree_sitter tree_sitter_python yaml"),
     "demo*": (f"{SEAMS} core* {TOOLS} display.redaction display.suggestions display.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* {TOOLS} testing* telemetry* doctor* display* display.redaction display.suggestions "
+        f"{SEAMS} core* envelopes* {TOOLS} testing* telemetry* doctor* display* display.redaction display.suggestions "
         "display.terminal search* dashboard* demo* effectonce_lint* __init__",
         "msgspec typer rich sqlite3 uvicorn watchfiles",
     ),
@@ -179,6 +179,7 @@ PUBLIC = [
     "PayloadMismatch",
     "PayloadTooLarge",
     "PermanentFailure",
+    "Poison",
     "PostgresStore",
     "Record",
     "Redeliver",
@@ -204,6 +205,7 @@ PUBLIC = [
     "TransactionConflict",
     "Undecodable",
     "UnknownScheme",
+    "UnknownType",
     "UnsafeStore",
     "Worker",
     "block",

@@ -24,6 +24,8 @@
     ├── NotInDoubt                     not-in-doubt           resolve of a record that is not in doubt
     ├── Undecodable                    undecodable            a body that is not a message: dead-letter it
     │   └── ForgedMessage              forged-message         its signature is missing or wrong
+    ├── UnknownType                    unknown-type           no handler of the queue takes this type of message
+    ├── Poison                         poison                 a message that probably ends its processes
     ├── NotAwaited                     not-awaited            a call on an async connection without `await`
     └── ConfigurationError             configuration          fix the code or the settings, then restart
         ├── UnknownScheme              unknown-scheme
@@ -281,6 +283,32 @@ class ForgedMessage(Undecodable, code="forged-message"):
 
     What to do: check the secrets on both sides. If they are right, someone is sending you forged messages.
     """
+
+
+class UnknownType(EffectOnceError, code="unknown-type"):
+    """No handler of the queue takes messages of this type. A worker puts it on the dead letter; it is not raised.
+
+    What to do: add a handler for the type, or correct the sender; then redrive the message. `Worker(unknown=…)` says
+    what happens to such messages.
+    """
+
+
+class Poison(EffectOnceError, code="poison"):
+    """Attempts at this message never reported an outcome, so often that the message probably ended their processes. A
+    worker puts it on the dead letter; it is not raised.
+
+    What to do: fix the handler, then redrive the message.
+    """
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(attempts)
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        return (
+            f"the last of {self.attempts} attempts never reported an outcome (its process probably crashed); fix the "
+            "handler, then redrive the message"
+        )
 
 
 class NotAwaited(EffectOnceError, code="not-awaited"):

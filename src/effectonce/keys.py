@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from .errors import ConfigurationError, InvalidKey, MissingKey, show
-from .values.durations import Duration, micros
+from .values.durations import Duration, micros, span_text
 from .values.fingerprint import fingerprint
 from .values.identity import MAX_KEY as MAX_KEY
 from .values.identity import Key as Key
@@ -66,6 +66,15 @@ def extractor(spec: FingerprintSpec, handler: Callable[..., Any] | inspect.Signa
     lacks a step, and `TypeError` for one that lacks the parameter itself, as calling the handler would.
     """
     return _extract(spec, _HandlerParameters(handler), name)
+
+
+def key_text(spec: KeySpec) -> str:
+    """Write ``spec`` for people: a path as it is, a function by its name."""
+    if isinstance(spec, tuple):
+        return f"({', '.join(map(key_text, spec))})"
+    if isinstance(spec, str | Strategy):
+        return str(spec)
+    return f"function {getattr(spec, '__qualname__', type(spec).__qualname__)}"
 
 
 def _extract(spec: FingerprintSpec, handler: _HandlerParameters, name: str) -> Extract:
@@ -287,6 +296,9 @@ def content_hash(*paths: KeyPart) -> Strategy:
 class _ContentHash(Strategy):
     paths: tuple[KeyPart, ...]
 
+    def __str__(self) -> str:
+        return f"content_hash{key_text(self.paths)}"
+
     def bind(self, handler: _HandlerParameters, name: str) -> Extract:
         extract = _extract_tuple(self.paths or tuple(handler.named), handler, name)
 
@@ -337,6 +349,9 @@ class _TimeWindow(Strategy):
     key: KeySpec
     span_us: int
     at: KeyPart | _TimeSource
+
+    def __str__(self) -> str:
+        return f"time_window({key_text(self.key)}, every={span_text(self.span_us)})"
 
     def bind(self, handler: _HandlerParameters, name: str) -> Extract:
         extract_key = _extract(self.key, handler, name)

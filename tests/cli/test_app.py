@@ -41,7 +41,7 @@ def test_help_lists_every_command(run: Run) -> None:
         commands = done.stdout.split("Commands:\n")[1].split("\n\n")[0].split("\n")
         assert [line.split()[0] for line in commands] == [
             "demo", "run", "relay", "migrate", "check", "doctor", "records", "inbox", "outbox", "dlq", "intents",
-            "sagas", "find", "verify", "lint", "dashboard", "explain",
+            "sagas", "find", "verify", "asyncapi", "lint", "dashboard", "explain",
         ]  # fmt: skip
         assert all(f"\n    {code} " in done.stdout for code in (0, 1, 2, 130)), "and what its exit codes mean"
 

@@ -19,7 +19,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.telemetry.audit_log import AuditLog
-from effectonce.worker.causes import CAUSE_HEADER, Cause
+from effectonce.worker.dead_letter_cause import CAUSE_HEADER, Cause
 
 CTRL_C = b"\x03"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -185,7 +185,7 @@ def dead_letters(tmp_path: Path) -> Iterator[eo.DeadLetterQueue]:
 
         async def bury() -> None:
             consumer = broker.backend.consumer("orders", group="billing", prefetch=6)
-            cause = msgspec.json.encode(Cause(why="poison", last=time.time())).decode()
+            cause = msgspec.json.encode(Cause(why="poison", given_up_at=time.time())).decode()
             for delivery in await consumer.receive(6, 5.0):
                 await consumer.dead_letter(delivery, {CAUSE_HEADER: cause})
             await consumer.close()

@@ -53,6 +53,6 @@ def test_the_log_says_when_it_began_when_it_lasts_and_when_it_is_over(caplog: py
     for _ in range(9):
         pauses.record_failure(OSError("no route"))
     began, lasts = caplog.messages
-    assert began == lasts == "the store: no route; nothing is acked, trying again (pauses grow to 15 s)"
+    assert began == lasts == "the store: no route; trying again (pauses grow to 15 s)"
     pauses.record_success()
     assert caplog.messages[2:] == ["the store: it answers again (attempts: 9)"]

@@ -12,7 +12,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.backends.memory.store import MemoryStoreBackend
-from effectonce.core.store_clients import ByKind, LoopClient, release_with_refund
+from effectonce.core.store_clients import ClaimAndSettlement, LoopClient, release_with_refund
 from effectonce.core.store_runtime import StoreRuntime, call_weakly
 from effectonce.record import Answer, Claim
 from effectonce.testing import ManualClock
@@ -97,7 +97,7 @@ async def test_a_release_that_nobody_waits_for_fails_without_a_word(
             replies.append(loop.create_future())
             return replies[-1]
 
-    LoopClient(ByKind(Group(), Group()), loop).release(  # type: ignore[arg-type]
+    LoopClient(ClaimAndSettlement(Group(), Group()), loop).release(  # type: ignore[arg-type]
         Claim("charge", "p1", b"owner", lease_us=1, retention_us=1), Answer("claimed")
     )
     if outcome == "the loop ends":

@@ -30,7 +30,7 @@ def options(scope: str, *, private: bool = False, log: SagaLog | None = None, kn
 
 def saga_log(phase: Any, step: Any = "running", undo: Any = "pending") -> SagaLog:
     entry = LoggedStep("charge", "charge", True, StepProgress(state=step), StepProgress(state=undo))
-    return SagaLog("id", "1", b"{}", [entry], phase=phase, doubtful="charge")
+    return SagaLog("id", "1", b"{}", [entry], phase=phase, step_in_doubt="charge")
 
 
 @pytest.mark.parametrize(("private", "takes_result"), [(False, True), (True, False)])
@@ -38,7 +38,7 @@ def test_only_the_program_of_a_private_store_can_seal_a_result(private: bool, ta
     shown = options("charge", private=private)
     assert shown["outcomes"] == ("done", "retry", "abandon")
     assert shown["takes_result"] is takes_result
-    assert ("only its program can seal" in shown["hint"]) is private
+    assert ("only its program can write" in shown["hint"]) is private
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -66,7 +66,7 @@ def test_the_overviews_figures_come_as_json(operator: Visitor) -> None:
     assert series["in_doubt"][-1] == 5
     assert series["outbox_lag"][-1] > 1700
     assert series["deliveries"][-1] is None, "no --metrics was given"
-    assert dict(facts["states"])["in_doubt"] == "5"
+    assert {"state": "in_doubt", "count": "5"} in facts["states"]
 
 
 # -- records

@@ -182,7 +182,7 @@ def test_a_compensation_is_tied_to_its_step() -> None:
     assert undo.shape == "undo"
 
 
-@pytest.mark.parametrize(("attempts", "note"), [(0, "running"), (1, "running"), (2, "running, 2 tries")])
+@pytest.mark.parametrize(("attempts", "note"), [(0, "running"), (1, "running"), (2, "running, 2 attempts")])
 def test_a_box_says_how_often_its_step_was_tried(attempts: int, note: str) -> None:
     log = SagaLog("id", "1", b"{}", [LoggedStep("one", "one", False, progress("running", attempts))])
     assert draw(log, "claimed", ()).nodes[0].note == note

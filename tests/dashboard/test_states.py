@@ -6,7 +6,8 @@ import pytest
 
 from effectonce.core.codec import ABANDONED_ERROR, encode_error, encode_last_error
 from effectonce.core.privacy import Privacy
-from effectonce.display.formatting import format_near, format_state, is_refused, tone_of
+from effectonce.core.refusals import is_refused
+from effectonce.display.formatting import format_near, format_state, tone_of
 from effectonce.display.state_filters import STATE_FILTERS
 from effectonce.record import EXHAUSTED_ERROR, Record, State
 

@@ -88,7 +88,7 @@ async def test_a_dead_letter_says_when_it_was_tried_first_and_last() -> None:
     began = time.time()
     await shop.bury(paid())
     (dead,) = await shop.dlq.alist()
-    assert began - 0.01 <= dead.cause.first <= dead.cause.last - 0.09 <= time.time()
+    assert began - 0.01 <= dead.cause.first_attempt_at <= dead.cause.given_up_at - 0.09 <= time.time()
 
 
 async def test_f51_a_dry_run_says_what_would_become_of_each_and_changes_nothing() -> None:

@@ -13,7 +13,7 @@ import effectonce as eo
 from effectonce.doctor import Limits, examine
 from effectonce.intents.intents import Intents
 from effectonce.testing import override
-from effectonce.worker.causes import CAUSE_HEADER, Cause
+from effectonce.worker.dead_letter_cause import CAUSE_HEADER, Cause
 
 from .conftest import StoreOpener, findings_by_code, make_done_records
 
@@ -165,7 +165,7 @@ def test_dead_letters_by_their_age(broker: eo.Broker, store: eo.Store) -> None:
     worker = shop(broker, store)
     now = time.time()
     for age, severity in ((600, "note"), (2 * 86_400, "warning"), (20 * 86_400, "error")):
-        bury(broker, Cause(why="attempts-exhausted", last=now - age))
+        bury(broker, Cause(why="attempts-exhausted", given_up_at=now - age))
         finding = findings_by_code(programs=[worker])["dead-letters"]
         assert finding.severity == severity
         assert finding.what.startswith("dead letters: 1, the oldest for")

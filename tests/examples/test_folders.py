@@ -24,7 +24,7 @@ MAX_CODE_LINES = 59
 MAX_README_LINES = 45
 FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name[0] not in "._")
 #: Their servers run beside them, so tests of their own start them; the other READMEs are run as they stand.
-BESIDE_A_SERVER = {"task_queues", "faststream", "http", "django", *TOURS}
+BESIDE_A_SERVER = {"task_queues", "faststream", "http", "django", "outbox_celery", *TOURS}
 TESTS = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if '"examples"' in path.read_text()]
 
 

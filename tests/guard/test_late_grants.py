@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
-from effectonce.record import Batchable, Claim
+from effectonce.record import Batchable, Claim, Settlement
 from effectonce.testing import ManualClock
 from tests.harness.faulty_store import FaultyBackend
 
@@ -67,6 +67,24 @@ def test_another_delivery_that_has_taken_over_is_not_repeated(
 
     faulty.after = take_over
     assert (charge("p1"), runs) == ("other", [])
+
+
+@pytest.mark.parametrize("on_lapse", ["rerun", "doubt"])
+def test_a_late_grant_whose_release_fails_is_released_by_the_heartbeat(
+    faulty: FaultyBackend, form: HandlerForm, clock: ManualClock, on_lapse: Any
+) -> None:
+    """Else the next delivery would find a lapsed lease: a crash that never was, or a doubt about nothing."""
+    store = eo.Store(faulty)
+    charge = form.once(store, scope="charge", key="k", lease="30s", on_lapse=on_lapse)(lambda k: None)
+    SlowReplies(faulty, clock)
+    faulty.before = lambda op: eo.StoreUnavailable("gone") if isinstance(op, Settlement) else None
+    with pytest.raises(eo.StoreUnavailable, match="gone"):
+        charge("p1")
+    faulty.before = lambda op: None
+    store.runtime.heartbeat._unanswered.release(faulty.sync_port())
+    record = store.get("charge", "p1")
+    assert record is not None
+    assert (record.state, record.attempts) == ("free", 0)
 
 
 def test_a_lapse_before_the_late_grant_is_not_forgotten(

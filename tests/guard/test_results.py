@@ -254,7 +254,7 @@ def test_a_handler_with_returns_none_stores_none(store: eo.Store) -> None:
 
 class Declined(Exception):
     def __init__(self, code: int) -> None:
-        self.code = code
+        self.number = code  # under another name than its parameter: it cannot be made again
         super().__init__(f"card declined ({code})")
 
 

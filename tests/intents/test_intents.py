@@ -177,10 +177,10 @@ def test_the_users_classifier_comes_first(intents: Intents, charge: Any, bank: B
         return Verdict.failure("ours") if isinstance(outcome, TimeoutError) else None
 
     bank.after = raising(TimeoutError())
-    with pytest.raises(TimeoutError):
-        charge(PAYMENT, key="pay_1")
-    with pytest.raises(eo.PermanentFailure):
-        charge(PAYMENT, key="pay_1")
+    for _ in range(2):  # the second one gets the error of the first
+        with pytest.raises(TimeoutError):
+            charge(PAYMENT, key="pay_1")
+    assert len(bank.charges) == 1
 
 
 # -- rules 5 and 6: the deadline, and the reconciler

@@ -78,7 +78,7 @@ def test_f20_a_step_that_ends_itself_stops_no_other_and_comes_to_the_operator(
     assert resume(saga) == ResumeCounts(done=3, later=1)
     assert f"since a step that ends itself has no outcome: {type(end()).__name__}" in caplog.text
     assert [resume(saga) for _ in range(3)] == [ResumeCounts(later=1), ResumeCounts(later=1), ResumeCounts(in_doubt=1)]
-    doubt = saga.log(saga.get("a-bad")).doubt  # type: ignore[arg-type]
+    doubt = saga.log(saga.get("a-bad")).doubt_reason  # type: ignore[arg-type]
     assert f"3 attempts ended in it without an outcome; the last error was {type(end()).__name__}" in doubt
 
 

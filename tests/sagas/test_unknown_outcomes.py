@@ -106,7 +106,7 @@ def test_f50_what_stays_unknown_comes_to_the_operator_in_the_end(step: str) -> N
     clock.advance("7h")
     assert saga.resume() == ResumeCounts(in_doubt=1)
     (record,) = saga.records("in_doubt")
-    assert "it was not known whether it happened" in saga.log(record).doubt
+    assert "it was not known whether it happened" in saga.log(record).doubt_reason
 
 
 @pytest.mark.parametrize("word", ["dnoe", "", None, "done "])
@@ -130,7 +130,7 @@ def test_past_that_it_is_in_doubt_and_not_run_blindly() -> None:
     backend.clock.advance("31d")
     saga = order_saga(store, shop)
     assert saga.resume() == ResumeCounts(in_doubt=1)
-    assert "longer ago than its effect is remembered" in saga.log(saga.get("o-1")).doubt  # type: ignore[arg-type]
+    assert "longer ago than its effect is remembered" in saga.log(saga.get("o-1")).doubt_reason  # type: ignore[arg-type]
     assert shop.calls.count("charge") == 1
 
 

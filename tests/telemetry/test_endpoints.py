@@ -100,7 +100,7 @@ async def test_a_workers_metrics_match_its_work(redis_url: str, unique_name: str
         assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="received") >= 29
         assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="acked") == 27
         assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="dead") == 2
-        assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="delayed") == 1
+        assert scraped.value("effectonce_deliveries_total", queue=unique_name, outcome="redelivered") == 1
         assert scraped.value("effectonce_dead_letters", queue=unique_name) == 2
         assert scraped.value("effectonce_in_hand", queue=unique_name) == 0
         assert scraped.value("effectonce_ready", what=f"worker {unique_name}") == 1
@@ -143,7 +143,7 @@ async def test_a_worker_in_transactions_counts_duplicates(batch: bool, tmp_path:
         await worker.broker.apublish("orders", [paid(id=str(number)) for number in range(10)])
         await until(lambda: worker.consumers[0].settler.settled["acked"] == 10)
         await worker.broker.apublish("orders", [paid(id="3"), paid(type="broken")])
-        await until(lambda: worker.consumers[0].settler.settled == {"acked": 11, "delayed": 0, "dead": 1})
+        await until(lambda: worker.consumers[0].settler.settled == {"acked": 11, "redelivered": 0, "dead": 1})
         scraped = await page(worker)
         assert scraped.value("effectonce_outcomes_total", scope="orders", kind="first") == 10
         assert scraped.value("effectonce_run_seconds_count", scope="orders", outcome="first") == 10

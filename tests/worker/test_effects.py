@@ -638,6 +638,44 @@ async def test_f76_a_grant_that_arrives_after_its_lease_is_claimed_again(suspect
     assert (seen, slow) == ([(False, 2 if suspect else 1)], [])
 
 
+@pytest.mark.parametrize("suspect", [False, True])
+async def test_f76_a_late_grant_whose_release_fails_is_released_before_the_key_is_claimed_again(suspect: bool) -> None:
+    """Else the next claim would find a lapsed lease, and count a crash that never was."""
+    clock = ManualClock()
+    bench = Bench(clock, ack_window=3000.0)
+    worker = bench.worker()
+    seen: list[tuple[bool, int]] = []
+
+    @worker.handler("orders", lease="30s", fingerprint=False)
+    async def charge(message: eo.Message[Any]) -> None:
+        seen.append((eo.current().lease_lost, eo.current().attempt))
+
+    message = paid()
+    if suspect:
+        await bench.store_backend.async_port().run(
+            [Claim("orders/*/billing", message.id, bytes(16), lease_us=1_000_000, retention_us=86_400_000_000)]
+        )
+        clock.advance("2s")
+    slow_claims = [True] * (2 if suspect else 1)
+    failed_releases: list[bool] = []
+
+    def delay_reply(op: Batchable) -> None:
+        if isinstance(op, Claim) and slow_claims:
+            slow_claims.pop()
+            clock.advance("31s")
+
+    def lose_release(op: Batchable) -> None:
+        if isinstance(op, Settlement) and op.state == "free" and not slow_claims and not failed_releases:
+            failed_releases.append(True)
+            raise eo.StoreUnavailable("it is away")
+
+    bench.store_backend.after, bench.store_backend.before = delay_reply, lose_release
+    async with serving(worker):
+        await bench.send("orders", message)
+        await until(lambda: bench.count("ack") == 1)
+    assert (seen, failed_releases) == ([(False, 2 if suspect else 1)], [True])
+
+
 async def test_f76_a_lease_that_ends_between_its_grant_and_the_start_of_the_handler() -> None:
     """Both are granted at once; the first handler keeps the loop to itself for longer than the second one's lease."""
     clock = ManualClock()

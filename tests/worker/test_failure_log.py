@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.errors import Poison
 from effectonce.record import Claim
-from effectonce.worker.causes import Poison
 from tests.harness.failure_lines import facts, failures, raised
 
 from .bench import Bench, paid, serving, until

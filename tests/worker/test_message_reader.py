@@ -85,7 +85,7 @@ async def test_a_body_that_is_no_message_is_a_dead_letter_with_its_exact_bytes(b
     assert (dead.cause.worker, dead.cause.queue) == ("billing", "orders")
     assert dead.cause.text
     assert dead.cause.host
-    assert dead.cause.last >= dead.cause.first > 0
+    assert dead.cause.given_up_at >= dead.cause.first_attempt_at > 0
 
 
 async def test_a_body_over_the_limit_is_not_even_looked_into() -> None:

@@ -355,7 +355,7 @@ async def test_a_duplicate_of_what_runs_elsewhere_waits_a_while_even_if_the_leas
 async def test_a_suspect_that_has_left_makes_room_for_the_next_one() -> None:
     bench = Bench()
     suspect, other = bench.accept(delivery("a"), delivery("b"))
-    suspect.suspect = True
+    suspect.must_run_alone = True
     bench.consumer.ack([other])
     assert bench.executor.suspects_left == []
     bench.consumer.drop(suspect)

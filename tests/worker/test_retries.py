@@ -111,7 +111,7 @@ async def test_a_handler_that_raises_is_tried_again_and_then_given_up_with_its_w
     assert (cause.scope, cause.key) == ("orders/*/billing", message.id)
     assert cause.handler.endswith(":test_a_handler_that_raises_is_tried_again_and_then_given_up_with_its_whole_story"
                                   ".<locals>.charge")  # fmt: skip
-    assert 0 < cause.first <= cause.last
+    assert 0 < cause.first_attempt_at <= cause.given_up_at
     assert dead.packet.body == bench.broker.envelope.encode(message).body
     assert dead.message is not None
     assert (dead.message.data, dead.message.headers) == ({"order": 7}, {})

@@ -56,6 +56,6 @@ async def test_a_tracer_sees_each_run_each_duplicate_and_how_they_were_settled()
     assert tracer.settlements == [
         ("orders", good.id, "acked"),
         ("orders", good.id, "acked"),
-        ("orders", bad.id, "delayed"),
+        ("orders", bad.id, "redelivered"),
         ("orders", bad.id, "dead"),
     ]

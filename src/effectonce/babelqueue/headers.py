@@ -42,6 +42,7 @@ def other_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def contract_headers(packet: Packet) -> Mapping[str, str]:
     """The headers of a received packet under the contract's names, whichever broker it comes from."""
     headers = packet.headers
+    # `type` alone is common on AMQP, so both headers must be there.
     if RABBITMQ_NAMES[VERSION] not in headers or RABBITMQ_NAMES[JOB] not in headers:
         return headers
     renamed = {name: value for name, value in headers.items() if name != "app-id"}

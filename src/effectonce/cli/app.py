@@ -38,6 +38,7 @@ COMMANDS = {
     "sagas": CommandEntry("Sagas: list, show, resume, compensate, resolve.", "sagas"),
     "find": CommandEntry("Find an order everywhere: by key, ordering key, message id.", "find"),
     "verify": CommandEntry("Kill a handler at every step and count its effects.", "verify"),
+    "asyncapi": CommandEntry("Write what a worker receives as an AsyncAPI document.", "asyncapi"),
     "lint": CommandEntry("Find the consumer that will charge twice.", "completion"),
     "dashboard": CommandEntry("Open the dashboard in a browser.", "dashboard"),
     "explain": CommandEntry("Say what an error means, and what to do.", "explain"),

@@ -18,7 +18,7 @@ from effectonce.display.formatting import format_ago, format_error, format_iso, 
 from effectonce.display.redrives import describe_redrive
 from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import InvalidOption, show
-from effectonce.worker.causes import CAUSE_HEADER, CauseCode
+from effectonce.worker.dead_letter_cause import CAUSE_HEADER, CauseCode
 
 from . import options
 from .audit import audit_action
@@ -128,7 +128,8 @@ def show_(
         print_json(facts)
         return
     lines = str(facts.pop("traceback", "")).splitlines()
-    facts["first"], facts["last"] = (format_when(_to_micros(at)) for at in (dead.cause.first, dead.cause.last))
+    facts["first"] = format_when(_to_micros(dead.cause.first_attempt_at))
+    facts["last"] = format_when(_to_micros(dead.cause.given_up_at))
     print_details(_for_people(facts))
     print("".join(f"\n{show(line, WHOLE)}" for line in lines), end="\n" if lines else "")
 
@@ -283,7 +284,7 @@ def _open_queue(name: str, queue: str) -> Iterator[DeadLetterQueue]:
 
 def _given_up_at(dead: DeadLetterDetails) -> int:
     """Return when the message was given up, in microseconds since the epoch; 0 if its cause does not say."""
-    return _to_micros(dead.cause.last)
+    return _to_micros(dead.cause.given_up_at)
 
 
 def _to_micros(seconds: float) -> int:
@@ -297,7 +298,7 @@ def _facts(dead: DeadLetterDetails) -> dict[str, Any]:
         **json.decode(json.encode(dead.cause)),
         "type": dead.message.type if dead.message is not None else "",
         "key": dead.key,
-        "first": format_iso(_to_micros(dead.cause.first)),
+        "first": format_iso(_to_micros(dead.cause.first_attempt_at)),
         "last": format_iso(_given_up_at(dead)),
         "error_class": dead.cause.error,
         "error": dead.cause.text,

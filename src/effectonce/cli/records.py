@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
+from effectonce.core.refusals import is_refused
 from effectonce.display.formatting import (
     REFUSED,
     STATE_WORDS,
@@ -20,7 +21,6 @@ from effectonce.display.formatting import (
     format_state_count,
     format_target,
     format_when,
-    is_refused,
     tone_of,
 )
 from effectonce.display.state_filters import STATE_FILTERS, StateFilter

@@ -242,7 +242,7 @@ def _facts(saga: Saga[Any], record: Record, log: SagaLog) -> dict[str, Any]:
         "phase": log.phase,
         "done": sum(step.do.state == "done" for step in log.entries),
         "undone": sum(step.undo.state == "done" for step in log.entries),
-        "why": log.doubt or log.why,
+        "why": log.doubt_reason or log.failure_text,
     }
 
 

@@ -116,4 +116,4 @@ class HandlerTracer(Protocol):
         """Record that a duplicate was acked, linked to the run whose result it has, by ``run.trace``."""
 
     def trace_settlement(self, queue: str, how: str, deliveries: Sequence[Delivery], seconds: float) -> None:
-        """Record that deliveries were settled, which took ``seconds``. ``how``: ``acked``, ``delayed`` or ``dead``."""
+        """Record that deliveries were settled in ``seconds``. ``how``: ``acked``, ``redelivered`` or ``dead``."""

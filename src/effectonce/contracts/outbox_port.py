@@ -30,6 +30,13 @@ class OutboxPort(Protocol):
         ``lease_us`` from now on the database's clock. The attempt is counted. Rows to the queues ``without`` are not
         read.
 
+        Fresh: pending, not waiting for a retry, and not leased by another owner. A row whose lease has ended is fresh
+        again. Due: waiting, and its time has come.
+
+        Repeated with the same owner, it gives the same rows, and counts no attempt twice: the reply to the first may
+        have been lost. ``after``, of the request and of the answer, is a position among the fresh rows only: the next
+        request reads those behind it, since those before it wait for other relays. ``more``: rows were left unread.
+
         Which rows may be leased depends on the rows alone, never on a reader's position (F41: rows do not commit in the
         order of their numbers): those that are pending and not leased, pending with a lease that has ended, or waiting
         and due. Locks are held for one short transaction (F47: no transaction is open during the publish); rows that
@@ -45,7 +52,8 @@ class OutboxPort(Protocol):
     async def settle(self, owner: bytes, outcomes: Sequence[RowOutcome], keep_us: int) -> int:
         """Apply the outcome of each leased row, in one round trip (F44: a batch may fail in part). Returns how many
         rows this lease still had. A row that another relay has leased since stays as it is. Published rows are deleted
-        after ``keep_us`` microseconds; 0: now."""
+        after ``keep_us`` microseconds; 0: now. It may be repeated: rows that are settled already stay as they are, and
+        are not counted again."""
 
     async def unpark(self, seqs: Sequence[int] | None, limit: int, *, discard: bool = False) -> int:
         """Make parked rows pending again (or delete them): those in ``seqs``, or up to ``limit`` of all. The rows

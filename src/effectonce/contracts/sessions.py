@@ -31,8 +31,9 @@ class AsyncpgConnection(Protocol):
 class DriverSession(Protocol):
     """A connection that belongs to the caller, and the transaction that is open on it.
 
-    Made for one call by `sessions.session_on`, from whatever the caller passed. It holds no state of its
-    own, and it never begins, ends or repeats a transaction that the caller opened.
+    Made for one call by `sessions.session_on`, from whatever the caller passed. `require_transaction` comes
+    before the first `rows`: a session may note there what it has to check with its first statement. Otherwise it holds
+    no state, and it never begins, ends or repeats a transaction that the caller opened.
     """
 
     dialect: Dialect

@@ -27,7 +27,7 @@ class Backoff:
         longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.failures, 20))
         self.failures += 1
         if self.failures == 1 or longest == MAX_PAUSE_S:
-            log.warning("%s: %s; nothing is acked, trying again (pauses grow to %g s)", self._what, error, MAX_PAUSE_S)
+            log.warning("%s: %s; trying again (pauses grow to %g s)", self._what, error, MAX_PAUSE_S)
         return longest * random.uniform(0.5, 1.0)
 
     def record_success(self) -> None:

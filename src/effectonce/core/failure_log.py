@@ -121,7 +121,7 @@ def traceback_tail(error: BaseException, *, frames_only: bool = False) -> str:
     except Exception:  # its own __str__ raises
         return ""
     tail: list[str] = []
-    room = MAX_TRACEBACK_CHARACTERS
+    room = MAX_TRACEBACK_CHARACTERS - len("…\n")
     for line in reversed(lines):
         shown = show(line, MAX_TRACEBACK_LINE_CHARACTERS)
         room -= len(shown) + 1

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("effectonce")
 
 SWEEP_BATCH = 500  # the most records that one sweep deletes, and the most that it moves to in doubt
-IDLE_LEASE_US = 3_600_000_000  # without leases, the thread beats as often as for a lease of an hour
+MAX_BEAT_LEASE_US = 3_600_000_000
+"""The thread beats at least as often as for a lease of an hour; after a shorter lease as often as for that, until
+`Heartbeat.stop`."""
 RENEW_AFTER_PART = 0.25  # of the lease; the thread looks that often
 UNANSWERED_RETRY_S = 1.0  # how often a store that does not answer is asked about claims that it did not answer
 NEVER_S = 10 * 365 * 86400.0
@@ -80,16 +82,17 @@ class Heartbeat:
                 self._end = threading.Event()
                 thread = threading.Thread(target=self._run, args=(self._end,), name="effectonce-heartbeat", daemon=True)
                 try:
-                    thread.start()
+                    thread.start()  # it may begin with the old pause: the wake-up below corrects that
                 except RuntimeError as error:  # the interpreter is ending, or there are too many threads
                     log.warning("no heartbeat: %s; a handler that outlasts its lease may run twice", error)
                     return
                 self._thread = thread
-            self._shortest_lease_us = min(self._shortest_lease_us, lease_us, IDLE_LEASE_US)
+            self._shortest_lease_us = min(self._shortest_lease_us, lease_us, MAX_BEAT_LEASE_US)
             self._wake_up.set()
 
     def release_later(self, claim: Claim) -> None:
-        """Release ``claim``, which the store did not answer, if it was granted. Its caller will not repeat it."""
+        """Release ``claim`` if it was granted: the store did not answer it, or its release. Its caller will not repeat
+        it."""
         self._unanswered.add(claim)
         self.cover(claim.lease_us)
         self._wake_up.set()
@@ -143,6 +146,7 @@ class Heartbeat:
         for run in tuple(self._leased):
             policy = run.policy
             renew_at = run.lease_requested_at + policy.lease_us / 1e6 * RENEW_AFTER_PART
+            # After ``max_run`` the lease is left to end. In a `process_deadline` that is NEVER_RENEWED.
             if renew_at <= now < run.started_at + policy.max_run_s:
                 due.append(run)
         for start in range(0, len(due), self._batch):

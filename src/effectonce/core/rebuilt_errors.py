@@ -81,6 +81,8 @@ def _plain_headers(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def _find_class(type_name: str, permanent: Errors) -> type[BaseException] | None:
     module, _, qualname = type_name.partition(":")
+    if module.partition(".")[0] == "effectonce":
+        return None  # one of ours, which says less on replay than `PermanentFailure`
     found: Any = sys.modules.get(module)
     for name in qualname.split("."):
         found = getattr(found, name, None)

@@ -16,7 +16,7 @@ from .waiting import TaskWakeUp, ThreadWakeUp, WakeUp
 G = TypeVar("G", covariant=True)
 
 
-class ByKind(NamedTuple, Generic[G]):
+class ClaimAndSettlement(NamedTuple, Generic[G]):
     """What sends a store's claims, and what sends its settlements. It may be the same object."""
 
     claims: G
@@ -40,7 +40,7 @@ class StoreClient(Protocol):
         """The event loop that it serves; None: sync code."""
 
     @property
-    def groups(self) -> ByKind[ThreadGroup] | ByKind[AsyncGroup] | None:
+    def groups(self) -> ClaimAndSettlement[ThreadGroup] | ClaimAndSettlement[AsyncGroup] | None:
         """The groups that coalesce its operations; None: each goes out by itself."""
 
     async def claim(self, op: Claim | Look) -> Answer:
@@ -79,13 +79,13 @@ class ThreadClient:
 
     loop: Final = None
 
-    def __init__(self, open_groups: Callable[[], ByKind[ThreadGroup]]) -> None:
+    def __init__(self, open_groups: Callable[[], ClaimAndSettlement[ThreadGroup]]) -> None:
         # Called for every operation: a call that forks must not use the parent's connections when it continues in the
         # child.
         self._open_groups = open_groups
 
     @property
-    def groups(self) -> ByKind[ThreadGroup]:
+    def groups(self) -> ClaimAndSettlement[ThreadGroup]:
         return self._open_groups()
 
     async def claim(self, op: Claim | Look) -> Any:
@@ -101,7 +101,7 @@ class ThreadClient:
 class LoopClient:
     """For the tasks of one event loop."""
 
-    def __init__(self, groups: ByKind[AsyncGroup], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, groups: ClaimAndSettlement[AsyncGroup], loop: asyncio.AbstractEventLoop) -> None:
         self.groups = groups
         self.loop = loop
         self.loop_end: object = None  # what closes the groups at the end of the loop, as long as it is kept

@@ -3,9 +3,9 @@
 Each part is opened when it is first needed. A forked child opens its own: it keeps its parent's connections without
 using or closing them, since closing one would send bytes on a socket that the parent still uses.
 
-Any thread may call this. ``_lock`` guards the opening of each part; what is open is read without it, since a signal
-handler may come in while its own thread holds the lock. So collections that others iterate over are replaced, and never
-changed; only ``leased_runs`` is, by single steps on a set.
+Any thread may call this. ``_lock`` guards the opening of each part. What is open is read without the lock: a signal
+handler that reads it may interrupt the very thread that holds the lock. Therefore collections that other threads
+iterate over are replaced, never changed. The exception is ``leased_runs``, a set, which changes by single steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .heartbeat import Heartbeat
 from .loop_end import call_at_loop_end
 from .privacy import Privacy
 from .run_sync import run_sync
-from .store_clients import ByKind, LocalClient, LoopClient, StoreClient, ThreadClient, release_with_refund
+from .store_clients import ClaimAndSettlement, LocalClient, LoopClient, StoreClient, ThreadClient, release_with_refund
 from .waiting import Waiters
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ class StoreRuntime(Events):
         self._finalizer = weakref.finalize(self, self.heartbeat.stop, wait=False)
         self._finalizer.atexit = False
         self._sync_client: StoreClient | None = None
-        self._thread_groups: ByKind[ThreadGroup] | None = None
+        self._thread_groups: ClaimAndSettlement[ThreadGroup] | None = None
         self._loop_clients: dict[asyncio.AbstractEventLoop, StoreClient] = {}
-        self._batchers: list[ByKind[StoreBatcher]] = []  # one pair for each worker
+        self._batchers: list[ClaimAndSettlement[StoreBatcher]] = []  # one pair for each worker
         self._admin_port: Port | None = None
         self.admin_lock = threading.Lock()
 
@@ -129,14 +129,14 @@ class StoreRuntime(Events):
             return LocalClient(self.backend.sync_port(), None)
         return ThreadClient(self._open_thread_groups)
 
-    def _open_thread_groups(self) -> ByKind[ThreadGroup]:
+    def _open_thread_groups(self) -> ClaimAndSettlement[ThreadGroup]:
         groups = self._thread_groups
         if groups is None:
             with self._lock:
                 groups = self._thread_groups = self._thread_groups or self._new_thread_groups()
         return groups
 
-    def _new_thread_groups(self) -> ByKind[ThreadGroup]:
+    def _new_thread_groups(self) -> ClaimAndSettlement[ThreadGroup]:
         capabilities = self.backend.capabilities
 
         def new_group() -> ThreadGroup:
@@ -145,7 +145,7 @@ class StoreRuntime(Events):
         claims = new_group()
         # Threads share a group where batches may be mixed: each further group is another leader to wake.
         apart = capabilities.connections == "by_kind" and not capabilities.mixed_batches
-        return ByKind(claims, new_group() if apart else claims)
+        return ClaimAndSettlement(claims, new_group() if apart else claims)
 
     def _release_from_thread(self, claim: Claim, answer: Answer) -> None:
         try:
@@ -176,7 +176,7 @@ class StoreRuntime(Events):
         if capabilities.connections == "by_kind":
             settlements = new_group()
             claims.neighbour, settlements.neighbour = settlements, claims
-        client = LoopClient(ByKind(claims, settlements), loop)
+        client = LoopClient(ClaimAndSettlement(claims, settlements), loop)
         client.loop_end = call_at_loop_end(partial(_close_groups, client.groups))
         return client
 
@@ -186,7 +186,7 @@ class StoreRuntime(Events):
         count = 2 if self.backend.capabilities.connections == "by_kind" else 1
         return [self.backend.async_port() for _ in range(count)]
 
-    def open_batchers(self, fail: Callable[[Exception], None]) -> ByKind[StoreBatcher]:
+    def open_batchers(self, fail: Callable[[Exception], None]) -> ClaimAndSettlement[StoreBatcher]:
         """Open what sends a worker's operations, for the running event loop, until the worker closes it.
 
         ``fail`` is called with an exception of a callback; see `StoreBatcher`.
@@ -195,7 +195,7 @@ class StoreRuntime(Events):
         claims = settlements = StoreBatcher(self._new_async_ports(), capabilities.batch, fail)
         if capabilities.connections == "by_kind" and not capabilities.mixed_batches:
             settlements = StoreBatcher(self._new_async_ports(), capabilities.batch, fail)
-        batchers = ByKind(claims, settlements)
+        batchers = ClaimAndSettlement(claims, settlements)
         self._batchers = [*(others for others in self._batchers if not others.claims.closed), batchers]
         return batchers
 
@@ -205,9 +205,9 @@ class StoreRuntime(Events):
         client.release(claim, answer)
 
     def batch_sizes(self) -> list[tuple[str, BatchSizes]]:
-        """The batch sizes of every group and batcher, each after its label: see `ByKind.by_label`."""
+        """The batch sizes of every group and batcher, each after its label: see `ClaimAndSettlement.by_label`."""
         clients = [client.groups for client in self._loop_clients.values()]
-        senders: list[ByKind[Any] | None] = [self._thread_groups, *clients, *self._batchers]
+        senders: list[ClaimAndSettlement[Any] | None] = [self._thread_groups, *clients, *self._batchers]
         return [(label, group.sizes) for sender in filter(None, senders) for label, group in sender.by_label()]
 
     # -- events
@@ -246,7 +246,7 @@ class StoreRuntime(Events):
             await _close_groups(client.groups)
 
 
-async def _close_groups(groups: ByKind[AsyncGroup]) -> None:
+async def _close_groups(groups: ClaimAndSettlement[AsyncGroup]) -> None:
     for group in groups.distinct():
         await group.close()
 

@@ -46,8 +46,8 @@ View = Callable[[RequestContext], Response]
 
 #: Viewers and operators may open these.
 PAGES: Final[dict[str, View]] = {
-    "/": overview.overview,
-    "/overview.json": overview.figures,
+    "/": overview.show_overview,
+    "/overview.json": overview.send_figures,
     "/records": records.search,
     "/record": records.show_one,
     "/in-doubt": in_doubt.show_queue,
@@ -64,7 +64,7 @@ PAGES: Final[dict[str, View]] = {
 }
 
 #: These views query no store or broker. They do not wait for a slot of the pool, so they work while a store hangs.
-STORELESS_VIEWS: Final = frozenset({overview.overview, overview.figures, audit.show_audit_log})
+STORELESS_VIEWS: Final = frozenset({overview.show_overview, overview.send_figures, audit.show_audit_log})
 
 #: Only operators may post these, with the CSRF token of their session.
 ACTIONS: Final[dict[str, View]] = {
@@ -133,7 +133,7 @@ def _page_endpoint(dashboard: Dashboard, view: View) -> RouteEndpoint:
         if session is None:
             if request.headers.get("accept", "").startswith("application/json"):
                 return PlainTextResponse("log in first", 401)
-            is_overview = view in (overview.overview, overview.figures)
+            is_overview = view in (overview.show_overview, overview.send_figures)
             address = f"{request.url.path}?{request.url.query}".removesuffix("?")
             return RedirectResponse(link("/login", to=None if is_overview else address), 303)
         return await _run_view(view, RequestContext(dashboard, session, request, {}), storeless=view in STORELESS_VIEWS)

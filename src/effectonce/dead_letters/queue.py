@@ -23,7 +23,7 @@ from effectonce.contracts import DeadLetter, DeadLetters, Delivery, Packet
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
 from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.queue_names import require_name
-from effectonce.worker.causes import CAUSE_HEADER, Cause, read_cause
+from effectonce.worker.dead_letter_cause import CAUSE_HEADER, Cause, read_cause
 from effectonce.worker.jobs import USED_ATTEMPTS_HEADER, Job, read_used_attempts
 from effectonce.worker.redrive_records import Fate
 from effectonce.worker.worker import Worker

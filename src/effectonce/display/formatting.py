@@ -11,10 +11,10 @@ import msgspec
 
 from effectonce.core.codec import FORMAT_VERSION, decode_error, without_trace
 from effectonce.core.privacy import SEALED_PREFIX
+from effectonce.core.refusals import is_refused
 from effectonce.errors import CorruptRecord, show
 from effectonce.record import Record, State, Stats, is_exhausted, last_error_of
 from effectonce.values.durations import format_span
-from effectonce.values.scopes import kind_of_scope
 
 MAX_TEXT_CHARACTERS: Final = 20_000
 
@@ -41,21 +41,6 @@ def format_state(record: Record, now: int) -> str:
 def tone_of(record: Record) -> str:
     """Return the tone in which the record's state is shown."""
     return REFUSED if is_refused(record) else record.state
-
-
-def is_refused(record: Record) -> bool:
-    """Return whether a failed record holds the answer of a business rule: its handler raised an error that it declares
-    as permanent, or the provider of an intent declined.
-
-    A record whose attempts ran out, or that an operator gave up, has failed. So has a saga, whatever its step raised;
-    and a record whose error cannot be read here.
-    """
-    if record.state != "failed" or record.error is None or kind_of_scope(record.scope) == "saga":
-        return False
-    try:
-        return record.error[:1] != SEALED_PREFIX and decode_error(record.error).code == "permanent-failure"
-    except CorruptRecord:
-        return False
 
 
 def format_target(scope: str, key: str) -> str:

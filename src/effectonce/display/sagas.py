@@ -49,7 +49,7 @@ class SagaPart(Struct, frozen=True):
 def make_saga_part(log: SagaLog, record_state: str, step: LoggedStep, *, undoes: bool) -> SagaPart:
     """Make a step, or its compensation, with the state that is shown for it."""
     progress = step.undo if undoes else step.do
-    in_doubt = record_state == "in_doubt" and progress is log.find_doubtful()[1]
+    in_doubt = record_state == "in_doubt" and progress is log.find_part_in_doubt()[1]
     return SagaPart(step, progress, undoes, "in_doubt" if in_doubt else progress.state)
 
 

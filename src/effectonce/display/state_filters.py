@@ -7,9 +7,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from effectonce.core.refusals import is_refused
 from effectonce.record import Record, State
 
-from .formatting import REFUSED, STATE_WORDS, is_refused
+from .formatting import REFUSED, STATE_WORDS
 
 
 class StateFilter(Struct, frozen=True):

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from effectonce.core.refusals import is_refused
 from effectonce.intents.logged_intent import LoggedIntent
 from effectonce.record import Record
 from effectonce.sagas.log import SagaLog
 from effectonce.telemetry.audit_log import ASKED_OUTCOME, AuditEntry
 
-from .formatting import is_refused, tone_of
+from .formatting import tone_of
 from .sagas import ENDED_STATES, TONES
 
 

@@ -105,7 +105,7 @@ def _examine_queue(
         dead_letters = DeadLetterQueue(source, queue, group=group)
         check.saw = "none"
         for oldest in dead_letters.list(limit=1):
-            age = time.time() - oldest.cause.last if oldest.cause.last else 0.0
+            age = time.time() - oldest.cause.given_up_at if oldest.cause.given_up_at else 0.0
             since = f", the oldest for {format_seconds(age)}" if age else ""
             what = f"dead letters: {dead_letters.count():,}{since}"
             severity: DoctorSeverity = "warning" if age > limits.unattended else "note"

@@ -4,13 +4,17 @@ Fields of a `Message` that the specification lacks are extension attributes: ``i
 the id), ``partitionkey`` (the ordering key), ``correlationid`` (the trace id), ``traceparent`` and ``tracestate``. All
 other attributes are headers of the message, under their names in binary mode (``ce-subject``). Other headers travel
 beside the body in both modes.
+
+The bindings differ in how they write a value into a header. Those to HTTP and NATS (``ce-``) percent-encode it. The one
+to RabbitMQ has the same prefix and does not, so we encode only the values that a reader would take for encoded
+otherwise: all others mean the same to every reader. AMQP may write ``time`` as a timestamp, in milliseconds.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -39,7 +43,13 @@ UNTYPED_TYPE: Final = "effectonce.untyped"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 #: The prefixes of attributes in headers: those of the bindings to HTTP and NATS, to Kafka, and to AMQP (two).
 HEADER_PREFIXES: Final = ("ce-", "ce_", "cloudEvents:", "cloudEvents_")
-_PREFIX = re.compile(r"^(?:ce[-_]|cloudEvents[:_])(?=[a-z0-9])", re.IGNORECASE)
+_PREFIX = re.compile(r"^(ce[-_]|cloudEvents[:_])(?=[a-z0-9])", re.IGNORECASE)
+#: What percent-encoding leaves: visible ASCII without quotes, and percent signs only before two hexadecimal digits.
+_PERCENT_ENCODED = re.compile(r"(?:[!#$&-~]|%[0-9A-Fa-f]{2})*")
+_ENCODED_BYTE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_UNSAFE_BYTE = re.compile(rb"[^!#$&-~]")
+_TIMESTAMP_MS = re.compile(r"-?[0-9]{1,18}")
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MESSAGE_FIELDS = {
     "id": "id",
     "type": "type",
@@ -89,9 +99,14 @@ class CloudEvents:
             headers["content-type"] = STRUCTURED_CONTENT
             return make_packet(message, write_json(attributes, message), headers, self.max_body)
         body, content_type = write_data(message)
-        headers["content-type"] = attributes.pop("datacontenttype", content_type)
+        headers["content-type"] = content_type = attributes.pop("datacontenttype", content_type)
+        if isinstance(message.data, str) and not is_json(content_type):
+            body = message.data.encode()
         for name, value in attributes.items():
-            headers[name if name in _TRACE_HEADERS else f"{self.prefix}{name}"] = value
+            if name in _TRACE_HEADERS:
+                headers[name] = value
+            else:
+                headers[f"{self.prefix}{name}"] = _percent_encode(value) if self.prefix == "ce-" else value
         return make_packet(message, body, headers, self.max_body)
 
     def _attributes(self, message: Message[Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -129,10 +144,9 @@ class CloudEvents:
             raise body_too_large(packet, self.max_body)
         content_type = packet.headers.get("content-type", "")
         if not content_type.startswith(STRUCTURED_CONTENT):
-            headers = packet.headers
-            if "ce-specversion" not in headers:
-                headers = {_PREFIX.sub("ce-", name): value for name, value in headers.items()}
+            headers = _read_headers(packet.headers)
             if "ce-specversion" in headers:
+                content_type = content_type or str(packet.fields.get("content_type", ""))  # Service Bus has it there
                 return _read_binary(packet.body, headers, content_type, data_type)
             if content_type:
                 raise Undecodable(
@@ -226,6 +240,52 @@ def _read_binary(body: bytes, headers: Mapping[str, str], content_type: str, dat
         elif name != "content-type":
             others[name] = value
     return _make_message(attributes, content_type, others, _decode_data(body, content_type or JSON_CONTENT, data_type))
+
+
+def _read_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Read the headers of a packet of any binding. Beside attributes as ``ce-``, a header with another prefix is not an
+    attribute: it would replace one."""
+    if "ce-specversion" in headers:
+        return {name: _percent_decode(value) if name.startswith("ce-") else value for name, value in headers.items()}
+    return dict(_read_header(name, value) for name, value in headers.items())
+
+
+def _read_header(name: str, value: str) -> tuple[str, str]:
+    """Read a header of any binding: an attribute gets the prefix ``ce-``, and its value as text."""
+    found = _PREFIX.match(name)
+    if found is None:
+        return name, value
+    prefix, attribute = found[1].lower(), name[found.end() :]
+    if prefix == "ce-":
+        value = _percent_decode(value)
+    elif attribute == "time" and prefix != "ce_" and _TIMESTAMP_MS.fullmatch(value):
+        value = _timestamp_text(int(value))
+    return f"ce-{attribute}", value
+
+
+def _percent_encode(value: str) -> str:
+    """Percent-encode ``value`` if a reader would take it for encoded."""
+    if "%" not in value or not _ENCODED_BYTE.search(encoded := value.encode()):
+        return value
+    return _UNSAFE_BYTE.sub(lambda byte: b"%%%02X" % ord(byte[0]), encoded).decode()
+
+
+def _percent_decode(value: str) -> str:
+    """Decode ``value`` if it is percent-encoded. A value that no encoder writes is returned as it is: keys that differ
+    have to stay different."""
+    if "%" not in value or not _PERCENT_ENCODED.fullmatch(value):
+        return value
+    try:
+        return _ENCODED_BYTE.sub(lambda byte: bytes([int(byte[1], 16)]), value.encode()).decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _timestamp_text(timestamp_ms: int) -> str:
+    try:
+        return str(msgspec.to_builtins(_UNIX_EPOCH + timedelta(milliseconds=timestamp_ms)))
+    except OverflowError:  # outside the years 1 to 9999: `_parse_time` refuses the number
+        return str(timestamp_ms)
 
 
 def _decode_data(body: bytes, content_type: str, data_type: Any) -> Any:

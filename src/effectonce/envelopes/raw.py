@@ -7,7 +7,7 @@ from typing import Any, Final
 from effectonce.contracts import Packet
 from effectonce.core.interrupts import raise_interrupt
 from effectonce.errors import InvalidKey, InvalidOption, MissingKey, Undecodable, show
-from effectonce.keys import KeySpec, encode_key, extractor
+from effectonce.keys import KeySpec, encode_key, extractor, key_text
 from effectonce.message import Message
 
 from .bodies import DEFAULT_MAX_BODY_BYTES, JSON_CONTENT, body_too_large, is_json, make_packet, read_json, write_data
@@ -38,7 +38,7 @@ class Raw:
         if content not in (None, "json", "bytes"):
             raise InvalidOption(f"Raw(content={content!r}): give 'json', 'bytes', or None to go by the content type")
         self._key = None if key is None else extractor(key, _key_parameters)
-        self._key_text = key if isinstance(key, str) else repr(key)
+        self._key_text = "" if key is None else key_text(key)
         self._key_header = (
             key.removeprefix(_HEADER_PATH) if isinstance(key, str) and key.startswith(_HEADER_PATH) else None
         )

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def intent_span(operation: IntentOperation[Any, Any], run: StoreRun) -> Iterator[WorkSpan]:
-    """A span around the call of a provider, its lookups and its settlement."""
+    """A span around the call of a provider, its lookups and its settlement.
+
+    Before a normal end call `record_outcome`; otherwise the span has no outcome.
+    """
     provider, name = operation.provider.name, operation.rules.operation
     facts = {"effectonce.provider": provider, "effectonce.operation": name, "effectonce.scope": run.scope}
     with trace_work(run.runtime, f"intent {provider} {name}", facts, outside=True) as span:

@@ -10,6 +10,27 @@ How those are judged depends on the caller:
   failure. Only an exception of unknown outcome, or one with such a cause, stops the saga where it is.
 
 If the request never left, it is sent again, so that has to be proved: see `client_retries`.
+
+How an answer is classified. The client, or an SDK, may have sent the request more than once for this answer; a *resend*
+is a call of ours after one whose outcome stayed unknown. The first row that fits decides:
+
+    answer                         sent once      sent before by      resend         since
+                                                  the client
+    a code of ``in_use``           unknown        unknown             unknown        the first request still runs
+    a code of ``mismatch``         unknown        unknown             unknown        the key is of another request
+    2xx                            success        success             success        it says so
+    2xx, and then an exception     unknown        unknown             unknown        the client could not read it
+    REFUSED_BEFORE_EXECUTION,      not_executed   unknown (also if    not_executed   a limit or a login stood before it;
+      a code of ``turned_away``                   it may have been)                  the send before may have passed
+    MAY_STILL_BE_RUNNING,          unknown        unknown             unknown        the effect may follow, or precede
+      1xx, 3xx, 5xx
+    ``transient`` header: true     unknown        unknown             unknown        the provider says so
+    GATEWAY_STATUSES               failure        unknown             unknown        it was said before any key was read
+    other 4xx, with a key          failure        failure             failure        it is about all sends of the key
+    other 4xx, without a key       failure        unknown             failure        it is about this send only
+
+``not_executed``, and ``failure`` without a key, are about this send only: on a resend `IntentRunner._classify` turns
+them into ``unknown``.
 """
 
 from __future__ import annotations
@@ -58,6 +79,10 @@ UNKNOWN_OUTCOME_ERRNO: Final = frozenset(
 #: The errors of effectonce that say the same.
 UNSETTLED_ERRORS: Final = (OutcomeUnknown, InProgress, StoreUnavailable, BrokerUnavailable, InDoubt, LeaseLost)
 
+#: The login or the rate limit refused the request before it was executed.
+REFUSED_BEFORE_EXECUTION: Final = frozenset((401, 429))
+#: A timeout, a conflict, or "too early": the first request with this key may still be running.
+MAY_STILL_BE_RUNNING: Final = frozenset((408, 409, 425))
 #: Statuses that a proxy or a permission check returns before the key is looked up. On a resend they say nothing about
 #: the first send.
 GATEWAY_STATUSES: Final = frozenset((403, 404, 405, 407, 411, 413, 414, 415, 431, 451))
@@ -68,6 +93,7 @@ def classify(provider: Provider, outcome: Any, resend: bool = False) -> Verdict:
 
     A value without a status is a success. An exception that shows nothing is ``unknown``, since it may have come after
     the effect; so is an outcome that cannot be read. ``resend``: the request was sent before, with an unknown outcome.
+    The table of the module has all rows.
     """
     try:
         return _classify_outcome(provider, outcome, resend)
@@ -106,11 +132,11 @@ def _classify_outcome(provider: Provider, outcome: Any, resend: bool) -> Verdict
     if 200 <= status < 300:
         return Verdict.unknown(f"{why}, and then it raised", retry_after) if raised else Verdict.success(outcome)
     sent_before = sent_before_answer(outcome, response)
-    if status in (401, 429) or codes.intersection(provider.turned_away):
+    if status in REFUSED_BEFORE_EXECUTION or codes.intersection(provider.turned_away):
         if sent_before is False:
             return Verdict.not_executed(why, retry_after)
         return Verdict.unknown(f"{why}, {_after_an_earlier_send(sent_before)}", retry_after)
-    if status in (408, 409, 425) or status >= 500 or status < 400:
+    if status in MAY_STILL_BE_RUNNING or status >= 500 or status < 400:
         return Verdict.unknown(why, retry_after)
     if (sent_before and not provider.keyed) or ((sent_before or resend) and status in GATEWAY_STATUSES):
         return Verdict.unknown(f"{why}, which says nothing about the send before", retry_after)

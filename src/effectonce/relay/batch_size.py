@@ -31,6 +31,7 @@ class AdaptiveBatchSize:
         if payload_bytes > 0:
             size = min(size, _MAX_LEASE_BYTES * count // payload_bytes)
         if seconds > 0:
+            # Half of the lease: the next batch may take twice as long as this one.
             size = min(size, int(count * self._window_s / 2 / seconds))
         self.rows = max(1, min(size, self._max_rows))
 

@@ -30,11 +30,11 @@ class ClaimedSaga:
         self.name = name
         self.log = decode_log(read_note(run))
         self._clock_offset = run.token - int(run.runtime.monotonic() * 1e6)
-        if self.log.written_at < 0:
-            self.log.written_at = min(-self.log.written_at, self.now() if claimed_at is None else claimed_at)
+        if self.log.written_by_process_clock:
+            self.log.correct_written_at(self.now() if claimed_at is None else claimed_at)
         #: Whether the previous process died in it. If yet another process claimed it since, and gave it back, the store
         #: no longer shows the lapsed lease, but the number of attempts does.
-        self.interrupted = not self.log.doubt and (run.lapsed or run.attempt != self.log.settled_attempt + 1)
+        self.interrupted = not self.log.doubt_reason and (run.lapsed or run.attempt != self.log.settled_attempt + 1)
         if self.interrupted:
             self.log.mark_interrupted()
 
@@ -69,15 +69,15 @@ class ClaimedSaga:
         """Settle the saga as failed. Returns the error to raise, which every duplicate gets, too."""
         run, log = self.run, self.log
         undone = [entry.name for entry in log.entries if entry.undo.state == "done"]
+        compensated = f"compensated: {', '.join(reversed(undone))}" if undone else "there was nothing to undo"
         error = SagaFailed(
-            f"{self} failed{f' at step {log.failed_at}' if log.failed_at else ''}: "
-            f"{log.why}; {'compensated: ' + ', '.join(reversed(undone)) if undone else 'there was nothing to undo'}",
+            f"{self} failed{f' at step {log.failed_at}' if log.failed_at else ''}: {log.failure_text}; {compensated}",
             log.failure,
             log.failed_at,
         )
         op = run.settlement("failed", max(run.policy.retention_us, run.min_retention))
         op.error = run.seal(encode_error(error))
-        await self._settle(op, "failed", log.why)
+        await self._settle(op, "failed", log.failure_text)
         return error
 
     async def release(self) -> None:
@@ -92,7 +92,7 @@ class ClaimedSaga:
 
     async def doubt(self, entry: LoggedStep, why: str) -> NoReturn:
         """Put the saga in doubt: an operator has to find out about ``entry``, or to finish it by hand."""
-        self.log.doubtful, self.log.doubt = entry.name, why
+        self.log.step_in_doubt, self.log.doubt_reason = entry.name, why
         await self._settle(self.run.settlement("in_doubt", self.run.policy.unfinished_retention_us), "in_doubt", why)
         raise InDoubt(self.log.describe_doubt(self.name))
 

@@ -18,7 +18,7 @@ SagaDecision = Literal["done", "not_done", "retry", "abandon"]
 def apply_decision(log: SagaLog, steps: Mapping[str, Step[Any]], decision: SagaDecision, result: Any) -> None:
     """Apply an operator's decision to ``log``, which fits the steps. Raises `ConfigurationError`, and changes nothing,
     where the decision makes no sense for the part in doubt."""
-    entry, progress = log.find_doubtful()
+    entry, progress = log.find_part_in_doubt()
     if log.compensation_in_doubt:
         if decision == "not_done":
             raise ConfigurationError(f"the compensation of {entry.name} must be done: say 'done' or 'retry'")
@@ -28,7 +28,7 @@ def apply_decision(log: SagaLog, steps: Mapping[str, Step[Any]], decision: SagaD
         progress.state = "failed"
         if log.phase == "running":
             log.turn_around(entry.name, None)
-            log.why = f"an operator found that it did not happen ({log.doubt})"
+            log.failure_text = f"an operator found that it did not happen ({log.doubt_reason})"
     elif decision == "retry" and log.phase == "compensating":
         raise ConfigurationError(f"the saga is being compensated: did {entry.name} happen? Say 'done' or 'not_done'")
     elif decision == "done":
@@ -37,7 +37,7 @@ def apply_decision(log: SagaLog, steps: Mapping[str, Step[Any]], decision: SagaD
         progress.state = "done"
     elif decision == "retry":
         progress.start_over()
-    log.doubt = log.doubtful = ""
+    log.doubt_reason = log.step_in_doubt = ""
 
 
 def _encode_result(step: Step[Any], result: Any) -> bytes:

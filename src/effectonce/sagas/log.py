@@ -30,6 +30,7 @@ class StepProgress(Struct, array_like=True, gc=False):
         failed, and did not happen    failed    -                -                  -
         said that it is unknown       running   when it began    -                  -
         ended in a network error      running   when it began    yes                -
+        took longer than its timeout  timed_out -                -                  -
         was interrupted               running   when it began    yes                + 1 if it ended itself (`sys.exit`)
         died with its process         running   -                -                  + 1
 
@@ -72,7 +73,7 @@ class LoggedStep(Struct, array_like=True, gc=False):
     """One step of a saga. Stored as an array: add fields at the end only. Not tracked, like `SagaLog`."""
 
     name: str
-    key: str  # the part of its keys: its first name, since another key would do the effect again
+    key: str  # the name that it started with. Its keys are made of that: a renamed step must not do its effect again
     undoable: bool  # whether it had a compensation when the saga started: removing that must be noticed
     do: StepProgress = field(default_factory=StepProgress)
     started_undo: StepProgress | None = None  # see `undo`
@@ -97,15 +98,13 @@ class SagaLog(Struct, array_like=True, gc=False):
     input: bytes  # JSON
     entries: list[LoggedStep]
     phase: Literal["running", "compensating"] = "running"
-    failed_at: str = ""  # the step that failed; "" where an operator asked to compensate
+    failed_at: str = ""  # the name of the step that failed; "" where an operator asked to compensate
     failure: str = ""  # the class of its error
-    why: str = ""
-    doubtful: str = ""  # the step in doubt
-    doubt: str = ""  # why it is in doubt
+    failure_text: str = ""  # its text, or what the operator decided
+    step_in_doubt: str = ""  # its name. `migrations` renames the steps here, too, and in ``failed_at``
+    doubt_reason: str = ""
     settled_attempt: int = 0  # the number of the attempt that last wrote the log and released its claim
-    #: When the log was written. Negative: by the clock of the process that claimed it first, since the store's clock
-    #: was not known yet (F12: clocks that differ).
-    written_at: int = 0
+    written_at: int = 0  # when the log was written; see `written_by_process_clock`
     trace: bytes = b""  # of the caller that recorded it, as `Tracer.current_context` returns it
 
     def mark_interrupted(self) -> None:
@@ -117,20 +116,32 @@ class SagaLog(Struct, array_like=True, gc=False):
                     return
 
     @property
-    def compensation_in_doubt(self) -> bool:
-        """Whether the part in doubt is a compensation."""
-        return any(entry.name == self.doubtful and entry.do.state == "done" for entry in self.entries)
+    def written_by_process_clock(self) -> bool:
+        """Whether ``written_at`` is by the clock of the process that wrote the first log, since the store's clock was
+        not known yet (F12: clocks that differ). It is stored as a negative time, which older releases read, too."""
+        return self.written_at < 0
 
-    def find_doubtful(self) -> tuple[LoggedStep, StepProgress]:
+    def correct_written_at(self, claimed_at: int) -> None:
+        """Replace a ``written_at`` by the process's clock with the earlier of it and ``claimed_at``, which is by the
+        store's clock."""
+        self.written_at = min(-self.written_at, claimed_at)
+
+    @property
+    def compensation_in_doubt(self) -> bool:
+        """Whether the part in doubt is a compensation. It is if its step is done: the outcome of that is recorded, so
+        the step itself cannot be in doubt."""
+        return any(entry.name == self.step_in_doubt and entry.do.state == "done" for entry in self.entries)
+
+    def find_part_in_doubt(self) -> tuple[LoggedStep, StepProgress]:
         """Return the step in doubt, and the progress of the step or of its compensation."""
-        entry = next(entry for entry in self.entries if entry.name == self.doubtful)
+        entry = next(entry for entry in self.entries if entry.name == self.step_in_doubt)
         return entry, entry.undo if self.compensation_in_doubt else entry.do
 
     def turn_around(self, failed_at: str, error: BaseException | None) -> None:
         """Compensate from now on: because of ``error``, or because an operator asked for it."""
         self.phase, self.failed_at = "compensating", failed_at
         self.failure = f"{type(error).__module__}:{type(error).__qualname__}" if error is not None else ""
-        self.why = describe_error(error) if error is not None else "an operator asked for it"
+        self.failure_text = describe_error(error) if error is not None else "an operator asked for it"
 
     def collect_results(self) -> dict[str, bytes]:
         """Collect the stored results of the steps that are done, by name."""
@@ -140,9 +151,9 @@ class SagaLog(Struct, array_like=True, gc=False):
 
     def describe_doubt(self, saga: str) -> str:
         """Describe to an operator which part is in doubt, and the command that decides it."""
-        part = f"{'the compensation of ' if self.compensation_in_doubt else ''}step {self.doubtful}"
+        part = f"{'the compensation of ' if self.compensation_in_doubt else ''}step {self.step_in_doubt}"
         return (
-            f"saga {show(saga)} {show(self.id)!r} is in doubt at {part}: {self.doubt}; find out whether it "
+            f"saga {show(saga)} {show(self.id)!r} is in doubt at {part}: {self.doubt_reason}; find out whether it "
             "happened, then decide: effectonce sagas resolve"
         )
 

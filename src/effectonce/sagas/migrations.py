@@ -71,6 +71,6 @@ def _rename_steps(
     for name, entry in entries.items():
         entry.name = name
     log.failed_at = renamed.get(log.failed_at, log.failed_at)
-    log.doubtful = renamed.get(log.doubtful, log.doubtful)
+    log.step_in_doubt = renamed.get(log.step_in_doubt, log.step_in_doubt)
     log.version = version
     log.entries = [entries.get(name) or LoggedStep(name, name, undoable[name]) for name in names]

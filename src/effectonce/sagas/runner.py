@@ -114,8 +114,8 @@ class SagaRunner:
 
     async def run(self, compensate: bool) -> Done:
         log = self._log
-        if log.doubt:  # an operator's decision did not reach the log: it has to be made again
-            await self._claimed.doubt(log.find_doubtful()[0], log.doubt)
+        if log.doubt_reason:  # an operator's decision did not reach the log: it has to be made again
+            await self._claimed.doubt(log.find_part_in_doubt()[0], log.doubt_reason)
         await self._check_interruption()
         if compensate and log.phase == "running":
             log.turn_around("", None)

@@ -220,7 +220,7 @@ class Saga(Generic[In]):
             ) from error
         run = self.prepare_run(name, input_fingerprints)
         entries = [LoggedStep(step, step, undoable) for step, undoable in self.undoable.items()]
-        log = SagaLog(name, self.version, body, entries, written_at=-run.runtime.now())
+        log = SagaLog(name, self.version, body, entries, written_at=-run.runtime.now())  # `written_by_process_clock`
         if run.runtime.tracer is not None:
             log.trace = run.runtime.tracer.current_context()
         run.note = seal_note(run, encode_log(log))

@@ -103,7 +103,7 @@ def _dead_letter_match(dead: DeadLetterDetails, name: str, by: MatchedBy) -> Mat
         key=dead.key,
         state=dead.cause.why,
         by=by,
-        changed_at=round(dead.cause.last * 1e6) or None,
+        changed_at=round(dead.cause.given_up_at * 1e6) or None,
         message_id=dead.message.id if dead.message is not None else "",
         id=dead.id,
         detail=format_error(dead.cause.error, dead.cause.text),

@@ -10,7 +10,7 @@ from effectonce.values.awaitables import maybe_await
 from .base_session import BaseDriverSession, NamedRows, closed_connection_error, no_transaction_error, render
 
 _STATUS_IN_TRANSACTION: Final = 1  # SERVER_STATUS_IN_TRANS, a bit of the status that every answer carries
-_REFRESH_STATUS: Final = "DO 0"  # a statement that does nothing; its answer carries the status
+_REFRESH_STATUS: Final = "DO 0"  # the cheapest statement: it does nothing, and its answer carries the status
 _HOW_TO_BEGIN = "conn.begin(), or connect with autocommit=False"
 
 
@@ -18,14 +18,19 @@ class MySQLSession(BaseDriverSession):
     """A connection of PyMySQL.
 
     The driver knows from the server's last answer whether a transaction is open. An error carries no such status, so
-    after a deadlock the driver still reports a transaction that is gone. Where the connection is in autocommit, one
-    more statement therefore refreshes the status before the first one is sent.
+    after a deadlock the driver still reports a transaction that is gone. In autocommit the next statement would then
+    commit by itself. So there, where `require_transaction` was called before the first `rows`, `DO 0` is sent before
+    the first statement: its answer says whether the transaction is still open.
     """
 
-    __slots__ = ("_status_is_stale",)
-    _status_is_stale: bool
+    __slots__ = ("_must_check_transaction",)
     dialect = "mysql"
     is_async = False
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        #: The connection is in autocommit, and no statement has been sent since `require_transaction`.
+        self._must_check_transaction = False
 
     @property
     def has_returning(self) -> bool:  # type: ignore[override]
@@ -37,17 +42,17 @@ class MySQLSession(BaseDriverSession):
         self._refuse_autocommit()
 
     def _refuse_autocommit(self) -> None:
-        self._status_is_stale = bool(self.connection.get_autocommit())
-        if self._status_is_stale and not self._has_transaction():
+        self._must_check_transaction = bool(self.connection.get_autocommit())
+        if self._must_check_transaction and not self._has_transaction():
             raise no_transaction_error(_HOW_TO_BEGIN)
 
     async def _send(self, sql: str, params: Sequence[Any]) -> NamedRows:
         cursor = await maybe_await(self.connection.cursor(self._plain_cursor_class()))
         try:
-            if getattr(self, "_status_is_stale", False):
+            if self._must_check_transaction:
                 await maybe_await(cursor.execute(_REFRESH_STATUS))
                 self._refuse_autocommit()
-                self._status_is_stale = False
+                self._must_check_transaction = False
             await maybe_await(cursor.execute(*render(sql, params, "%s")))
             names = [column[0] for column in cursor.description or ()]
             return names, await maybe_await(cursor.fetchall())

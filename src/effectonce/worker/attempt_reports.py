@@ -95,9 +95,9 @@ class AttemptReports:
         if _is_failed_attempt(job, error):
             private = self._handler.inbox.private
             text = type(error).__name__ if private else describe_error(error, MAX_ERROR_CHARS)
-            return AttemptEnd(text, uncounted=not job.suspect)
+            return AttemptEnd(text, uncounted=not job.start_is_counted)
         refunded = not job.was_called and isinstance(error, InProgress)  # by the inbox
-        return AttemptEnd(None) if job.suspect and not refunded else None
+        return AttemptEnd(None) if job.start_is_counted and not refunded else None
 
     async def _record(self, job: Job, end: AttemptEnd) -> bool:
         """Record ``end``. Returns False if the database did not answer."""

@@ -40,7 +40,7 @@ class BackgroundTasks:
             await asyncio.wait(tuple(self.tasks))
 
 
-async def wait_for_either(one: asyncio.Event, other: asyncio.Event) -> None:
+async def wait_until_either_is_set(one: asyncio.Event, other: asyncio.Event) -> None:
     """Wait until one of the two events is set."""
     tasks = [asyncio.create_task(event.wait()) for event in (one, other)]
     try:

@@ -20,7 +20,7 @@ from effectonce.core.events import Events
 from effectonce.errors import BrokerUnavailable, ConfigurationError
 from effectonce.values.durations import span_text
 
-from .causes import Cause
+from .dead_letter_cause import Cause
 
 log = logging.getLogger("effectonce")
 
@@ -42,7 +42,7 @@ class DeliverySettler:
         self, queue: str, worker: str, consumer: Consumer, *, events: Events, tracer: HandlerTracer | None
     ) -> None:
         self.queue = queue
-        self.settled = {"acked": 0, "delayed": 0, "dead": 0}  # by what the broker was asked, for metrics
+        self.settled = {"acked": 0, "redelivered": 0, "dead": 0}  # by what the broker was asked, for metrics
         #: Whether a fetch is under way, by which consumers that keep acks send them.
         self.fetching = False
         #: Held while a batch is being sent.
@@ -92,7 +92,7 @@ class DeliverySettler:
     def dead_letter(self, delivery: Delivery, cause: Cause) -> None:
         """Move it to the dead letters, with ``cause`` on it."""
         cause.worker, cause.queue = self._worker, self.queue
-        cause.first = cause.first or cause.last
+        cause.first_attempt_at = cause.first_attempt_at or cause.given_up_at
         self._dead.append((delivery, cause))
         if self._events.hooks:
             self._events.emit("dead_lettered", cause.scope, cause.key, cause.attempts, detail=cause.why)
@@ -143,7 +143,7 @@ class DeliverySettler:
             del self._redeliveries[delay][: len(deliveries)]
             if not self._redeliveries[delay]:
                 del self._redeliveries[delay]
-            self._count("delayed", deliveries, began)
+            self._count("redelivered", deliveries, began)
 
     async def _send_dead(self) -> None:
         for _ in range(len(self._dead)):

@@ -1,4 +1,21 @@
-"""`Job`: a delivery in flight."""
+"""`Job`: a delivery in flight.
+
+Which number of an attempt is used where:
+
+    number                          counts                                      used for
+    ``Delivery.attempt``            the broker's deliveries; where it counts    what follows
+                                    none, `AttemptCounts` sets it
+    ``Job.untried``                 those that this process gave back untried   what follows
+    ``Job.broker_attempt``          deliveries without the untried ones         mode S; sending on with ``to=``; a job
+                                                                                that no claim or start has counted
+    ``Job.attempts_at(answer)``     the store's starts since the last redrive   whether a granted claim may start; dead
+                                                                                letters
+    ``Job.attempt``                 the starts that the store or the inbox      delays and limits of `Retry`, logs,
+                                    counted since the last redrive              events
+    ``Message.attempt``             the same                                    the handler
+    ``attempts_before_redrive``     the store's starts before the redrive,      is taken off the store's count
+                                    from a header
+"""
 
 from __future__ import annotations
 
@@ -47,7 +64,7 @@ class Job(Struct, eq=False, gc=False):
     redelivered: bool = False  # it has been delivered before, or may have been
     untried: int = 0  # deliveries of it that were given back untried, as far as this process knows
     ended_before_claim: int = 0  # how many handlers of its pool had ended when it was claimed
-    suspect: bool = False  # its last attempt never reported an outcome, so it runs alone
+    must_run_alone: bool = False  # a suspect: see `quarantine`
     started_at: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
     stale: bool = False  # the broker has given it to another consumer
     result: bytes | None = STORED_NONE  # what its record keeps; None: nothing, since the store rejected it
@@ -71,6 +88,12 @@ class Job(Struct, eq=False, gc=False):
         """Have `Message.attempt` say which attempt starts, in place of the broker's count of deliveries."""
         if attempt > 1 or self.delivery.attempt > 1:
             force_setattr(self.message, "attempt", attempt)
+
+    @property
+    def start_is_counted(self) -> bool:
+        """Mode T: whether its start is counted, and committed, before its handler runs. A first delivery is counted
+        only if it fails."""
+        return self.redelivered
 
     @property
     def was_called(self) -> bool:

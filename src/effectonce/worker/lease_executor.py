@@ -27,19 +27,19 @@ from effectonce.core.claim_errors import describe_last_error
 from effectonce.core.failure_log import retried_in
 from effectonce.core.group_commit.batcher import StoreBatcher
 from effectonce.core.guarded_call import begin
-from effectonce.core.store_clients import ByKind, release_with_refund
+from effectonce.core.store_clients import ClaimAndSettlement, release_with_refund
 from effectonce.core.tracing import continue_trace
-from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, InProgress, StoreUnavailable
+from effectonce.errors import AttemptsExhausted, ConfigurationError, CorruptRecord, InProgress, Poison, StoreUnavailable
 from effectonce.record import Answer, Claim, Look, Reply, Settlement
 from effectonce.store import Store
 
 from . import forwarding
-from .background_tasks import ReportFailure, wait_for_either
-from .causes import CauseCode, Poison
+from .background_tasks import ReportFailure, wait_until_either_is_set
+from .dead_letter_cause import CauseCode
 from .handler_pool import HandlerPool
 from .jobs import Job
+from .outage_pause import Pause
 from .outcome_recorder import OutcomeRecorder, Publish
-from .pause import Pause
 from .quarantine import Quarantine
 from .queue_consumer import QueueConsumer
 from .routes import HandlerRoute
@@ -65,7 +65,7 @@ def decide_grant(job: Job, answer: Answer) -> Literal["start", "run_alone", "poi
     if answer.lapsed:
         if attempts > retry.max_crashes:
             return "poison"
-        return "start" if job.suspect else "run_alone"
+        return "start" if job.must_run_alone else "run_alone"
     if retry.max_attempts is not None and attempts > retry.max_attempts:
         return "exhausted"
     return "start"
@@ -79,7 +79,7 @@ class LeaseExecutor:
         consumer: QueueConsumer,
         routes: Sequence[HandlerRoute],
         store: Store,
-        batchers: ByKind[StoreBatcher],
+        batchers: ClaimAndSettlement[StoreBatcher],
         quarantine: Quarantine,
         publish: Publish,
         fail: ReportFailure,
@@ -108,6 +108,7 @@ class LeaseExecutor:
         }
         self.pools = tuple(self._pool_of.values())
         self._unanswered_suspect: Job | None = None  # the store did not answer its claim
+        self._late_grants: list[Job] = []  # the store did not answer the release of their grants
         self._closed = False
         self._idle = asyncio.Event()
         quarantine.register(self)
@@ -202,7 +203,7 @@ class LeaseExecutor:
             return
         if decision == "run_alone":
             assert isinstance(request, Claim)
-            job.suspect = True
+            job.must_run_alone = True
             self._release(request, answer, job)
             return
         if isinstance(request, Claim):  # mode S holds no claim
@@ -226,11 +227,16 @@ class LeaseExecutor:
         self._settlements.submit(release_with_refund(claim, run.answer), self._handle_late_released, job)
 
     def _handle_late_released(self, job: Job, settlement: Settlement, reply: Reply) -> None:
-        """Claim again. Not before: the new owner would find the old one's lease lapsed, as after a crash."""
+        """Claim again once the late grant is released, and not before: the new owner would find a lapsed lease, as
+        after a crash. If the worker stops while the store is away, the next owner of the message finds just that."""
+        if isinstance(reply, StoreUnavailable | ConfigurationError) and not self._consumer.stopping:
+            self._late_grants.append(job)
+            self._pause_for(reply)
+            return
         job.run = None
         if self._consumer.stopping:
             self._consumer.redeliver(job, 0.0)
-        elif job.suspect:
+        elif job.must_run_alone:
             self.start_alone(job)
         else:
             self._pool_of[job.route].waiting.appendleft(job)
@@ -278,17 +284,24 @@ class LeaseExecutor:
             self._consumer.log_failed(job, reply, f"its claim {retried_in(delay)}")
             self._consumer.redeliver(job, delay)
             return
-        if job.suspect:
+        if job.must_run_alone:
             self._unanswered_suspect = job
         else:
             self._pool_of[job.route].waiting.appendleft(job)
-        if isinstance(reply, ConfigurationError):
-            self._fail(reply)
-        self._pause.begin(reply)
+        self._pause_for(reply)
+
+    def _pause_for(self, error: StoreUnavailable | ConfigurationError) -> None:
+        """Send the store nothing for a while: it is away, or set up wrongly, which stops the worker."""
+        if isinstance(error, ConfigurationError):
+            self._fail(error)
+        self._pause.begin(error)
 
     def _resume(self) -> None:
         """The pause for the store is over: ask it again."""
         self._recorder.resend()
+        late_grants, self._late_grants = self._late_grants, []
+        for job in late_grants:
+            self._give_late_grant_back(job)
         if self._unanswered_suspect is not None:
             suspect, self._unanswered_suspect = self._unanswered_suspect, None
             self.start_alone(suspect)
@@ -319,7 +332,7 @@ class LeaseExecutor:
                 self._runtime.leased_runs.discard(job.run)
                 self._return_unstarted(job, job.run.claim_request(), job.run.answer)
         self._make_progress()
-        await wait_for_either(self._idle, drain_ended)
+        await wait_until_either_is_set(self._idle, drain_ended)
         if not self._idle.is_set():
             log.warning(
                 "queue %s: %d message(s) did not finish in time and go back to the queue",

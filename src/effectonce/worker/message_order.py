@@ -33,8 +33,10 @@ delays more lanes than that, and looking at all of them for each message would s
 class Lanes:
     """Which of the received messages may start, and which wait behind another one of their lane.
 
-    The first message of a lane stays its first, running or not, until `remove_first` is called for it: once, when it
-    has left the worker, whatever became of it.
+    Which message is the first of a lane is not stored, only what waits behind it. A lane is held from the `add` that
+    returns True until `remove_first` finds nothing behind: once for each message that was let through, when it has left
+    the worker, whatever became of it. Messages that run together (`take_batchable`) hold their lane together, so
+    `remove_first` is called for the last of them only (`QueueConsumer.ack_batched`).
     """
 
     def __init__(self) -> None:
@@ -85,7 +87,7 @@ class _DelayedLane(Struct):
 
     due_at: float
     ids: deque[str]
-    round: int  # of the settler: the broker has all of them back when it is done
+    settler_round: int  # the broker has all of them back when this round of the settler is done
 
 
 class DelayedLanes:
@@ -99,12 +101,12 @@ class DelayedLanes:
     def __init__(self, now: Callable[[], float], *, broker_keeps_order: bool) -> None:
         self._now = now
         self._broker_keeps_order = broker_keeps_order
-        self._lanes: dict[str, _DelayedLane] = {}  # in the order of their rounds
+        self._lanes: dict[str, _DelayedLane] = {}  # in the order of their rounds: `forget_sent` stops at the first
         self._next_trim = MIN_LANES_TO_TRIM  # the number of lanes at which the overdue ones are forgotten
 
-    def delay(self, lane: str, delay: float, ids: Iterable[str], round: int) -> None:
-        """Let messages ``ids`` be redelivered after ``delay`` seconds, in this order, before those of their lane that
-        were given back earlier and are not redelivered yet. They go back in the settler's ``round``."""
+    def delay(self, lane: str, delay: float, ids: Iterable[str], settler_round: int) -> None:
+        """Expect messages ``ids`` of ``lane`` after ``delay`` seconds, in this order. Those of the lane that were given
+        back earlier, and are not redelivered yet, come after them. All go back in the settler's ``settler_round``."""
         now = self._now()
         order = deque(ids)
         earlier = self._lanes.pop(lane, None)
@@ -112,13 +114,14 @@ class DelayedLanes:
             first = frozenset(order)
             order.extend(id for id in earlier.ids if id not in first)
         if len(self._lanes) >= self._next_trim:
-            self._lanes = {name: lane for name, lane in self._lanes.items() if not self._is_overdue(lane, now)}
+            self._lanes = {name: delayed for name, delayed in self._lanes.items() if not self._is_overdue(delayed, now)}
             self._next_trim = max(MIN_LANES_TO_TRIM, 2 * len(self._lanes))
-        self._lanes[lane] = _DelayedLane(now + delay, order, round)
+        self._lanes[lane] = _DelayedLane(now + delay, order, settler_round)
 
-    def admit(self, job: Job, round: int) -> float | None:
+    def admit(self, job: Job, settler_round: int) -> float | None:
         """Let ``job`` through if its turn in its lane has come, and forget it. Otherwise remember it, and return for
-        how many seconds it has to wait: it goes back in the settler's ``round``. Call this once per delivery."""
+        how many seconds it has to wait: it goes back in the settler's ``settler_round``. Call this once per delivery: a
+        second call would take the message for one that overtakes."""
         delayed = self._lanes.get(job.lane)
         if delayed is None:
             return None
@@ -133,8 +136,8 @@ class DelayedLanes:
             return None
         if job.message.id not in delayed.ids:
             delayed.ids.append(job.message.id)
-        delayed.round = round
-        self._lanes[job.lane] = self._lanes.pop(job.lane)
+        delayed.settler_round = settler_round
+        self._lanes[job.lane] = self._lanes.pop(job.lane)  # to the end: its round is the latest
         return max(delayed.due_at - now, 0.0) + delayed.ids.index(job.message.id) * DELAY_STEP_S
 
     def forget_sent(self, rounds_done: int) -> None:
@@ -143,7 +146,7 @@ class DelayedLanes:
         there."""
         while self._lanes:
             lane, delayed = next(iter(self._lanes.items()))
-            if delayed.round > rounds_done:
+            if delayed.settler_round > rounds_done:
                 return
             del self._lanes[lane]
 

@@ -8,17 +8,13 @@ from typing import Any
 from msgspec.structs import force_setattr, replace
 
 from effectonce.contracts import Delivery, Envelope
-from effectonce.errors import EffectOnceError, show
+from effectonce.errors import UnknownType, show
 from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.identity import encode_key
 
 from .jobs import USED_ATTEMPTS_HEADER, Job, read_used_attempts
 from .routes import HandlerRoute
-
-
-class UnknownType(EffectOnceError, code="unknown-type"):
-    """No handler of the queue takes messages of this type."""
 
 
 class MessageReader:

@@ -27,10 +27,10 @@ from effectonce.record import Remember, Reply, Settlement
 from effectonce.store import Store
 
 from .background_tasks import BackgroundTasks, ReportFailure
-from .causes import CauseCode
+from .dead_letter_cause import CauseCode
 from .handler_pool import is_failure
 from .jobs import Job
-from .pause import Pause
+from .outage_pause import Pause
 from .queue_consumer import QueueConsumer
 from .routes import GiveUp, RedeliverUncounted, RetryAfter
 

@@ -1,8 +1,9 @@
 """A suspect is a message whose last attempt never reported an outcome: it may have taken its process down (F20).
 It runs alone.
 
-`Quarantine` is for handlers under leases: one suspect at a time in the whole worker, with nothing beside it that would
-be taken down with it. Nothing new is started while a suspect waits. But neither waits for the other without end.
+`Quarantine` is for handlers under leases. One suspect runs at a time in the whole worker, and nothing runs beside it
+that a crash would take down, too. While a suspect waits, nothing new starts. Both waits are bounded (`LONGEST_WAIT_S`):
+a suspect's for the others, and the others' for a suspect.
 
 `SuspectTurns` is for handlers in transactions, which undo what they have not committed: there it is enough that two
 suspects never run at the same time, since one would be counted for what the other did to their process.

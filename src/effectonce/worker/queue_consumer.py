@@ -22,16 +22,16 @@ from effectonce.core.backoff import Backoff
 from effectonce.core.events import Events
 from effectonce.core.failure_log import log_failed_attempt, retried_in
 from effectonce.core.retry import Retry
-from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InProgress, show
+from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError, InProgress, UnknownType, show
 
 from .attempt_counts import AttemptCounts
 from .background_tasks import ReportFailure
-from .causes import CauseCode, cause_of
+from .dead_letter_cause import CauseCode, cause_of
 from .delivery_settler import DeliverySettler
 from .executor import Executor
 from .jobs import Job
 from .message_order import DELAY_STEP_S, DelayedLanes, Lanes
-from .message_reader import MessageReader, UnknownType
+from .message_reader import MessageReader
 
 log = logging.getLogger("effectonce")
 
@@ -91,7 +91,7 @@ class QueueConsumer:
         self._room = asyncio.Event()  # set whenever a job has left or is finishing: more may be received
         self._receiving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.executor = make_executor(self)  # at last: the two know each other
+        self.executor = make_executor(self)  # last, since it uses what is set above
 
     def start(self) -> None:
         """Begin to consume."""
@@ -201,8 +201,8 @@ class QueueConsumer:
         self.settler.ack([job.delivery for job in jobs if not job.stale])
 
     def ack_batched(self, job: Job) -> None:
-        """Ack a job that others of its lane have run together with (`Lanes.take_batchable`): all of them but the last,
-        after which alone the lane moves on."""
+        """Ack a job that shared a transaction with later ones of its lane (`Lanes.take_batchable`). The last of them is
+        acked by `ack`, which lets the lane move on."""
         self.settler.ack([] if job.stale else [job.delivery])
         self.counts.forget(job)
         self.in_flight.pop(job, None)
@@ -248,7 +248,7 @@ class QueueConsumer:
         self.log_failed(job, error, _goes_to_the_dead_letters(why), attempt=attempts, last=True)
         cause = cause_of(error, why, attempts, private=self._private)
         cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
-        cause.first = first_attempt_at
+        cause.first_attempt_at = first_attempt_at
         self.counts.forget(job)
         self.settler.dead_letter(job.delivery, cause)
         self._advance([job])
@@ -286,7 +286,7 @@ class QueueConsumer:
                 self.executor.enqueue(following)
             self.in_flight.pop(job, None)
             self.finishing.discard(job)
-            if job.suspect:
+            if job.must_run_alone:
                 self.executor.on_suspect_left(job)
 
     # -- keep

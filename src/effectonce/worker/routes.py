@@ -16,13 +16,13 @@ from effectonce.core.retry import Retry, is_final
 from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, InProgress, show
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
 from effectonce.guard.options import check_scope, policy_options
-from effectonce.keys import KAFKA_OFFSET, Extract, FingerprintSpec, KeySpec, extractor
+from effectonce.keys import KAFKA_OFFSET, Extract, FingerprintSpec, KeySpec, extractor, key_text
 from effectonce.message import Message
 from effectonce.values.durations import Duration
 from effectonce.values.fingerprint import fingerprints
 from effectonce.values.queue_names import require_name
 
-from .causes import CauseCode
+from .dead_letter_cause import CauseCode
 
 #: Handlers at once, where none are given: in the loop, in threads, in transactions, in transactions of many.
 ASYNC_CONCURRENCY = 100
@@ -74,6 +74,7 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
     to: str | None  # the queue that the messages which it returns are sent to
     has_default_lease: bool  # then it may be cut to fit the broker's ack window
     key: Extract | None  # None: the message's own
+    key_text: str  # the option, for people
     offset_is_key: bool  # a message without a key of its own has `Delivery.offset` for one
     fingerprint: Extract | Literal["data"] | None  # what of a message is the same in its duplicates; None: not compared
 
@@ -159,6 +160,7 @@ def make_route(
         to=None if options.to is None else require_name(options.to),
         has_default_lease=options.lease is None,
         key=None if options.key in (None, KAFKA_OFFSET) else extractor(options.key, function),
+        key_text="message.key" if options.key is None else key_text(options.key),
         offset_is_key=options.key == KAFKA_OFFSET,
         fingerprint=_fingerprint(options.fingerprint, function),
     )

@@ -4,10 +4,9 @@
                     └─ one of a batch failed: all of it is undone, and redone one by one
 
 A message that was delivered before may be what took a process down (F20). It never shares a transaction, only one such
-message runs at a time, and its start is counted and committed before it runs. The first delivery of a message is not
-counted before it runs, and is counted if it fails: one that succeeds costs no other transaction than its own. So
-attempts are started ones (F74: what a dying process had only prefetched has used none), on every broker, also after a
-restart.
+message runs at a time, and its start is counted and committed before it runs. A first delivery is counted only if it
+fails, so one that succeeds costs its own transaction and no other. What is counted is starts, not deliveries: a message
+that a dying process had only prefetched has used no attempt (F74), on any broker, and after a restart, too.
 
 Everything runs on one event loop, except what `TransactionRunner` runs on the threads of sync handlers. A unit belongs
 to its pool from `add_ready` until `_settle` or `_give_back` is called with it. There each of its jobs is settled, put
@@ -23,16 +22,15 @@ from typing import Final
 
 from effectonce.core.events import Events
 from effectonce.core.guarded_call.run import Run
-from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch
+from effectonce.errors import AttemptsExhausted, InProgress, PayloadMismatch, Poison
 from effectonce.inbox.events import kind_of_failure
 from effectonce.record import Answer
 
 from .attempt_reports import DATABASE_ERRORS, stops_worker
-from .background_tasks import ReportFailure, wait_for_either
-from .causes import Poison
+from .background_tasks import ReportFailure, wait_until_either_is_set
 from .handler_pool import HandlerPool
 from .jobs import Job
-from .pause import Pause
+from .outage_pause import Pause
 from .quarantine import SuspectTurns
 from .queue_consumer import QueueConsumer
 from .routes import GiveUp, HandlerRoute, RedeliverUncounted
@@ -71,7 +69,7 @@ class TransactionExecutor:
         self._idle = asyncio.Event()
 
     def enqueue(self, job: Job) -> None:
-        job.suspect = job.redelivered
+        job.must_run_alone = job.redelivered
         self._pool_of[job.route].waiting.append(job)
 
     def resume(self, job: Job) -> None:
@@ -99,7 +97,7 @@ class TransactionExecutor:
             job = pool.waiting.popleft()
             if job.stale:
                 self._consumer.drop(job)
-            elif not job.suspect:
+            elif not job.must_run_alone:
                 jobs += self._consumer.lanes.take_batchable(job, limit - len(jobs))
             elif self._turns.is_taken:
                 self._turns.wait(job, self.resume)
@@ -203,7 +201,7 @@ class TransactionExecutor:
             for unit in pool.take_ready():
                 self._redeliver_unit(unit)
         if any(pool.claimed_count for pool in self.pools):
-            await wait_for_either(self._idle, drain_ended)
+            await wait_until_either_is_set(self._idle, drain_ended)
         for pool in self.pools:
             await pool.close()
         self._pause.close()

@@ -22,7 +22,7 @@ from effectonce.contracts import ConnectionLost
 from effectonce.core.guarded_call.run import Run, current_run
 from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.core.tracing import continue_trace
-from effectonce.errors import AttemptsExhausted, ConfigurationError
+from effectonce.errors import AttemptsExhausted, ConfigurationError, Poison
 from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 from effectonce.inbox.handler import TransactionalHandler
 from effectonce.inbox.inbox import Inbox
@@ -32,7 +32,6 @@ from effectonce.record import Answer
 from effectonce.sessions import BaseDriverSession
 
 from .attempt_reports import FATAL_ERRORS, AttemptReports
-from .causes import Poison
 from .handler_pool import is_failure
 from .jobs import Job
 from .routes import HandlerRoute
@@ -106,7 +105,7 @@ class TransactionRunner:
             job.started_at = 0.0  # not called yet; a batch that was rolled back may have called it
             try:
                 await self._reports.record_earlier(job)
-                handler = self._counting if job.suspect else self.plain
+                handler = self._counting if job.start_is_counted else self.plain
                 if self.route.is_async:
                     await handler.run_async(job)
                 else:

@@ -33,7 +33,7 @@ from effectonce.values.queue_names import require_name
 
 from .consumer_factory import open_consumers
 from .message_reader import MessageReader
-from .pause import wait_until_up
+from .outage_pause import wait_until_up
 from .queue_consumer import QueueConsumer, Unknown
 from .recovery_loop import Recoverable, RecoveryLoop, RedeliveryChecked, Resumable
 from .redrive_records import InboxRedrive, StoreRedrive
@@ -67,8 +67,8 @@ class Worker:
       ``"0.0.0.0:9464"`` is open to the network, without a login. Needs ``pip install 'effectonce[prometheus]'``.
     - ``redrive_within``: how long after its end a message may still be redriven; records must outlive that, too.
     - ``recover``: `Intents` and sagas whose unfinished work it resumes about every ``recover_every``, where another
-      process has left it: ``recover=(payments, checkout)``. It does not start if a message may be delivered again after
-      such an intent is forgotten, here or by its provider (`Intents.check`).
+      process has left it: ``recover=(payments, checkout)``. The worker refuses to start if a message may be delivered
+      again after the store, or the provider, has forgotten its intent (`Intents.check`).
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from effectonce.core.cancellation import finish_despite_cancellation
 from effectonce.core.group_commit.batcher import StoreBatcher
-from effectonce.core.store_clients import ByKind
+from effectonce.core.store_clients import ClaimAndSettlement
 
 from .queue_consumer import QueueConsumer
 
@@ -42,7 +42,7 @@ class WorkerRun:
         #: One for each queue, once the checks have passed.
         self.consumers: list[QueueConsumer] = []
         #: What sends claims and settlements to the store; None: the worker has no store.
-        self.batchers: ByKind[StoreBatcher] | None = None
+        self.batchers: ClaimAndSettlement[StoreBatcher] | None = None
         self.failure: BaseException | None = None
         self._name = name
         self._companions = companions

@@ -48,7 +48,7 @@ def refusal(code: str, *, text: str = "", status: int = 400) -> Exception:
         (refusal("InvalidSignatureException"), ConfigurationError, "role and policy"),
         (refusal("AccessDenied", status=403), ConfigurationError, "role and policy"),
         (refusal("Odd", status=500), ConnectionLost, "failed"),
-        (refusal("Odd", status=499), Refused, "refuses this"),
+        (refusal("Odd", status=499), Refused, "refused the request"),
         (refusal("InternalFailure", status=400), ConnectionLost, "failed"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",

@@ -8,10 +8,11 @@ import pytest
 
 from effectonce.backends.mysql.connection import MySQLServer
 from effectonce.backends.mysql.outbox import MySQLOutbox
-from effectonce.backends.mysql.store import MySQLPort
+from effectonce.backends.mysql.store import _LISTING, MySQLPort
 from effectonce.backends.mysql.tables import MySQLTables
 from effectonce.errors import ConfigurationError, SchemaMismatch, SchemaMissing, StoreUnavailable, UnsafeStore
 from effectonce.record import Query, SweepResult
+from effectonce.values.cursors import write_cursor
 from effectonce.values.urls import Address
 
 ADDRESS = Address("mysql://h/db")
@@ -139,7 +140,7 @@ async def test_a_list_stops_after_a_few_rounds_and_goes_on_from_there() -> None:
     connection = Connection(VERSION, *([[entries]] * 20))
     page = await port_on(connection).list(Query(state="failed", limit=5))
     assert page.records == []
-    assert page.cursor == f"{1000 - 499}:{(b'%032d' % 499).hex()}"
+    assert page.cursor == write_cursor(_LISTING, (1000 - 499, b"%032d" % 499))
     assert len(connection.packets) == 21
 
 

@@ -199,7 +199,7 @@ def test_a_safe_server_passes_and_is_verified_again() -> None:
     ("changes", "kind", "said"),
     [
         ({"denied": {"lacking": "DELETE"}}, ConfigurationError, "lacks DELETE"),
-        ({"denied": {"read_only": True}}, ConfigurationError, "only read"),
+        ({"denied": {"read_only": True}}, ConfigurationError, "read-only for this user"),
         ({"durability": {"unsynced": True}}, UnsafeStore, "fsync=off"),
         ({"durability": {"answers_early": True}}, UnsafeStore, "synchronous_commit"),
         ({"durability": {"unlogged": "eo_records"}}, UnsafeStore, "SET LOGGED for eo_records"),

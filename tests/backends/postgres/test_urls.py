@@ -148,4 +148,4 @@ def test_a_store_that_takes_no_function_says_so() -> None:
     with pytest.raises(InvalidOption, match="no function for its password"):
         eo.connect("memory://", password=lambda: "x")
     with pytest.raises(InvalidOption, match="no function for its password"):
-        eo.connect_broker("amqp://h", password=lambda: "x")
+        eo.connect_broker("sqlite:///queue.db", password=lambda: "x")

@@ -65,7 +65,7 @@ def test_names_and_own_values_in_bytes_are_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [("a", "a"), (b"b", "b"), (0.1, "0.1"), (1e16, "1e+16"), (7, "7"), (True, "True"), (None, None)]
+    ("value", "text"), [("a", "a"), (b"b", "b"), (0.1, "0.1"), (1e16, "1e+16"), (7, "7"), (True, "true"), (None, None)]
 )
 def test_a_property_of_any_type_is_the_text_of_a_header(value: Any, text: str | None) -> None:
     assert property_text(value) == text

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from effectonce.backends.common.list_cursor import make_cursor
 from effectonce.backends.sqlite.connection import SQLiteConnection
 from effectonce.backends.sqlite.file import SQLiteFile, is_busy, parse_prefix
 from effectonce.backends.sqlite.record_reader import _position_of
@@ -121,10 +122,10 @@ def test_a_file_that_is_no_database_lacks_nothing_so_that_opening_it_says_why(fi
 @pytest.mark.parametrize(
     ("query", "position"),
     [
-        (Query(state="failed", limit=1, cursor="7:1:ab"), (7, "a", "b")),
-        (Query(state="failed", limit=1, cursor="7:0:b"), (7, "", "b")),
-        (Query(limit=1, cursor="0:1:a\n"), (0, "a", "\n")),
-        (Query(limit=1, scope="a", cursor="0:1:ab"), (0, "a", "b")),
+        (Query(state="failed", limit=1, cursor=make_cursor(7, "a", "b")), (7, "a", "b")),
+        (Query(state="failed", limit=1, cursor=make_cursor(7, "", "b")), (7, "", "b")),
+        (Query(limit=1, cursor=make_cursor(0, "a", "\n")), (0, "a", "\n")),
+        (Query(limit=1, scope="a", cursor=make_cursor(0, "a", "b")), (0, "a", "b")),
         (Query(limit=1), None),
     ],
 )
@@ -135,11 +136,9 @@ def test_a_cursor_names_the_last_record_of_the_page(query: Query, position: Any)
 @pytest.mark.parametrize(
     "query",
     [
-        Query(state="failed", limit=1, cursor="0:1:ab"),
-        Query(limit=1, cursor="7:1:ab"),
-        Query(limit=1, scope="other", cursor="0:1:ab"),
-        Query(limit=1, cursor="0:3:ab"),
-        Query(limit=1, cursor="0:1:a\ud800"),
+        Query(state="failed", limit=1, cursor=make_cursor(0, "a", "b")),
+        Query(limit=1, cursor=make_cursor(7, "a", "b")),
+        Query(limit=1, scope="other", cursor=make_cursor(0, "a", "b")),
         Query(limit=1, cursor="odd"),
     ],
 )

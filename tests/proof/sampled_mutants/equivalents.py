@@ -63,12 +63,12 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "pass  # nothing can be awaited any more; the connection's end undoes it",
     ): "the coroutine is collected, and what it raises then reaches no caller",
     (
-        "worker/pause.py",
+        "worker/outage_pause.py",
         "self.waits_for_answer = False",
         "self.waits_for_answer = True",
     ): "it saves a call of `Backoff.record_success`, which does nothing without failures",
     (
-        "worker/pause.py",
+        "worker/outage_pause.py",
         "self.waits_for_answer = False",
         "pass",
     ): "as above",
@@ -120,7 +120,7 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "places = [str(bucket) for bucket, size in enumerate(sizes) if size[1] or str(bucket) == start]",
     ): "a bucket has an oldest record in doubt if it has any",
     (
-        "backends/redis/socket.py",
+        "backends/redis/connecting.py",
         "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)",
         "sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 2)",
     ): "every number but 0 turns it on",
@@ -314,7 +314,7 @@ SIZES: Final[dict[str, str]] = {
     "telemetry/audit_log.py": "_MAX_ENTRIES_IN_MEMORY _BLOCK_BYTES",
     "telemetry/opentelemetry.py": "MAX_LINKS_PER_SPAN",
     "worker/attempt_counts.py": "MAX_MESSAGES",
-    "worker/causes.py": "MAX_CAUSE_CHARS",
+    "worker/dead_letter_cause.py": "MAX_CAUSE_CHARS",
     "worker/handler_pool.py": "AHEAD_FACTOR",
     "worker/transaction_executor.py": "MAX_BATCH",
 }

@@ -18,7 +18,7 @@
 
 
 -- name: fresh
--- Rows that were never tried and are not leased by another relay.
+-- Rows that are pending, and not leased by another relay: their lease may have ended.
 SELECT p.seq, p.line, {before_or_null}
 FROM {outbox} p FORCE INDEX (due)
 WHERE p.state = 'pending' AND p.due_at = 0 AND p.seq > {after} AND (p.leased_until <= {began} OR p.owner = {owner})

@@ -110,6 +110,8 @@ def property_text(value: Any) -> str | None:
         return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return repr(value) if isinstance(value, float) else str(value)
 
 

@@ -32,7 +32,7 @@ destination NOT IN (SELECT value FROM json_each(:without))
 
 
 -- name: fresh
--- Rows that were never tried and are not leased by another relay.
+-- Rows that are pending, and not leased by another relay: their lease may have ended.
 SELECT p.seq, p.line, {before}
 FROM {outbox} p INDEXED BY {due_index}
 WHERE p.state = 'pending' AND p.due_at = 0 AND p.seq > :after AND (p.leased_until <= :now OR p.owner = :owner)

@@ -8,7 +8,6 @@ leaves a lease that ends by itself.
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from effectonce.errors import ConfigurationError, CorruptRecord, Reentered, Stor
 from effectonce.record import Answer, Claim, Look, last_error_of
 
 from .process_deadline import adjust_lease
-from .run import Policy, Run, StoreRun, current_run
+from .run import NO_LEASE, Policy, Run, StoreRun, current_run
 
 MAX_LATE_GRANTS: Final = 3
 """How often a key is claimed whose grants arrive after their leases. Then the lease is too short for this store."""
@@ -114,10 +113,15 @@ async def _claim(run: StoreRun, client: StoreClient, claim: Claim | Look) -> Ans
 
 async def _give_late_grant_back(run: StoreRun, client: StoreClient, answer: Answer) -> None:
     """Release a grant whose lease is over, and let ``run`` claim again under another owner. If another delivery has
-    taken over, the release changes nothing."""
+    taken over, the release changes nothing. If the store does not answer it, ``run`` ends here, and the heartbeat
+    releases the grant: else the next delivery would find a lapsed lease, as after a crash."""
     claim = run.claim_request()
     assert isinstance(claim, Claim)
-    await client.settle(release_with_refund(claim, answer))
+    try:
+        await client.settle(release_with_refund(claim, answer))
+    except StoreUnavailable:
+        run.runtime.heartbeat.release_later(claim)
+        raise
     run.owner = run.runtime.new_owner()
     run.lease_requested_at = run.runtime.monotonic()
 
@@ -177,7 +181,7 @@ def run_without_store(run: StoreRun, error: StoreUnavailable) -> None:
 def run_unprotected(run: StoreRun, why: str, detail: str) -> None:
     """Let ``run`` start without a claim, as the user has chosen. Each time it emits an event of the kind ``why``."""
     run.protected = False
-    run.lease_requested_at = math.inf
+    run.lease_requested_at = NO_LEASE
     run.emit(why, detail)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from .run import StoreRun
+from .run import NEVER_RENEWED, StoreRun
 
 LEASE_MARGIN_S: Final = 1.0
 """How much longer than its process a lease lasts: the process must have ended when another one claims, and it may be
@@ -40,4 +40,4 @@ def adjust_lease(run: StoreRun) -> None:
     seconds_left = _seconds_left.get()
     if seconds_left is not None and not run.policy.seen_set:
         lease_us = round((max(0.0, seconds_left()) + LEASE_MARGIN_S) * 1e6)
-        run.policy = replace(run.policy, lease_us=lease_us, max_run_s=0.0)
+        run.policy = replace(run.policy, lease_us=lease_us, max_run_s=NEVER_RENEWED)

@@ -28,6 +28,12 @@ from effectonce.values.provider_keys import provider_key
 SEEN_SET_GENERATION: Final = -1  # mode S claims no generation, so this one is in the seal of its private results
 
 
+NO_LEASE: Final = math.inf
+"""`Run.lease_requested_at` of a run that holds no lease, so that none can end."""
+NEVER_RENEWED: Final = 0.0
+"""`Policy.max_run_s` of a guard whose leases are left to end."""
+
+
 class Policy(Struct, frozen=True, kw_only=True):
     """The settings of one guard. Never written into a store: two guards on one store keep their own."""
 
@@ -40,7 +46,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     unfinished_retention_us: int = 0
     wait_s: float | None = None
     max_attempts: int = 0
-    max_run_s: float = 3600.0
+    max_run_s: float = 3600.0  # how long its lease is renewed; then it is left to end
     doubt_on_error: bool = False
     doubt_on_lapse: bool = False
     run_on_store_error: bool = False
@@ -76,8 +82,8 @@ class Run(Struct, eq=False, gc=False):
     owner: bytes = b""  # 16 random bytes that identify its claim; b"" in mode S, which claims nothing
     fingerprints: bytes = b""
     #: When the lease was last asked for, on the monotonic clock. The lease counts from here, not from the reply: the
-    #: store's clock starts it in between. inf: no lease is held, so none can be lost.
-    lease_requested_at: float = math.inf
+    #: store's clock starts it in between.
+    lease_requested_at: float = NO_LEASE
     token: int = 0
     """The claim's fencing token: it grows from claim to claim, so outside systems can refuse an older one."""
     started_at: float = math.inf  # when its claim was granted

@@ -10,6 +10,7 @@ from effectonce.contracts.outbox import OutboxBacklog, OutboxPage, OutboxState
 from effectonce.dashboard.context import RequestContext
 from effectonce.errors import InvalidOption
 
+MAX_SEQ_DIGITS: Final = 18  # fits 64 bits
 STATES: Final[tuple[OutboxState, ...]] = ("parked", "waiting", "pending", "published")
 
 
@@ -34,7 +35,7 @@ def show_rows(context: RequestContext) -> Response:
 def unpark(context: RequestContext) -> Response:
     """Let the relay publish parked messages again: those that were chosen, or all."""
     chosen = context.form.get("seq", ())
-    if not all(number.isdecimal() and len(number) < 19 for number in chosen):
+    if not all(number.isdecimal() and len(number) <= MAX_SEQ_DIGITS for number in chosen):
         raise InvalidOption("a message in the outbox is identified by its number")
     seqs = [int(number) for number in chosen]
     everything = context.text("all") == "yes"

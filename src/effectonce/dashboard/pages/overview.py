@@ -37,7 +37,7 @@ class Need(Struct, frozen=True):
     where: str
 
 
-def overview(context: RequestContext) -> Response:
+def show_overview(context: RequestContext) -> Response:
     sample = context.dashboard.poller.sample()
     return context.render(
         "overview.html",
@@ -48,14 +48,18 @@ def overview(context: RequestContext) -> Response:
     )
 
 
-def figures(context: RequestContext) -> Response:
-    """Return the figures that change on the overview, for its script."""
+def send_figures(context: RequestContext) -> Response:
+    """Send the figures that change on the overview, for ``static/dashboard.js``.
+
+    The script finds the line of a need by its ``where``, which must equal the ``href`` in ``overview.html``. Where the
+    needs on the page are other ones, it loads the page again.
+    """
     poller = context.dashboard.poller
     values = _page_values(context, poller.sample())
     facts = {
         "series": poller.series(),
-        "states": [[counted.state, counted.count] for counted in values["state_counts"]],
-        "needs": [[need.count, need.where, need.what] for need in values["needs"]],
+        "states": [{"state": counted.state, "count": counted.count} for counted in values["state_counts"]],
+        "needs": [{"count": need.count, "where": need.where, "what": need.what} for need in values["needs"]],
     }
     return Response(json.encode(facts), media_type="application/json")
 
@@ -97,7 +101,7 @@ def _state_counts(sample: Sample | None) -> list[StateCount]:
 def _list_needs(context: RequestContext, sample: Sample | None) -> list[Need]:
     """Return everything that needs attention, the worst first."""
     needs: list[Need] = []
-    now = round(time.time() * 1e6)
+    now = round(time.time() * 1e6)  # this machine's clock; the times in ``stats`` are the store's, so spans are about
     stats = sample.stats if sample is not None else None
     if stats is not None and (in_doubt := stats.counts.get("in_doubt", 0)):
         since = f", the oldest for {format_span(now - stats.oldest_in_doubt)}" if stats.oldest_in_doubt else ""

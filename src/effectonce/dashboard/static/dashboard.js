@@ -142,15 +142,15 @@ if (live) {
       if (!answer.ok) throw new Error(answer.statusText);
       const { series, states, needs } = await answer.json();
       for (const plot of plots) plot.show(series.at, series[plot.name]);
-      for (const [state, text] of states) {
+      for (const { state, count: text } of states) {
         const count = document.querySelector(`[data-count="${state}"]`);
         if (count) count.textContent = text;
       }
       live.dataset.state = "live";
       const shown = [...document.querySelectorAll(".needs a")];
-      if (needs.map(([, where]) => where).join() !== shown.map((link) => link.getAttribute("href")).join()) {
+      if (needs.map(({ where }) => where).join() !== shown.map((link) => link.getAttribute("href")).join()) {
         if (!document.activeElement?.matches("input")) location.reload(); // while the visitor types, wait for the next refresh
-      } else needs.forEach(([count, , what], n) => {
+      } else needs.forEach(({ count, what }, n) => {
         shown[n].querySelector("b").textContent = count;
         shown[n].querySelector("span").textContent = what;
       });

@@ -8,7 +8,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.core import backoff
-from effectonce.worker.pause import Pause, wait_until_up
+from effectonce.worker.outage_pause import Pause, wait_until_up
 
 from .bench import until
 

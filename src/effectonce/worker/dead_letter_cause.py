@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from effectonce.core.error_text import error_class, error_text
 from effectonce.core.failure_log import traceback_tail
-from effectonce.errors import EffectOnceError
 
 CAUSE_HEADER: Final = "eo-dead"
 """The header of a dead letter that says why it is one, as JSON."""
@@ -41,18 +40,7 @@ CauseCode = Literal[
 """Why a worker gives a message up. The codes are stable: operators filter by them."""
 
 
-class Poison(EffectOnceError, code="poison"):
-    """Attempts at this message never reported an outcome, so often that the message probably ended their processes."""
-
-    def __init__(self, attempts: int) -> None:
-        self.attempts = attempts
-        super().__init__(
-            f"the last of {attempts} attempts never reported an outcome (its process probably crashed); fix the "
-            "handler, then redrive the message"
-        )
-
-
-class Cause(Struct, kw_only=True, omit_defaults=True):
+class Cause(Struct, kw_only=True, omit_defaults=True, rename={"first_attempt_at": "first", "given_up_at": "last"}):
     """Why, where and how often: what a dead letter carries beside its exact bytes.
 
     ``why`` is a `CauseCode`, or what another program wrote. Times are seconds since the epoch.
@@ -69,8 +57,8 @@ class Cause(Struct, kw_only=True, omit_defaults=True):
     scope: str = ""
     key: str = ""
     traceback: str = ""  # its last frames
-    first: float = 0.0  # when the first attempt was counted
-    last: float = 0.0
+    first_attempt_at: float = 0.0  # when it was counted; where that is not known, ``given_up_at``
+    given_up_at: float = 0.0
 
     def shorten(self) -> Iterator[Cause]:
         """This cause, then shorter ones for brokers whose headers have no room for it. The last only says why."""
@@ -93,7 +81,7 @@ def cause_of(error: BaseException, why: CauseCode, attempts: int, *, private: bo
         attempts=attempts,
         traceback=traceback_tail(error, frames_only=private),
         host=HOST_NAME,
-        last=round(time.time(), 3),
+        given_up_at=round(time.time(), 3),
     )
 
 
@@ -101,7 +89,7 @@ _decoder = msgspec.json.Decoder(Cause)
 
 
 def read_cause(headers: Mapping[str, str]) -> Cause | None:
-    """The cause that a dead letter carries; None where another program has put it there."""
+    """Read the cause of a dead letter. None: it has no cause of ours, since another program moved it there."""
     try:
         return _decoder.decode(headers[CAUSE_HEADER])
     except (KeyError, msgspec.DecodeError):
