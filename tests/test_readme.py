@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_its_example_runs_and_charges_once_also_when_it_is_run_again(tmp_path: Path) -> None:
+def test_its_example_runs_and_prints_one_label_also_when_it_is_run_again(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    for printed in ("charging 4200\n", ""):
+    for printed in ("printing the label of order-42\n", ""):
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr, done.stdout) == (0, "", printed)
 
@@ -156,6 +156,28 @@ def lost_lease_remedy(world: World) -> None:
         charge("pay_7f3a")
     assert world.once()
     assert tokens[0] < tokens[1]
+
+
+@pytest.mark.parametrize("stops_by", ["raising", "returning"])
+def test_a_handler_whose_lease_ran_out_with_no_successor_raises_since_its_return_would_count_as_done(
+    stops_by: str,
+) -> None:
+    world = World()
+    pauses = ["31s"]
+
+    @eo.once(world.process(), scope="charge-card", key="payment_id")
+    def charge(payment_id: str) -> None:
+        if pauses:
+            world.clock.advance(pauses.pop())
+        if not eo.current().lease_lost:
+            world.charges.append(payment_id)
+        elif stops_by == "raising":
+            raise eo.Retryable("lease lost")
+
+    with pytest.raises(eo.Retryable) if stops_by == "raising" else contextlib.nullcontext():
+        charge("pay_7f3a")
+    charge("pay_7f3a")
+    assert world.charges == (["pay_7f3a"] if stops_by == "raising" else [])
 
 
 def cancelled(world: World) -> None:

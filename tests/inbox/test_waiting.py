@@ -219,3 +219,25 @@ async def test_batches_in_opposite_order_do_not_deadlock(shop: Shop) -> None:
         forward, backward = pool.map(deliver, (1, -1))
     assert all(one is not other for one, other in zip(forward, backward, strict=True))
     assert len(shop.rows) == 20 * rounds
+
+
+def test_on_postgresql_a_concurrent_duplicate_conflicts_only_at_repeatable_read_or_above(postgres_place: Place) -> None:
+    """The first commits after the duplicate's snapshot was taken: the isolation level decides what the duplicate
+    sees."""
+    psycopg = pytest.importorskip("psycopg")
+    inbox = eo.Inbox(scope="isolation", table=postgres_place.table)
+    levels = psycopg.IsolationLevel
+    for level in (levels.READ_COMMITTED, levels.REPEATABLE_READ, levels.SERIALIZABLE):
+        with psycopg.connect(postgres_place.url) as first, psycopg.connect(postgres_place.url) as duplicate:
+            duplicate.isolation_level = level
+            duplicate.execute("SELECT count(*) FROM effects")  # takes its snapshot
+            assert inbox.first(first, level.name)
+            first.commit()
+            if level is levels.READ_COMMITTED:
+                assert not inbox.first(duplicate, level.name)
+                duplicate.execute("SELECT 1")  # its transaction can continue
+            else:
+                with pytest.raises(eo.TransactionConflict):
+                    inbox.first(duplicate, level.name)
+                duplicate.rollback()
+                assert not inbox.first(duplicate, level.name)  # redelivered: it is known

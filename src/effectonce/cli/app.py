@@ -40,7 +40,7 @@ COMMANDS = {
     "verify": CommandEntry("Kill a handler at every step and count its effects.", "verify"),
     "asyncapi": CommandEntry("Write what a worker receives as an AsyncAPI document.", "asyncapi"),
     "lint": CommandEntry("Find the consumer that will charge twice.", "completion"),
-    "dashboard": CommandEntry("Show all of this in a browser.", "dashboard"),
+    "dashboard": CommandEntry("Open the dashboard in a browser.", "dashboard"),
     "explain": CommandEntry("Say what an error means, and what to do.", "explain"),
 }
 EPILOG = """\b
@@ -65,7 +65,7 @@ Exit codes, the same for every command:
   0    success
   1    something was found, refused or skipped
   2    the command failed: an argument, a setting, a server
-  130  Ctrl-C: started steps were completed
+  130  interrupted; work in progress was finished first
 \b
 NO_COLOR=1 prints without colours. In a pipe, every row of
 a table is one line; --json is for programs."""

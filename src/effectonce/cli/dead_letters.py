@@ -150,7 +150,7 @@ def redrive(
         typer.Option("--new-generation", help="Also rerun what is done, failed or in doubt: its effects repeat."),
     ] = False,
     bypass_effects: Annotated[
-        bool, typer.Option("--bypass-effects", help="Handlers skip functions under bypass_external_effects.")
+        bool, typer.Option("--bypass-effects", help="Skip functions marked `bypass_external_effects`.")
     ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,

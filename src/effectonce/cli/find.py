@@ -58,8 +58,7 @@ def find(
     """Find an order everywhere: records, intents, sagas, inbox, outbox, dead letters. Nothing is changed.
 
     ORDER-42 finds that key, and composite keys that begin with it (ORDER-42:refund); ORDER-4* finds every key
-    with that beginning. A place that cannot be searched, or only in part, is named. Exit code 1 if nothing was
-    found.
+    with that beginning. It says which places it could not search fully. Exit code 1 if nothing was found.
     """
     with ExitStack() as stack:
         workers = [stack.enter_context(_open_worker(name)) for name in worker or ()]

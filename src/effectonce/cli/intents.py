@@ -122,7 +122,7 @@ def recover(
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Resume everything that a dead process left unfinished. Safe to run several at once, and beside the workers.
+    """Resume everything that a dead process left unfinished. Several may run at once, also beside workers.
 
     Ctrl-C ends it after the intents that are running.
     """

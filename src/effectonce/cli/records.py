@@ -245,7 +245,8 @@ def purge(
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Delete expired records, and move lapsed claims to in doubt: what every open store does once a minute.
+    """Delete expired records, and move lapsed claims of on_lapse="doubt" to in doubt. Every open store does so once a
+    minute.
 
     It works in batches: Ctrl-C ends it after the current one.
     """

@@ -40,8 +40,8 @@ def run(
 ) -> None:
     """Run workers and relays in one process until SIGTERM or Ctrl-C.
 
-    The first signal drains: handlers that run are completed. A second one returns all messages at once. If one of the
-    programs fails, the others stop, too.
+    The first signal drains: running handlers finish. A second signal stops at once and returns unfinished messages. If
+    one of the programs fails, the others also stop.
 
     Example: effectonce run shop.worker:worker shop.relay:relay --listen :9464
     """

@@ -32,7 +32,8 @@ def verify(
         str,
         typer.Argument(
             metavar="MODULE:HANDLER",
-            help="A function, a worker's handler, a worker (MODULE:WORKER:QUEUE), a Celery task, or a route or an app.",
+            help="A function, a worker's handler, a worker (MODULE:WORKER:QUEUE), a Celery task, an HTTP route, or an "
+            "ASGI app.",
         ),
     ],
     effects: Annotated[
@@ -64,7 +65,7 @@ def verify(
         list[str] | None,
         typer.Option(
             metavar="MODULE:STORE",
-            help="Leave this store in its place: that of intents which the handler completes in its own transaction. "
+            help="Do not replace this store (needed if the handler completes intents in its own transaction). "
             "May be repeated.",
         ),
     ] = None,
@@ -73,7 +74,10 @@ def verify(
 ) -> None:
     """Kill a handler at every step, deliver it again, and count its effects.
 
-    It need not use effectonce: see your own double charge before you adopt anything. Exit code 1 if one is found.
+    It runs your handler for real, dozens of times. Never point it at a live payment provider: calls to other services
+    are made.
+
+    The handler need not use effectonce. Exit code 1 if an effect was lost or doubled.
     """
     subject = _load_subject(handler, message, request, header or [])
     with Progress() as progress:
