@@ -80,13 +80,13 @@ def _plain_headers(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _find_class(type_name: str, permanent: Errors) -> type[BaseException] | None:
+    """One of ``permanent`` itself, or an imported class that is derived from one of them. None for a class of ours
+    that ``permanent`` does not name: a `PermanentFailure` says more on replay."""
     module, _, qualname = type_name.partition(":")
-    if module.partition(".")[0] == "effectonce":
-        return None  # one of ours, which says less on replay than `PermanentFailure`
+    named = next((kind for kind in permanent if f"{kind.__module__}:{kind.__qualname__}" == type_name), None)
+    if named is not None or module.partition(".")[0] == "effectonce":
+        return named
     found: Any = sys.modules.get(module)
     for name in qualname.split("."):
         found = getattr(found, name, None)
-    if isinstance(found, type) and issubclass(found, permanent):
-        return found
-    # A class that is local to a function cannot be looked up by its name.
-    return next((kind for kind in permanent if f"{kind.__module__}:{kind.__qualname__}" == type_name), None)
+    return found if isinstance(found, type) and issubclass(found, permanent) else None
