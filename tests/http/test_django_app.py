@@ -121,6 +121,7 @@ def tables(project: Project) -> set[str]:
 # -- migrations
 
 
+@pytest.mark.quick_on("postgresql")
 def test_the_migration_creates_the_tables_that_the_store_uses(project: Project) -> None:
     project.manage("migrate")
     assert tables(project) == TABLES
@@ -165,6 +166,7 @@ def test_the_last_migration_is_for_the_tables_of_this_release() -> None:
 # -- the admin page, requests and the command, in a process that has the app
 
 
+@pytest.mark.quick_on("sqlite")
 @pytest.mark.parametrize("make", [sqlite_database, postgres_database], ids=["sqlite", "postgresql"])
 def test_the_app_in_a_project(request: pytest.FixtureRequest, tmp_path: Path, make: Any) -> None:
     cases = ROOT / "tests/http/django_project/cases.py"

@@ -78,6 +78,7 @@ def test_celery(redis_url: str, store_url: str, store: eo.Store, monkeypatch: py
     assert doubted.key == "p1"
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 def test_an_outbox_feeds_celery(redis_url: str, store_url: str, unique_name: str) -> None:
     """F42: its relay and sender are killed; each task runs once, and that of a rolled back order never."""

@@ -202,6 +202,7 @@ def test_a_handler_that_commits_before_its_effect_is_found_out(sqlite_worker: eo
         assert_idempotent(balance, eo.Message(data=ORDER), effects=lambda: count_balances(sqlite_worker))
 
 
+@pytest.mark.quick_on("False")
 @pytest.mark.parametrize("inside", [True, False])
 def test_on_postgresql_an_async_handler_is_killed_at_each_of_its_statements(
     postgres_url: str, unique_name: str, charges: list[str], inside: bool

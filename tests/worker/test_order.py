@@ -21,7 +21,7 @@ def ordered_broker(kind: str, folder: Path, request: pytest.FixtureRequest) -> e
     return eo.connect_broker(request.getfixturevalue(f"{kind}_url"))
 
 
-@pytest.mark.quick_on("kafka")
+@pytest.mark.quick_on("400-kafka")
 @pytest.mark.parametrize("kind", ["sqlite", "kafka"])
 @pytest.mark.parametrize("prefetch", [20, 400])
 async def test_f75_a_message_that_is_tried_again_is_overtaken_by_none_of_its_key(
