@@ -27,7 +27,7 @@ async def finish(run: StoreRun, client: StoreClient, value: Any) -> None:
 
     Raises `LeaseLost` if another delivery took over, and `StoreUnavailable` if the success could not be recorded: the
     effect has happened then, and may happen again. With ``on_store_error="run"`` the latter is only an event. What a
-    signal handler raises meanwhile (a time limit) is raised when the success is recorded: the effect has happened.
+    signal handler raises meanwhile (a time limit) is raised at the end, when the success is recorded or cannot be.
     """
     run.end_handler()
     if not run.protected:
