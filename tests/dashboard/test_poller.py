@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+import effectonce as eo
 from effectonce.contracts.outbox import OutboxBacklog
 from effectonce.dashboard import poller as module
-from effectonce.dashboard.poller import Poller, Sample, count_events
+from effectonce.dashboard.poller import DELIVERY_KINDS, DUPLICATE_KINDS, FIRST_RUN_KINDS, Poller, Sample, count_events
 from effectonce.errors import StoreUnavailable
 from effectonce.record import Stats
+from effectonce.telemetry.prometheus import Metrics
 from tests.harness.waiting import until
 
 PAGE = """
@@ -253,3 +256,13 @@ def test_the_plots_show_doubts_and_the_age_of_the_oldest_message() -> None:
     shown = series(first, *samples)
     assert shown["in_doubt"] == [4, 0, None, None]
     assert shown["outbox_lag"] == [2.5, 0.0, 0.0, None]
+
+
+def test_event_counts_are_read_from_a_page_of_ours() -> None:
+    store = eo.connect("memory://", sweep_every=None)
+    metrics = Metrics(CollectorRegistry()).watch(store)
+    kinds = {*FIRST_RUN_KINDS, *DUPLICATE_KINDS, *DELIVERY_KINDS}
+    for kind in kinds:
+        store.runtime.emit(kind, 'a "scope", with commas')
+    counts = count_events(metrics.text().decode())
+    assert {kind: count for kind, count in counts.items() if count} == dict.fromkeys(kinds, 1.0)

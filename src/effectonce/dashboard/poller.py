@@ -39,7 +39,8 @@ FIRST_RUN_KINDS: Final = ("completed", "first")
 DUPLICATE_KINDS: Final = ("replayed", "duplicate")
 DELIVERY_KINDS: Final = ("claimed", "first", "duplicate", "replayed", "in_progress", "exhausted", "mismatch")
 
-#: A line of a page of metrics that counts the events of one kind, in one scope.
+#: A line of a page of metrics that counts the events of one kind, in one scope: as `telemetry.event_counters` names
+#: the metric and its labels. `test_event_counts_are_read_from_a_page_of_ours` holds the two together.
 _EVENT_COUNT = re.compile(
     r'^effectonce_outcomes_total\{(?:.*,)?\s*kind="([a-z_]+)".*\}\s+([0-9.eE+-]+)(?:\s+-?[0-9]+)?$', re.MULTILINE
 )

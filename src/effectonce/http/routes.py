@@ -94,6 +94,8 @@ def make_route_plan(route: Route, service: str) -> RoutePlan:
         size = getattr(route, name)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigurationError(f"{name}={size!r} is not a size; give a whole number above zero")
+    # The guard knows two of the three choices. To it, "replay" releases, and "resume" runs again: `ResponseRecording`
+    # stores the response of a "replay" before the guard is asked, and "resume" differs only in the handler's own code.
     options = policy_options(
         lease=route.lease,
         retention=route.retention,

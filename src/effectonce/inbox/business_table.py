@@ -87,7 +87,10 @@ class OnTable:
         raise refusal
 
     async def _try_insert(self, session: BaseDriverSession, sql: str, params: Sequence[Any]) -> dict[str, Any] | None:
-        """The inserted row; None if there was one. MySQL raises its error for a duplicate key instead."""
+        """The inserted row; None if there was one. MySQL raises its error for a duplicate key instead.
+
+        MySQL does not return the row, so it is read by its key: {} where the column has changed the key on insert.
+        """
         if session.dialect != "mysql":
             column = _column(self.column, session.dialect)
             return await _row(session, f"{sql} ON CONFLICT ({column}) DO NOTHING RETURNING *", params)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from effectonce.core.operator_results import encode_entered_result
 from effectonce.errors import ConfigurationError
 
-from .log import SagaLog
+from .log import LoggedStep, SagaLog
 from .steps import Step
 
 SagaDecision = Literal["done", "not_done", "retry", "abandon"]
@@ -20,24 +20,31 @@ def apply_decision(log: SagaLog, steps: Mapping[str, Step[Any]], decision: SagaD
     where the decision makes no sense for the part in doubt."""
     entry, progress = log.find_part_in_doubt()
     if log.compensation_in_doubt:
-        if decision == "not_done":
-            raise ConfigurationError(f"the compensation of {entry.name} must be done: say 'done' or 'retry'")
-        if result is not None:
-            raise ConfigurationError(f"the compensation of {entry.name} returns nothing: leave the result out")
+        _check_compensation(entry, decision, result)
+    elif decision == "done":
+        entry.result = _encode_result(steps[entry.name], result)
+    elif decision == "retry" and log.phase == "compensating":
+        raise ConfigurationError(f"the saga is being compensated: did {entry.name} happen? Say 'done' or 'not_done'")
+    # Nothing is refused from here on.
+    if decision == "done":
+        progress.state = "done"
     elif decision == "not_done":
         progress.state = "failed"
         if log.phase == "running":
             log.turn_around(entry.name, None)
             log.failure_text = f"an operator found that it did not happen ({log.doubt_reason})"
-    elif decision == "retry" and log.phase == "compensating":
-        raise ConfigurationError(f"the saga is being compensated: did {entry.name} happen? Say 'done' or 'not_done'")
-    elif decision == "done":
-        entry.result = _encode_result(steps[entry.name], result)
-    if decision == "done":
-        progress.state = "done"
     elif decision == "retry":
         progress.start_over()
     log.doubt_reason = log.step_in_doubt = ""
+
+
+def _check_compensation(entry: LoggedStep, decision: SagaDecision, result: Any) -> None:
+    """Raise `ConfigurationError` where ``decision`` makes no sense for a compensation in doubt: it has to happen, and
+    has no result."""
+    if decision == "not_done":
+        raise ConfigurationError(f"the compensation of {entry.name} must be done: say 'done' or 'retry'")
+    if result is not None:
+        raise ConfigurationError(f"the compensation of {entry.name} returns nothing: leave the result out")
 
 
 def _encode_result(step: Step[Any], result: Any) -> bytes:

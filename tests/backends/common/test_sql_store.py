@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from effectonce.backends.common.drivers import require_driver
-from effectonce.backends.common.sql_store import RECORD_COLUMNS, as_settlement, record_from, require_schema_version
+from effectonce.backends.common.sql_store import (
+    RECORD_COLUMNS,
+    as_settlement,
+    record_from_values,
+    require_schema_version,
+)
 from effectonce.errors import MissingDriver, SchemaMismatch, SchemaMissing
 from effectonce.record import Note, Renewal, Settlement
 
@@ -18,13 +23,13 @@ def row(**values: Any) -> list[Any]:
 
 
 def test_a_row_of_a_claim_is_a_record_with_a_lease() -> None:
-    record = record_from([*row(doubt_on_lapse=1, fingerprint=b"f"), "a column of the store itself"])
+    record = record_from_values([*row(doubt_on_lapse=1, fingerprint=b"f"), "a column of the store itself"])
     assert (record.doubt_on_lapse, record.fingerprint, record.lease_until) == (True, b"f", 9)
-    assert record_from(row()).doubt_on_lapse is False
+    assert record_from_values(row()).doubt_on_lapse is False
 
 
 def test_what_a_row_keeps_from_before_does_not_count() -> None:
-    record = record_from(row(state="done"))
+    record = record_from_values(row(state="done"))
     assert (record.lease_until, record.fingerprint) == (None, None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from effectonce.backends.dynamodb.client import (
 )
 from effectonce.backends.dynamodb.clock import ServerClock
 from effectonce.backends.dynamodb.items import StoredItem, decode, encode, unwrap, whole_seconds
+from effectonce.backends.dynamodb.operations import Operations
 from effectonce.backends.dynamodb.port import DynamoDBPort
 from effectonce.backends.dynamodb.schema import META_ID, SCHEMA_VERSION, TABLE_DEFINITION
 from effectonce.contracts import ConnectionLost
@@ -322,24 +324,29 @@ def test_the_stored_item_comes_with_a_failed_condition() -> None:
         assert error.item == stored
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda ready: ready.get("scope", "key"),
-        lambda ready: ready.forget("scope", "key", 1),
-        lambda ready: ready.resolve("scope", "key", Resolution(state="free", retention_us=1)),
-        lambda ready: ready.list(Query(limit=1)),
-        lambda ready: ready.stats(),
-        lambda ready: ready.sweep(1),
-        lambda ready: ready.now(),
-        lambda ready: ready.check(),
-        lambda ready: ready.run([Look("scope", "key")]),
-    ],
-    ids=["get", "forget", "resolve", "list", "stats", "sweep", "now", "check", "run"],
-)
-def test_every_call_refuses_a_table_that_is_not_prepared(work: Any) -> None:
+CALLS: dict[str, Any] = {
+    "get": lambda port: port.get("scope", "key"),
+    "forget": lambda port: port.forget("scope", "key", 1),
+    "resolve": lambda port: port.resolve("scope", "key", Resolution(state="free", retention_us=1)),
+    "list": lambda port: port.list(Query(limit=1)),
+    "stats": lambda port: port.stats(),
+    "sweep": lambda port: port.sweep(1),
+    "now": lambda port: port.now(),
+    "check": lambda port: port.check(),
+    "run": lambda port: port.run([Look("scope", "key")]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_refuses_a_table_that_is_not_prepared(name: str) -> None:
     with pytest.raises(SchemaMissing, match="not prepared"):
-        run_sync(work(DynamoDBPort(Service(get_item={}))))
+        run_sync(CALLS[name](DynamoDBPort(Service(get_item={}))))
+
+
+def test_no_call_is_left_out_of_the_test_before() -> None:
+    methods = {**vars(Operations), **vars(DynamoDBPort)}.items()
+    calls = {name for name, method in methods if iscoroutinefunction(method) and not name.startswith("_")}
+    assert calls - {"close", "migrate"} == set(CALLS)
 
 
 # -- changes of a record that was read

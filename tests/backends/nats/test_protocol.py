@@ -14,7 +14,7 @@ from effectonce.backends.nats.broker import NatsBackend
 from effectonce.backends.nats.connection import JetStreamRefusal, NatsConnection, NatsEndpoint, read_status
 from effectonce.backends.nats.consumer import NatsConsumer, _parse_ack_subject
 from effectonce.backends.nats.dead_letters import NatsDeadLetters, _parse_headers
-from effectonce.backends.nats.packets import make_headers, read_packet
+from effectonce.backends.nats.packets import NO_MESSAGE_ID, make_headers, read_packet
 from effectonce.backends.nats.publisher import Duplicate, NatsPublisher, _parse_publish_reply, publish_messages
 from effectonce.backends.nats.streams import (
     NO_MESSAGE_FOUND,
@@ -116,7 +116,7 @@ def test_the_server_deduplicates_by_the_id_or_by_its_hash(id: str, is_plain: boo
 
 
 def test_a_message_that_shall_not_be_deduplicated_keeps_its_id() -> None:
-    headers = make_headers(Packet(body=b"", id="id", ordering_key="k"), "")
+    headers = make_headers(Packet(body=b"", id="id", ordering_key="k"), NO_MESSAGE_ID)
     assert "Nats-Msg-Id" not in headers
     packet = read_packet(headers, b"")
     assert (packet.id, packet.ordering_key) == ("id", "k")

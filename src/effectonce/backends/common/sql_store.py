@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from effectonce.errors import SchemaMismatch, SchemaMissing
 from effectonce.record import Note, Record, Renewal, Settlement
 
-#: The columns of a record, in the order in which every store's statements select them.
+#: The columns of a record. Statements whose rows have no names select them first, in this order.
 RECORD_COLUMNS: Final = Record.__struct_fields__
 
 
-def record_from(row: Sequence[Any]) -> Record:
-    """Make a record of a row that begins with `RECORD_COLUMNS`. Columns behind those are for the store itself.
+def record_from_values(row: Sequence[Any]) -> Record:
+    """Make a record of a row that begins with `RECORD_COLUMNS`. Columns behind those are for the store itself."""
+    return record_from(dict(zip(RECORD_COLUMNS, row, strict=False)))
+
+
+def record_from(row: Mapping[str, Any]) -> Record:
+    """Make a record of a row by the names of its columns. Others than `RECORD_COLUMNS` are for the store itself.
 
     A store may leave old values in columns that no longer count: the end of the lease where the record is not claimed
     any more. It may also store an empty fingerprint for none.
     """
-    values = dict(zip(RECORD_COLUMNS, row, strict=False))
+    values = {name: row[name] for name in RECORD_COLUMNS}
     values["doubt_on_lapse"] = bool(values["doubt_on_lapse"])
     values["fingerprint"] = values["fingerprint"] or None
     if values["state"] != "claimed":

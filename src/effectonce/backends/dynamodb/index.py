@@ -14,7 +14,7 @@ from effectonce.record import Query, State
 from effectonce.values.cursors import CursorDigest, CursorNumber, read_cursor, write_cursor
 
 from .client import DynamoDBClient, Item
-from .items import INDEX_SHARDS, AttributeValue, expressions, wrap
+from .items import AttributeValue, expressions, lapses_to_doubt, shard_names, wrap
 from .schema import INDEX_NAME
 
 MAX_COUNT: Final = 100_000  # the most that `stats` reports of one state
@@ -32,17 +32,6 @@ class ShardPage(NamedTuple):
 
     items: list[Item]
     last: Item | None  # the key behind which the next page begins; None: there is no next page
-
-
-def shard_names(state: State) -> list[str]:
-    """The shards with the records in ``state``. Claims that lapse into doubt have shards of their own."""
-    kinds = ("claimed", "claimed?") if state == "claimed" else (state,)
-    return [f"{kind}/{n}" for kind in kinds for n in range(INDEX_SHARDS)]
-
-
-def lapses_to_doubt(shard: str) -> bool:
-    """Whether the shard holds claims that lapse into doubt, which never expire."""
-    return "?" in shard
 
 
 def _shard_query(shard: str, past: int, *, until: int | None = None, scope: str | None = None) -> dict[str, Any]:

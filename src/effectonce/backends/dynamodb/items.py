@@ -94,10 +94,29 @@ _ATTRIBUTES: Final = [name for name in StoredItem.__struct_fields__ if name not 
 _OPTIONAL_ATTRIBUTES: Final = ("owner", "lease_until", "expires_at", "fingerprint", "result", "error")
 
 
-def bucket(state: str, doubt: bool, identity: bytes) -> str:
-    """The partition of the index for a record: its attribute ``bucket``. Claims that lapse into doubt have partitions
-    of their own, so that a sweep reads only them."""
-    return f"{state}{'?' if doubt and state == 'claimed' else ''}/{identity[0] % INDEX_SHARDS}"
+_CLAIMED_OR_DOUBT: Final = "claimed?"  # claims that lapse into doubt have shards of their own, which a sweep reads
+
+
+def bucket(state: str, doubt_on_lapse: bool, identity: bytes) -> str:
+    """The shard of the index that a record is in: its attribute ``bucket``, one of the `shard_names` of its state."""
+    kind = _CLAIMED_OR_DOUBT if doubt_on_lapse and state == "claimed" else state
+    return f"{kind}/{identity[0] % INDEX_SHARDS}"
+
+
+def shard_names(state: State) -> list[str]:
+    """The shards with the records in ``state``."""
+    shards = [f"{state}/{n}" for n in range(INDEX_SHARDS)]
+    return [*shards, *doubtful_shard_names()] if state == "claimed" else shards
+
+
+def doubtful_shard_names() -> list[str]:
+    """The shards with the claims that lapse into doubt."""
+    return [f"{_CLAIMED_OR_DOUBT}/{n}" for n in range(INDEX_SHARDS)]
+
+
+def lapses_to_doubt(shard: str) -> bool:
+    """Whether the shard holds claims that lapse into doubt, which never expire."""
+    return shard.startswith(_CLAIMED_OR_DOUBT)
 
 
 def encode(stored: StoredItem, write: bytes) -> Item:

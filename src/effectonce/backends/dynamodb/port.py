@@ -1,7 +1,8 @@
 """The port of DynamoDB: what operators and the sweep need, added to `operations`.
 
 Each method first calls `_prepare`: no other request is right before the table's version and the service's time are
-known. A list is read from the index and then, record by record, from the table, since the index may be late.
+known (`test_requests.py` calls every method on a table that is not prepared). A list is read from the index and then,
+record by record, from the table, since the index may be late.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from effectonce.values.identity import digest
 
 from .client import ConditionFailed
 from .decisions import decide_forget, decide_resolve, drop_expired
-from .index import MAX_COUNT, count_state, list_identities, read_shard, shard_names
-from .items import INDEX_SHARDS, AttributeValue, StoredItem, bucket, decode, expressions, wrap
+from .index import MAX_COUNT, count_state, list_identities, read_shard
+from .items import AttributeValue, StoredItem, bucket, decode, doubtful_shard_names, expressions, shard_names, wrap
 from .operations import Operations
 from .schema import META_ID, check_table, migrate_table
 
@@ -168,15 +169,14 @@ class DynamoDBPort(Operations, Port):
                     "SET #state = :in_doubt, #changed_at = :now, #rank = :now, #bucket = :bucket,"
                     " #version = #version + :one REMOVE #lease_until, #expires_at, #expires, #keep, #was",
                     "#state = :claimed AND #doubt_on_lapse = :yes AND #lease_until <= :past",
-                    {"now": now, "past": past, "bucket": bucket("in_doubt", True, identity)},
+                    {"now": now, "past": past, "bucket": bucket("in_doubt", False, identity)},
                 )
             except ConditionFailed:
                 return False
             return True
 
         pages = await self._dynamodb.gather(  # one over the limit, which tells whether there is more
-            lambda shard: read_shard(self._dynamodb, shard, limit + 1, until=past),
-            [f"claimed?/{n}" for n in range(INDEX_SHARDS)],
+            lambda shard: read_shard(self._dynamodb, shard, limit + 1, until=past), doubtful_shard_names()
         )
         identities = [item["id"]["B"] for page in pages for item in page.items]
         lapsed = sum(await self._dynamodb.gather(lapse, identities[:limit]))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from effectonce.backends.common.packets import raise_if_all_unavailable
 from effectonce.errors import BrokerUnavailable
@@ -17,6 +17,11 @@ from .errors import is_refusal, translate
 from .records import KafkaRecord
 from .topics import TOPIC_PROPAGATION_S
 
+_CONFIRM_GRACE_S: Final = 1.0  # past the timeout of a record, for its report to reach us
+_FLUSH_POLL_S: Final = 0.1
+_DROP_TIMEOUT_S: Final = 1.0  # to report the records that were purged
+_HEADERS_ROOM_BYTES: Final = 65_536  # beside the longest body: for the key and the headers
+
 
 def _new_thread() -> ThreadPoolExecutor:
     """An executor of one thread, which starts when it is first used."""
@@ -25,6 +30,9 @@ def _new_thread() -> ThreadPoolExecutor:
 
 class ConfirmedProducer:
     """A producer that waits until all in-sync replicas have a record. Several tasks may send; they take turns.
+
+    The client belongs to the thread: `_send` and `_drop` run there, and so do the callbacks that the client makes
+    inside of them. Nothing else may touch `_producer` or `_refusal`.
 
     ``idempotent``: when the client itself sends a record again, it is not stored twice, nor out of order. That takes
     half a second to start; records with a key of their own in a compacted topic do not need it.
@@ -58,7 +66,7 @@ class ConfirmedProducer:
             "acks": "all",
             "message.timeout.ms": max(round(self._cluster.timeout * 1000), 1),
             "topic.metadata.propagation.max.ms": round(min(TOPIC_PROPAGATION_S, self._cluster.timeout) * 1000),
-            "message.max.bytes": self._cluster.max_body + 65_536,
+            "message.max.bytes": self._cluster.max_body + _HEADERS_ROOM_BYTES,
             # The partitioner of Java's clients, so that all producers choose the same partition for a key.
             "partitioner": "murmur2_random",
         }
@@ -94,8 +102,8 @@ class ConfirmedProducer:
                 continue
             except KafkaException as error:  # refused before it was sent; those behind it may still go
                 outcomes[index] = translate(error, self._cluster, topic)
-        deadline = time.monotonic() + self._cluster.timeout + 1.0
-        while producer.flush(0.1) and self._refusal is None and time.monotonic() < deadline:
+        deadline = time.monotonic() + self._cluster.timeout + _CONFIRM_GRACE_S
+        while producer.flush(_FLUSH_POLL_S) and self._refusal is None and time.monotonic() < deadline:
             pass
         if self._refusal is not None or any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
             self._drop()  # records that it still holds must not arrive later, beside the caller's resend
@@ -108,4 +116,4 @@ class ConfirmedProducer:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
-            producer.flush(1.0)
+            producer.flush(_DROP_TIMEOUT_S)

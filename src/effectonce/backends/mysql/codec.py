@@ -32,6 +32,9 @@ def state_literal(state: State) -> str:
 
 
 # -- operations, as rows of the statements in records.sql
+#
+# A row of `claim` and of `remember` has the values of the statement's columns, in their order. MySQL evaluates them
+# from left to right: `changed_at`, `lease` and `retention` in a row are the values that stand further left in it.
 
 
 def claim_row(row_id: bytes, op: Claim) -> str:

@@ -12,12 +12,15 @@
 
 
 -- name: claim
--- One row per claim. Assignments run from left to right and see the ones before them: `verdict` comes first and
+-- One row per claim: `codec.claim_row`, whose values stand in the order of these columns. Assignments run from left to right and see the ones before them: `verdict` comes first and
 -- decides on the old values, everything after it follows the verdict.
 --   0 keep   1 take a free record   2 take a lapsed one   3 take an expired one   4 no attempt left   5 in doubt
 -- A record with verdict 0 is not written at all (InnoDB compares), so duplicates cost no fsync. Affected rows decide
 -- nothing: client flags and proxies change their meaning. A claim sends one fingerprint of 33 bytes per version, one
 -- after the other: a match starts at position 1, 34, 67 ..., so that `LOCATE(...) % 33` is 1.
+--
+-- `statements.upserts_with_alias` rewrites this statement and `remember` for MySQL: it takes them apart at `VALUES {rows}`
+-- and replaces each `VALUES(column)`.
 INSERT INTO {records}
     (id, scope, `key`, owner, doubt_on_lapse, fingerprint, lease, retention, max_attempts,
      changed_at, created_at, token, lease_until, expires_at, state, attempts, note)
@@ -67,7 +70,7 @@ ON DUPLICATE KEY UPDATE
 
 -- name: remember
 -- Records a success that was not claimed (mode S). It never overwrites a live claim, a doubt, a failure or an earlier
--- success. Assignments and fingerprints: see `claim`.
+-- success. One row per success: `codec.remember_row`. Assignments and fingerprints: see `claim`.
 INSERT INTO {records}
     (id, scope, `key`, owner, fingerprint, retention, changed_at, created_at, token, expires_at, state, attempts, result)
 VALUES {rows}
@@ -163,6 +166,7 @@ WHERE id IN ({ids}) AND NOT COALESCE(expires_at <= @effectonce_before, FALSE)
 
 
 -- name: record
+-- The columns of a record, in the order of `sql_store.RECORD_COLUMNS`; and the id.
 scope, `key`, state, token, attempts, generation, doubt_on_lapse, created_at, changed_at, lease_until,
 expires_at, owner, LEFT(fingerprint, 33), result, error, note, id
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from effectonce.backends.common.drivers import require_driver
 from effectonce.backends.common.list_cursor import MAX_SORTED_RECORDS
-from effectonce.backends.common.sql_store import as_settlement, record_from
+from effectonce.backends.common.sql_store import as_settlement, record_from_values
 from effectonce.contracts import Capabilities, Dialect, InboxPort, OutboxPort, Port
 from effectonce.core.sql_files import fill, store_schema, table_prefix
 from effectonce.errors import ConfigurationError, StoreUnavailable, UnsafeStore
@@ -276,7 +276,7 @@ class MySQLPort(Port):
             return []
         [rows] = await self.tables.execute(bind(self._sql["get"], ids=ids))
         by_id = {row[-1]: row for row in rows}
-        return [record_from(by_id[row_id]) for row_id in ids if row_id in by_id]
+        return [record_from_values(by_id[row_id]) for row_id in ids if row_id in by_id]
 
     async def stats(self) -> Stats:
         counts, oldest, swept = await self.tables.execute(bind(self._sql["stats"], cap=MAX_COUNT))
@@ -288,8 +288,9 @@ class MySQLPort(Port):
         )
 
     async def forget(self, scope: str, key: str, retention_us: int) -> bool:
-        results = await self.tables.execute(bind(self._sql["forget"], id=digest(scope, key), retention=retention_us))
-        return bool(results[1])
+        forget = bind(self._sql["forget"], id=digest(scope, key), retention=retention_us)
+        _, existing, *_ = await self.tables.execute(forget)
+        return bool(existing)
 
     async def resolve(self, scope: str, key: str, resolution: Resolution) -> bool:
         resolve = bind(
@@ -300,7 +301,8 @@ class MySQLPort(Port):
             result=resolution.result,
             error=resolution.error,
         )
-        return bool((await self.tables.execute(resolve))[1])
+        _, in_doubt, *_ = await self.tables.execute(resolve)
+        return bool(in_doubt)
 
     async def sweep(self, limit: int) -> SweepResult:
         expired, deleted = await self._sweep_some("expired", "delete", limit)

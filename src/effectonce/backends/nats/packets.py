@@ -16,6 +16,7 @@ from effectonce.backends.common.packets import fit_id, read_own_field
 from effectonce.contracts import Packet
 
 ID_HEADER: Final = "Nats-Msg-Id"
+NO_MESSAGE_ID: Final = ""  # the server never takes a message without an id for a duplicate
 OWN_HEADER: Final = "Eo-Packet"
 _PLAIN_NAME: Final = re.compile(r"(?!nats-|eo-packet|status$|description$)[a-z0-9_.+~^-]+", re.IGNORECASE | re.ASCII)
 _PLAIN_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
@@ -25,7 +26,7 @@ _PLAIN_ID: Final = re.compile(r"([!-~]([ -~]{0,198}[!-~])?)?")  # up to 200 char
 def make_headers(packet: Packet, message_id: str | None = None) -> dict[str, str]:
     """Make the headers of the message that carries ``packet``.
 
-    The server deduplicates by ``message_id``. None: use the packet's id. "": do not deduplicate this message.
+    The server deduplicates by ``message_id``. None: that is the packet's id. `NO_MESSAGE_ID`: this message has none.
     """
     packet = packet.for_broker("nats")
     headers: dict[str, str] = {}

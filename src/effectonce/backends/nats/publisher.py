@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -19,8 +19,11 @@ from effectonce.contracts import Packet
 from effectonce.errors import ConfigurationError, show
 
 from .connection import JetStreamRefusal, NatsConnection, read_status
-from .packets import make_headers
+from .packets import NO_MESSAGE_ID, make_headers
 from .streams import NO_MESSAGE_FOUND, MissingStream, StreamDeclarations, missing_stream, require_subject
+
+_HEADER_LINE_BYTES: Final = 4  # of a header beside its name and value: a colon, a space and the end of the line
+_MESSAGE_OVERHEAD_BYTES: Final = 100  # at most, for the line of the version and the header with the stream's name
 
 
 class NatsPublisher:
@@ -42,7 +45,7 @@ class NatsPublisher:
             for index, outcome in zip(indexes, published, strict=True):
                 outcomes[index] = outcome
 
-        message_id = None if streams.deduplicates else ""
+        message_id = None if streams.deduplicates else NO_MESSAGE_ID  # None: each packet's own
         await send(range(len(packets)), message_id)
         undeclared = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, MissingStream)]
         if undeclared and not streams.shared_stream:
@@ -54,7 +57,7 @@ class NatsPublisher:
             if isinstance(outcome, Duplicate) and not await self._still_waits(connection, stream, outcome)
         ]
         if redriven:
-            await send(redriven, "")
+            await send(redriven, NO_MESSAGE_ID)
         return [outcome if isinstance(outcome, Exception) else None for outcome in outcomes]
 
     @staticmethod
@@ -87,7 +90,8 @@ async def publish_messages(
     requests: dict[int, asyncio.Future[Any]] = {}
     max_payload = connection.client.max_payload
     for index, (headers, body) in enumerate(messages):
-        size = len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 100
+        lines = sum(len(name) + len(value) + _HEADER_LINE_BYTES for name, value in headers.items())
+        size = len(body) + lines + _MESSAGE_OVERHEAD_BYTES
         if size > max_payload:
             outcomes[index] = ConfigurationError(
                 f"a message of about {size} bytes exceeds the server's max_payload of {max_payload}; raise it, or send "

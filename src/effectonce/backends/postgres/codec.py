@@ -17,15 +17,17 @@ from effectonce.errors import InvalidKey
 from effectonce.record import Answer, AnswerKind, Note, Renewal, Settlement, is_exhausted
 
 from .client import Param, Row
+from .driver import BOOL_OID, BYTEA_OID, INT4_OID, INT8_OID, TEXT_OID
 
 # -- rows, as answers
 
-#: The decisions of `claim` that only `claim_existing` can carry out, because they change the record.
+#: The decisions of `decision` in records.sql that only `claim_existing` can carry out, because they change the record.
 CHANGING_DECISIONS: Final = frozenset(("take_expired", "take_free", "take_lapsed", "exhaust", "lapse", "flag"))
 
 
 def read_claim_answer(row: Row) -> tuple[int, Answer | None]:
-    """Read a claim's position in its batch, and its answer; None: the decision still has to change the record."""
+    """Read a claim's position in its batch, and its answer; None: the decision still has to change the record. The row
+    has the columns that `claim`, `claim_one`, `claim_existing` and `look` return, all in the same order."""
     ordinal, decision, token, attempts, generation, lapsed, remains, result, error, note = row
     if decision in CHANGING_DECISIONS:
         return ordinal - 1, None
@@ -60,20 +62,18 @@ def read_look_answer(row: Row) -> tuple[int, Answer]:
 int4, int8, boolean = Layout(">i"), Layout(">q"), Layout("?")  # each packs one value
 _ARRAY_HEAD: Final = Layout(">iiIii")  # dimensions, whether it has NULLs, the type of the values, how many, first index
 _NULL_LENGTH: Final = int4.pack(-1)
-#: Types, by their numbers in the server's catalogue.
-_BOOL_OID, _BYTEA_OID, _INT8_OID, _INT4_OID, _TEXT_OID = 16, 17, 20, 23, 25
 
 
 def text_array(values: Sequence[str | None]) -> bytes:
-    return _array(_TEXT_OID, [None if value is None else utf8(value) for value in values])
+    return _array(TEXT_OID, [None if value is None else utf8(value) for value in values])
 
 
 def bigint_array(values: Sequence[int]) -> bytes:
-    return _fixed_width_array(_INT8_OID, 8, "iq", values)
+    return _fixed_width_array(INT8_OID, 8, "iq", values)
 
 
 def integer_array(values: Sequence[int]) -> bytes:
-    return _fixed_width_array(_INT4_OID, 4, "ii", values)
+    return _fixed_width_array(INT4_OID, 4, "ii", values)
 
 
 def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
@@ -131,13 +131,13 @@ def _fields(**encodings: tuple[Callable[[Any], Param], Callable[[Sequence[Any]],
 
 
 _AS_TEXT: Final = (utf8, text_array)
-_AS_BYTES: Final = (lambda value: value, partial(_array, _BYTEA_OID))
+_AS_BYTES: Final = (lambda value: value, partial(_array, BYTEA_OID))
 _AS_BIGINT: Final = (int8.pack, bigint_array)
 _AS_INTEGER: Final = (int4.pack, integer_array)
-_AS_FLAG: Final = (boolean.pack, partial(_fixed_width_array, _BOOL_OID, 1, "i?"))
+_AS_FLAG: Final = (boolean.pack, partial(_fixed_width_array, BOOL_OID, 1, "i?"))
 _IDENTITY_ENCODINGS: Final = {"scope": _AS_TEXT, "key": _AS_TEXT}
 
-#: The parameters of each kind of operation, in the order of the statements.
+#: The parameters of each kind of operation: the first is $1 of its statements in records.sql.
 CLAIM_FIELDS: Final = _fields(
     **_IDENTITY_ENCODINGS,
     owner=_AS_BYTES,
@@ -169,12 +169,17 @@ _SETTLEMENT_FIELDS: Final = _fields(
 def encode_settlements(ops: Sequence[Settlement | Note | Renewal]) -> list[Param]:
     """The parameters of `settle` and `settle_locked`."""
     params = encode_many(_SETTLEMENT_FIELDS, [as_settlement(op) for op in ops])
-    return [*params, _array(_INT8_OID, [_lease(op) for op in ops])]
+    return [*params, _array(INT8_OID, [_lease(op) for op in ops])]
 
 
 def encode_settlement(op: Settlement | Note | Renewal) -> list[Param]:
     """The parameters of `settle_one` where it does not run in a caller's transaction."""
     return [*encode_one(_SETTLEMENT_FIELDS, as_settlement(op)), _lease(op), boolean.pack(False)]
+
+
+def completion_params(op: Settlement) -> tuple[Any, ...]:
+    """The parameters of `settle_one` in a caller's transaction, as plain values, which the caller's driver encodes."""
+    return (*(field.read(op) for field in _SETTLEMENT_FIELDS), None, True)
 
 
 def _lease(op: Settlement | Note | Renewal) -> Param:

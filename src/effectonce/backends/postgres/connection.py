@@ -20,6 +20,11 @@ from effectonce.values.awaitables import maybe_await
 
 from .conninfo import ConnectionOptions, first_line, tls_refusal
 from .driver import (
+    BOOL_OID,
+    BYTEA_OID,
+    INT4_OID,
+    INT8_OID,
+    TEXT_OID,
     AdaptersMap,
     BoolBinaryLoader,
     Transformer,
@@ -39,14 +44,14 @@ T = TypeVar("T")
 
 
 def _make_loaders() -> AdaptersMap:
-    """The loaders of values in results, by the numbers of their types. A map of our own, since a program may have
-    changed psycopg's global one."""
+    """The loaders of values in results, by type. A map of our own, since a program may have changed psycopg's global
+    one."""
     loaders = AdaptersMap(types=psycopg.adapters.types)
-    loaders.register_loader(16, BoolBinaryLoader)
-    loaders.register_loader(17, string.ByteaBinaryLoader)
-    loaders.register_loader(20, numeric.Int8BinaryLoader)
-    loaders.register_loader(23, numeric.Int4BinaryLoader)
-    loaders.register_loader(25, string.TextBinaryLoader)
+    loaders.register_loader(BOOL_OID, BoolBinaryLoader)
+    loaders.register_loader(BYTEA_OID, string.ByteaBinaryLoader)
+    loaders.register_loader(INT8_OID, numeric.Int8BinaryLoader)
+    loaders.register_loader(INT4_OID, numeric.Int4BinaryLoader)
+    loaders.register_loader(TEXT_OID, string.TextBinaryLoader)
     return loaders
 
 

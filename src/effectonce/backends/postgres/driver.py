@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from effectonce.errors import MissingDriver, show
 
 try:
@@ -20,3 +22,10 @@ except ImportError as _error:
     raise MissingDriver(
         f"PostgreSQL needs the driver psycopg 3: pip install 'effectonce[postgres]' ({show(_error)})"
     ) from _error
+
+#: The types of values that we send and read, by their numbers in every server's catalogue (pg_type.oid).
+BOOL_OID: Final = 16
+BYTEA_OID: Final = 17
+INT8_OID: Final = 20
+INT4_OID: Final = 23
+TEXT_OID: Final = 25

@@ -37,7 +37,7 @@ async def list_newest_first(send: Callable[..., Awaitable[Sequence[NamedRow]]], 
 
 async def _list_sorted(send: Callable[..., Awaitable[Sequence[NamedRow]]], walk: str, query: Query) -> Page:
     start = (_LATEST_TIME_US, "", "") if query.cursor is None else parse_cursor(query.cursor, by_change=True)
-    rows = await send(
+    rows = await send(  # $1 to $8 of `newest` in records.sql
         walk,
         None if query.scope is None else utf8(query.scope),
         None if query.state is None else query.state.encode(),
@@ -49,7 +49,7 @@ async def _list_sorted(send: Callable[..., Awaitable[Sequence[NamedRow]]], walk:
         int4.pack(MAX_SORTED_RECORDS + 1),
     )
     is_partial = rows[0]["sorted_count"] > MAX_SORTED_RECORDS
-    records = [record_from(list(row.values())) for row in rows if row["scope"] is not None]
+    records = [record_from(row) for row in rows if row["scope"] is not None]
     page, has_more = records[: query.limit], len(records) > query.limit
     cursor = make_cursor(page[-1].changed_at, page[-1].scope, page[-1].key) if has_more else None
     return Page(page, cursor, is_partial)

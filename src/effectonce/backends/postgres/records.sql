@@ -29,7 +29,7 @@
 -- columns of the record (all NULL: there is none), the operation's `claimant`, `fingerprints`, `max_attempts` and
 -- `waiting`, and `now`.
 --
--- These decisions change the record: take_expired, take_free and take_lapsed grant the claim, exhaust ends the record
+-- These decisions change the record (`codec.CHANGING_DECISIONS` names them, too): take_expired, take_free and take_lapsed grant the claim, exhaust ends the record
 -- because no attempt is left, lapse moves it to in_doubt, flag marks it as awaited. The others only answer.
 CASE
     WHEN r.state IS NULL THEN 'absent'
@@ -60,7 +60,8 @@ SELECT i.scope, i.key, 'claimed', CASE WHEN i.doubts THEN 'lapse' WHEN i.brought
 
 -- name: claim
 -- Inserts the records that are absent, which is nearly all of them; reads those that exist, without a lock or a write.
--- One round trip for new keys and for duplicates alike.
+-- One round trip for new keys and for duplicates alike. $1 to $10: `codec.CLAIM_FIELDS`. The columns of the result, here
+-- and in the three statements below, are those that `codec.read_claim_answer` reads, in its order.
 --
 -- Where the decision changes the record, `claim_existing` follows. No row: a rival's insert was committed after this
 -- statement began, or the record was deleted meanwhile; the claim is sent again.
@@ -234,7 +235,8 @@ note = coalesce(l.note, r.note)
 -- name: settle
 -- The settlements, notes and renewals of records that are claimed by their owner and not awaited: nearly all. A record is
 -- found by its key and changed by its place, without a lock before, which saves a sixth of the server's time for a batch
--- of 100. No row: `settle_locked` follows, which also says why.
+-- of 100. No row: `settle_locked` follows, which also says why. $1 to $10: `codec._SETTLEMENT_FIELDS`; $11: a renewal's
+-- lease.
 UPDATE {records} r SET
     {settled}
 FROM (
@@ -393,7 +395,7 @@ ORDER BY p.changed_at DESC, p.scope DESC, p.key DESC
 
 
 -- name: record_columns
--- Not a statement: a record as operators see it.
+-- Not a statement: a record as operators see it. `sql_store.record_from` takes the columns by their names.
 r.scope, r.key, r.state, r.token, r.attempts, r.generation, r.doubt_on_lapse, r.created_at, r.changed_at, r.lease_until,
 r.expires_at, r.owner, r.fingerprint, r.result, r.error, r.note
 

@@ -42,6 +42,7 @@ from .codec import (
     CLAIM_FIELDS,
     LOOK_FIELDS,
     REMEMBER_FIELDS,
+    completion_params,
     encode_many,
     encode_one,
     encode_settlement,
@@ -122,9 +123,7 @@ class PostgresBackend:
         return PostgresClient(source, self._settings, prepared_statements(self._prefix))
 
     def completion(self, op: Settlement) -> tuple[Dialect, Sequence[tuple[str, Sequence[Any]]]]:
-        end = ("done", op.retention_us, op.result, None, False, None, None)
-        params = (op.scope, op.key, op.owner, op.token, *end, True)
-        return "postgresql", [(load_statements(self._prefix)["settle_one"], params)]
+        return "postgresql", [(load_statements(self._prefix)["settle_one"], completion_params(op))]
 
     def schema_sql(self) -> str:
         return store_schema("postgresql", self._prefix)
@@ -270,7 +269,7 @@ class PostgresPort:
 
     async def get(self, scope: str, key: str) -> Record | None:
         rows = await self._query("get", utf8(scope), utf8(key))
-        return record_from(list(rows[0].values())) if rows else None
+        return record_from(rows[0]) if rows else None
 
     async def list(self, query: Query) -> Page:
         """Ordered by scope and key, or by the last change. A page that had to pass over many records of other states
@@ -297,7 +296,7 @@ class PostgresPort:
                 if row["wanted"]:
                     if len(records) == query.limit:
                         return Page(records, make_cursor(0, records[-1].scope, records[-1].key))
-                    records.append(record_from(list(row.values())))
+                    records.append(record_from(row))
             visited += len(rows)
             if len(rows) < size:
                 return Page(records)

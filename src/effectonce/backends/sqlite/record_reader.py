@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from effectonce.backends.common.list_cursor import MAX_SORTED_RECORDS, ListPosition, make_cursor, parse_cursor
-from effectonce.backends.common.sql_store import record_from
+from effectonce.backends.common.sql_store import record_from_values
 from effectonce.errors import InvalidOption
 from effectonce.record import Page, Query, Record, Stats
 
@@ -33,7 +33,7 @@ class RecordReader:
 
     def get(self, cursor: sqlite3.Cursor, scope: str, key: str) -> Record | None:
         row = cursor.execute(self._sql["get"], (scope, key, self._now())).fetchone()
-        return None if row is None else record_from(row)
+        return None if row is None else record_from_values(row)
 
     def page(self, cursor: sqlite3.Cursor, query: Query) -> Page:
         """One page. Failed, free and in_doubt records are listed by their last change, newest first; others by scope
@@ -112,7 +112,7 @@ def _page_of(rows: Sequence[tuple[Any, ...]], limit: int, edge: ListPosition | N
     one, or after the edge where this one is not full."""
     last = rows[limit - 1] if len(rows) > limit else edge
     cursor = None if last is None else make_cursor(*last[:3])
-    return Page([record_from(row[3:]) for row in rows[:limit]], cursor)
+    return Page([record_from_values(row[3:]) for row in rows[:limit]], cursor)
 
 
 def _has_index_by_change(query: Query) -> bool:
