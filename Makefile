@@ -8,6 +8,8 @@ PYTHON ?= python3
 ARGS ?=
 # Test processes side by side, which share the servers: more than two cores have, since most tests wait for something.
 JOBS ?= 4
+# What `make test-all NEXT=1` runs on newer servers, in both tiers.
+ON_NEWER_SERVERS := tests/backends tests/worker tests/dead_letters tests/inbox tests/outbox tests/relay tests/intents tests/sagas
 # What is compiled once need not be compiled by every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -33,8 +35,9 @@ demo: $(VENV)/.core ## One payment, delivered twice, charged once
 test: $(VENV)/.dev ## Every promise once, against real servers where they are installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m "not long" $(ARGS)
 
-test-all: $(VENV)/.dev ## The rest: soaks, the whole explorer, every store and driver with every scenario
-	$(BIN)/python -m pytest -n $(JOBS) --dist=worksteal -m long $(ARGS)
+test-all: $(VENV)/.dev ## The rest: soaks, the whole explorer, every store and driver (NEXT=1: stores and brokers on newer servers)
+	$(if $(NEXT),EFFECTONCE_TEST_NEXT=1) $(BIN)/python -m pytest -n $(JOBS) --dist=worksteal \
+	  $(if $(NEXT),$(ON_NEWER_SERVERS),-m long) $(ARGS)
 
 prove: $(VENV)/.dev ## Kill it for ten minutes and count (LONG=1: an hour; SECONDS=60: a minute)
 	$(BIN)/python -m tests.proof.prove --seconds $(or $(SECONDS),$(if $(LONG),3600,600)) $(ARGS)
@@ -75,8 +78,9 @@ pictures: $(VENV)/.dev ## Draw the documentation's diagrams, recording and scree
 	$(BIN)/python -m tests.demo.recording docs/images/demo.svg
 	$(BIN)/python -m tests.dashboard.pictures docs/images
 
-servers: ## Install the servers that the tests run against
+servers: ## Install the servers that the tests run against (NEXT=1: newer ones beside them, 1.5 GB)
 	@tests/harness/install.sh
+	@$(if $(NEXT),tests/harness/install_next.sh)
 
 constraints: | $(VENV)/.python ## Pin anew: the newest versions of everything
 	rm -rf $(VENV)-pin

@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from effectonce.core.guarded_call.run import current_run
-from tests.harness import process, servers, shared, tiers
+from tests.harness import installed, process, servers, shared, tiers
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -99,7 +99,7 @@ def server_url(variable: str, start: Callable[[], str]) -> str:
         return url
     try:
         return start()
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         skip_or_fail(str(missing))
 
 
@@ -218,7 +218,7 @@ def own_mariadb() -> Iterator[servers.MariaDB]:
     """A server of this test process alone. A test may change its settings, and must change them back."""
     try:
         server = servers.mariadb()
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         skip_or_fail(str(missing))
     with server:
         yield server

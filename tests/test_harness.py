@@ -19,9 +19,10 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from tests import conftest
-from tests.harness import process, servers, shared
+from tests.harness import installed, process, servers, shared
+from tests.harness.installed import ROOT
 from tests.harness.nats import nats
-from tests.harness.process import ROOT, Server, ServerFailed
+from tests.harness.process import Server, ServerFailed
 from tests.harness.proxy import FaultProxy
 
 pytest_plugins = ["pytester"]
@@ -46,7 +47,7 @@ def accepts(port: int) -> bool:
 def start(starter: Callable[[], Server]) -> Server:
     try:
         return starter()
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         conftest.skip_or_fail(str(missing))
 
 
@@ -177,7 +178,7 @@ def test_a_server_that_is_not_installed_is_missing_in_every_test_process(monkeyp
     try:
         address = registry.listen()
         for _ in range(2):
-            with pytest.raises(servers.Missing, match="apt-get install mariadb-server"):
+            with pytest.raises(installed.Missing, match="apt-get install mariadb-server"):
                 shared.ask(address, "mariadb")
     finally:
         registry.close()

@@ -15,7 +15,7 @@ import pytest
 
 import effectonce as eo
 from tests.conftest import skip_or_fail
-from tests.harness import servers
+from tests.harness import installed, servers
 from tests.harness.certificates import Authority, Certificate
 from tests.harness.kafka import kafka
 from tests.harness.nats import nats
@@ -114,7 +114,7 @@ def start_secure() -> Iterator[Callable[[str], tuple[Server, Files, str]]]:
             files = Files(folder / name)
             try:
                 server, url = STARTERS[name](files)
-            except servers.Missing as missing:
+            except installed.Missing as missing:
                 skip_or_fail(str(missing))
             except ServerFailed as failed:
                 if "TLS support" not in str(failed):

@@ -14,7 +14,7 @@ import uvicorn
 from effectonce.dashboard.access import Access
 from effectonce.dashboard.app import make_app
 from effectonce.dashboard.sources import Sources
-from tests.harness.servers import Missing
+from tests.harness.installed import Missing
 
 OPERATOR, VIEWER = "operator-token-of-the-tests", "viewer-token-of-the-tests"
 ARGUMENTS = (

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from tests.conftest import skip_or_fail
 from tests.dashboard.serving import OPERATOR, VIEWER, browser, executable, log_in, served
 from tests.dashboard.world import World
-from tests.harness.servers import Missing
+from tests.harness.installed import Missing
 
 
 @pytest.fixture(scope="module")

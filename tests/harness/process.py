@@ -15,8 +15,8 @@ from typing import Self
 import psutil
 
 from tests.harness import reaper
+from tests.harness.installed import ROOT, enter_root
 
-ROOT = Path(__file__).resolve().parents[2]
 KEPT_LOGS = ROOT / ".servers" / "logs"
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
@@ -160,7 +160,7 @@ class Server:
     def run(self, command: Sequence[str]) -> None:
         """Run a command that has to succeed before the server can start. Its output goes to the server's log."""
         with self.log.open("ab") as out:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.dir)
+            done = subprocess.run(enter_root(command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.dir)
         if done.returncode:
             raise ServerFailed(f"{command[0]} exited with {done.returncode}:\n{self.log_tail()}")
 
@@ -170,7 +170,7 @@ class Server:
     def _launch(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command(),
+                enter_root(self.command()),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

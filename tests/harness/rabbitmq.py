@@ -6,10 +6,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.harness import servers
+from tests.harness import installed
+from tests.harness.installed import enter_root
 from tests.harness.process import Server, ServerFailed, free_port
 
-_DEBIAN_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one on the path switches the user
+_DEBIAN_SCRIPT = Path("usr/lib/rabbitmq/bin/rabbitmq-server")  # the one on the path switches the user
 
 
 class Epmd(Server):
@@ -93,7 +94,8 @@ class RabbitMQ(Server):
         """Run rabbitmqctl, and return its output."""
         program = Path(self._script).with_name("rabbitmqctl")
         done = subprocess.run(
-            [program, "--quiet", "-n", self.node, *command],
+            enter_root([str(program), "--quiet", "-n", self.node, *command]),
+            cwd=self.dir,
             env=dict(self.environment()),
             capture_output=True,
             text=True,
@@ -119,7 +121,8 @@ class RabbitMQ(Server):
 def rabbitmq(*config: str, plugins: Sequence[str] = (), **settings: str) -> RabbitMQ:
     """``config`` are lines that are added to its rabbitmq.conf: ``"listeners.ssl.1 = 127.0.0.1:5671"``."""
     how = ("RabbitMQ", "apt-get install rabbitmq-server", "AMQP")
-    found = str(_DEBIAN_SCRIPT) if _DEBIAN_SCRIPT.exists() else servers.find_binary("rabbitmq-server")
-    script = servers.require_installed(found, *how)
-    epmd = Epmd(servers.require_installed(servers.find_binary("epmd"), *how)).start()
+    debian = (installed.NEXT if installed.wants_next() else Path("/")) / _DEBIAN_SCRIPT
+    found = str(debian) if os.path.lexists(debian) else installed.find_binary("rabbitmq-server")
+    script = installed.require_installed(found, *how)
+    epmd = Epmd(installed.require_installed(installed.find_binary("epmd"), *how)).start()
     return RabbitMQ(script, epmd, settings, config, plugins).start()

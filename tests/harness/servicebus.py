@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.harness.process import ROOT, Server
-from tests.harness.servers import Missing
+from tests.harness.installed import ROOT, Missing
+from tests.harness.process import Server
 
 PASSWORD = "open/sesame="
 

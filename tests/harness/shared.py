@@ -18,7 +18,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tests.harness import servers
+from tests.harness import installed, servers
 from tests.harness.kafka import kafka
 from tests.harness.nats import nats
 from tests.harness.process import ServerFailed
@@ -67,12 +67,12 @@ class ServerRegistry:
             starting = self._starting.setdefault(name, threading.Lock())
         with starting:
             if name in self._missing:
-                raise servers.Missing.because(self._missing[name])
+                raise installed.Missing.because(self._missing[name])
             if name not in self._running:
                 kind, *arguments = name.split(" ")
                 try:
                     self._running[name] = STARTERS[kind](*arguments)
-                except servers.Missing as missing:
+                except installed.Missing as missing:
                     self._missing[name] = str(missing)
                     raise
             return self._running[name].url
@@ -109,7 +109,7 @@ class ServerRegistry:
                 name = connection.recv()
                 try:
                     answer = ("url", self.url(name))
-                except servers.Missing as missing:
+                except installed.Missing as missing:
                     answer = ("missing", str(missing))
                 except Exception as error:  # the test that asked is to fail with it
                     answer = ("failed", f"{error}")
@@ -132,7 +132,7 @@ def ask(address: str, name: str) -> str:
         connection.send(name)
         kind, text = connection.recv()
     if kind == "missing":
-        raise servers.Missing.because(text)
+        raise installed.Missing.because(text)
     if kind == "failed":
         raise ServerFailed(text)
     return str(text)

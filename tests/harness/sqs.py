@@ -11,8 +11,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.harness.process import ROOT, Server
-from tests.harness.servers import Missing
+from tests.harness.installed import ROOT, Missing
+from tests.harness.process import Server
 
 
 class SQS(Server):

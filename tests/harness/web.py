@@ -4,7 +4,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from tests.harness.process import ROOT, Server
+from tests.harness.installed import ROOT
+from tests.harness.process import Server
 
 
 class Program(Server):

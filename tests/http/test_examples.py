@@ -19,7 +19,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.http import Response, record_key
-from tests.harness.process import ROOT
+from tests.harness.installed import ROOT
 from tests.harness.waiting import until
 from tests.harness.web import Web, web
 

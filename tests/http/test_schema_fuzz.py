@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from effectonce.http.protocol import parse_key
-from tests.harness.process import ROOT
+from tests.harness.installed import ROOT
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 #: What a server answers that the operation's schema does not speak of: no caller in particular, and not this operation.

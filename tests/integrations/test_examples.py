@@ -14,7 +14,7 @@ import pika
 import pytest
 
 import effectonce as eo
-from tests.harness.process import ROOT
+from tests.harness.installed import ROOT
 from tests.harness.waiting import until
 from tests.harness.web import Program, program
 

@@ -107,6 +107,7 @@ def test_a_payload_of_another_form_is_handled_all_the_same(payload: Any) -> None
     assert message.time == datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC)
 
 
-def test_a_signed_body_that_is_not_json_is_undecodable() -> None:
+@pytest.mark.parametrize("body", [b"id=7", b"[" * 100_000 + b"]" * 100_000], ids=["a form", "nested too deeply"])
+def test_a_signed_body_that_is_not_json_is_undecodable(body: bytes) -> None:
     with pytest.raises(eo.Undecodable):
-        webhooks.standard(SECRET)(b"id=7", signed(b"id=7"))
+        webhooks.standard(SECRET)(body, signed(body))

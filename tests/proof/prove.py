@@ -27,7 +27,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from effectonce.cli.tables import make_console
 from effectonce.display.terminal import Screen
-from tests.harness import servers
+from tests.harness import installed, servers
 from tests.harness.process import Server
 from tests.harness.provider import Provider
 from tests.harness.rabbitmq import rabbitmq
@@ -155,7 +155,7 @@ class Proof:
             self._report_progress(0.0)
             try:
                 work()
-            except servers.Missing as missing:
+            except installed.Missing as missing:
                 self.skipped.append(f"{name}: {missing}")
             except Exception as error:  # the other parts run all the same
                 traceback.print_exc()

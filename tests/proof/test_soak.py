@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.conftest import skip_or_fail
-from tests.harness import servers
+from tests.harness import installed
 
 from . import prove, prove_faults
 from .prove import Proof
@@ -27,7 +27,7 @@ def run_soak(mode: Mode, store: str, seed: int) -> prove.Row:
     with prove.files_in_memory():
         try:
             proof.soak(mode, store, share=150.0)
-        except servers.Missing as missing:
+        except installed.Missing as missing:
             skip_or_fail(str(missing))
     (row,) = proof.rows
     print(row)

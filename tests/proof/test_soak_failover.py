@@ -10,7 +10,7 @@ import pytest
 
 import effectonce as eo
 from tests.conftest import skip_or_fail
-from tests.harness import servers
+from tests.harness import installed
 from tests.harness.sentinel import Failover, sentinel
 
 from .prove_failover import run_stale_failover
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.chaos
 def shop(request: pytest.FixtureRequest) -> Iterator[Failover]:
     try:
         started = sentinel(*getattr(request, "param", ()))
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         skip_or_fail(str(missing))
     with started:
         yield started

@@ -39,7 +39,7 @@ from effectonce.values.urls import Address
 from tests.backends import side_by_side
 from tests.conftest import skip_or_fail
 from tests.harness import kafka
-from tests.harness.servers import Missing
+from tests.harness.installed import Missing
 from tests.harness.waiting import auntil
 
 REBALANCE_TIMEOUT_S = 20.0

@@ -17,7 +17,7 @@ import pytest
 import effectonce as eo
 from effectonce.errors import BrokerUnavailable, ConfigurationError, EffectOnceError
 from tests.conftest import skip_or_fail
-from tests.harness import servers
+from tests.harness import installed
 from tests.harness.kafka import Kafka, kafka
 from tests.harness.process import free_port
 
@@ -39,7 +39,7 @@ def bearer() -> Iterator[str]:
             f"listener.name.bearer.oauthbearer.sasl.jaas.config={TOKENS} required "
             'unsecuredLoginStringClaim_sub="broker";\n'
         )
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         skip_or_fail(str(missing))
     with server:
         yield f"127.0.0.1:{port}"

@@ -39,7 +39,7 @@ from effectonce.record import Answer, Claim, Look, Note, Query, Remember, Renewa
 from effectonce.testing.suites import store_suite
 from effectonce.values.urls import Address
 from tests.conftest import skip_or_fail
-from tests.harness import servers
+from tests.harness import installed, servers
 from tests.harness.proxy import FaultProxy
 
 pytestmark = pytest.mark.quick_on("sync")
@@ -95,7 +95,7 @@ def own() -> Iterator[servers.MariaDB]:
     try:
         with servers.mariadb("--default-time-zone=-07:00", "--max-allowed-packet=1M") as server:
             yield server
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         skip_or_fail(str(missing))
 
 
@@ -586,7 +586,7 @@ async def test_a_killed_connection_is_lost_and_made_anew(port: Port, mariadb_url
 async def test_records_outlive_a_crash_of_the_server(make: PortMaker, unique_name: str) -> None:
     try:
         server = servers.mariadb(durable=True)
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         skip_or_fail(str(missing))
     with server:
         port = make(server.url, prefix=unique_name)

@@ -15,7 +15,7 @@ from effectonce.testing.suites import Site, broker_cases, broker_suite
 from effectonce.values.urls import Address
 from tests import conftest
 from tests.backends.queue_under_test import QueueUnderTest, Traffic, assert_exits_silently, receive
-from tests.harness import servers
+from tests.harness import installed
 from tests.harness.nats import Nats
 from tests.harness.nats import nats as start_nats
 from tests.harness.process import free_port
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
     config.write_text(CONFIG)
     try:
         server = start_nats("-c", str(config))
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         conftest.skip_or_fail(str(missing))
     with server:
         yield server

@@ -15,7 +15,7 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOpti
 from effectonce.values.urls import Address
 from tests import conftest
 from tests.backends.queue_under_test import receive
-from tests.harness import servers
+from tests.harness import installed
 from tests.harness.nats import Nats
 from tests.harness.nats import nats as start_nats
 from tests.harness.process import free_port
@@ -34,7 +34,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         file.write_text(config)
         try:
             running.append(start_nats("-c", str(file), *options))
-        except servers.Missing as missing:
+        except installed.Missing as missing:
             conftest.skip_or_fail(str(missing))
         return running[-1]
 

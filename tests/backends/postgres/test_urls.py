@@ -12,7 +12,7 @@ import pytest
 
 import effectonce as eo
 from effectonce.errors import InvalidOption, StoreUnavailable
-from tests.harness import servers
+from tests.harness import installed, servers
 from tests.harness.process import free_port
 
 PASSWORD = "correct horse"
@@ -25,7 +25,7 @@ def server() -> Iterator[servers.Postgres]:
 
     try:
         server = servers.postgres(password_encryption="scram-sha-256")
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         skip_or_fail(str(missing))
     with server:
         rules = server.dir / "data" / "pg_hba.conf"

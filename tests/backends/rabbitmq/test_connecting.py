@@ -17,7 +17,7 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError
 from effectonce.values.urls import Address
 from tests import conftest
 from tests.backends.queue_under_test import QueueUnderTest, receive
-from tests.harness import servers
+from tests.harness import installed
 from tests.harness.certificates import Authority
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
@@ -72,7 +72,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
     )
     try:
         server = rabbitmq(*config, plugins=["rabbitmq_auth_mechanism_ssl"])
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         conftest.skip_or_fail(str(missing))
     with server:
         server.control("add_user", USER, PASSWORD)
@@ -150,7 +150,7 @@ async def test_the_server_knows_the_connection_by_its_name_and_keeps_to_our_limi
 
 
 async def test_bodies_of_many_small_frames_arrive_whole(rabbitmq_url: str, unique_name: str) -> None:
-    under_test = QueueUnderTest(RabbitMQBackend(Address(f"{rabbitmq_url}?frame_max=4096")), unique_name)
+    under_test = QueueUnderTest(RabbitMQBackend(Address(f"{rabbitmq_url}?frame_max=8192")), unique_name)
     body = b"0123456789" * 2000
     consumer = await under_test.consumer()
     await under_test.publisher.publish(unique_name, [Packet(body=body, id="1")])

@@ -171,7 +171,7 @@ async def test_a_challenge_is_answered(mechanism: str, answer: str) -> None:
     [
         ("", (0, 0), (0, module.FRAME_MAX)),
         ("", (7, 8192), (7, 8192)),
-        ("?channel_max=3&frame_max=4096", (7, 8192), (3, 4096)),
+        ("?channel_max=3&frame_max=8192", (7, 16384), (3, 8192)),
         ("?channel_max=9&frame_max=9000", (7, 8192), (7, 8192)),
         ("?channel_max=9&frame_max=9000", (0, 0), (9, 9000)),
     ],
@@ -374,7 +374,7 @@ async def test_a_cancelled_consumer_ends_its_channel_so_that_its_messages_are_re
     channel = await under_test.open_channel()
     under_test.serve(commands.Basic.Cancel("consumer", True), channel.number)
     assert [frame.name for _, frame in under_test.transport.take_frames()] == ["Channel.Close"]
-    assert "was its queue deleted" in lost(channel)
+    assert "its queue was deleted" in lost(channel)
     under_test.serve(commands.Channel.CloseOk(), channel.number)
     assert (await under_test.open_channel()).number == channel.number
 

@@ -16,7 +16,7 @@ from effectonce.backends.redis.socket import AsyncRedisSocket
 from effectonce.errors import ConfigurationError, InvalidOption, StoreUnavailable
 from effectonce.values.urls import Address
 from tests import conftest
-from tests.harness import servers
+from tests.harness import installed
 from tests.harness.process import free_port
 from tests.harness.sentinel import Failover, sentinel
 from tests.harness.waiting import auntil
@@ -36,7 +36,7 @@ def shop() -> Iterator[Failover]:
 def start() -> Iterator[Failover]:
     try:
         started = sentinel()
-    except servers.Missing as missing:
+    except installed.Missing as missing:
         conftest.skip_or_fail(str(missing))
     with started:
         yield started

@@ -47,9 +47,9 @@ from effectonce.values.urls import Address
 from tests.backends import side_by_side
 from tests.backends.queue_under_test import QueueUnderTest, receive
 from tests.conftest import skip_or_fail
+from tests.harness.installed import Missing
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
-from tests.harness.servers import Missing
 from tests.harness.servicebus import ServiceBusPeer, servicebus
 from tests.harness.waiting import auntil
 

@@ -112,7 +112,8 @@ class RabbitMQChannel:
         elif name == "Basic.Cancel":
             # Its deliveries would stay unsettled for as long as the channel is open: so close it.
             shown = self.connection.endpoint.shown
-            self.abandon(BrokerUnavailable(f"{shown} cancelled the consumer; was its queue deleted or moved?"))
+            causes = "its queue was deleted or moved, or it held a delivery for longer than consumer_timeout"
+            self.abandon(BrokerUnavailable(f"{shown} cancelled the consumer: {causes}"))
         elif name == "Channel.CloseOk":
             self.connection.remove_channel(self.number)
             self._set_reply(frame)

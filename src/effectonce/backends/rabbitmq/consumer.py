@@ -35,6 +35,8 @@ from .queues import QueueDeclarations, dead_letter_queue, delay_queue, delay_ste
 log = logging.getLogger("effectonce")
 
 MAX_PREFETCH: Final = 65_535
+#: How often the message was delivered before. Since RabbitMQ 4.3 the first leaves out what a consumer gave back.
+COUNT_HEADERS: Final = ("x-delivery-count", "x-acquired-count")
 
 
 class _RabbitMQHandle(Struct, frozen=True):
@@ -117,7 +119,7 @@ class RabbitMQConsumer(Consumer):
         attempt = 0
         if self._queues.queue_type == "quorum":
             before_delay = _parse_count(received.own_headers.get(ATTEMPTS_HEADER))
-            attempt = 1 + before_delay + _parse_count(received.server_headers.get("x-delivery-count"))
+            attempt = 1 + before_delay + max(_parse_count(received.server_headers.get(name)) for name in COUNT_HEADERS)
         handle = _RabbitMQHandle(consuming, tag, header)
         return Delivery(packet=received.packet, queue=self._queue, attempt=attempt, handle=handle)
 

@@ -101,7 +101,8 @@ def _parse_heartbeat(text: str) -> int:
 
 
 def _parse_frame_max(text: str) -> int:
-    return _whole_number(text, 4096, 2**31 - 1, "a number of bytes, and 0 for the server's limit")
+    # RabbitMQ 4 breaks the connection of a client that wants less.
+    return _whole_number(text, 8192, 2**31 - 1, "a number of bytes, and 0 for the server's limit")
 
 
 def _parse_channel_max(text: str) -> int:
