@@ -1,5 +1,6 @@
 """A socket or a file that a backend leaves open fails the test that left it."""
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -13,5 +14,10 @@ CHECKED: Final = ("nats", "sqlite", "sqs", "redis/test_connecting.py", "redis/te
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.path.is_relative_to(HERE / checked) for checked in CHECKED):
+        if is_checked(item.path):
             item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
+
+
+@cache  # of a few hundred files, asked for twenty thousand tests
+def is_checked(path: Path) -> bool:
+    return any(path.is_relative_to(HERE / checked) for checked in CHECKED)

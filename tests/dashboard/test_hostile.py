@@ -51,6 +51,7 @@ def hand(tmp_path: Path) -> Iterator[Visitor]:
     yield from visiting(f"sqlite:///{tmp_path}/shop.db")
 
 
+@pytest.mark.quick_on("sqlite", "postgres_url")
 @pytest.mark.parametrize("server", ["sqlite", "postgres_url", "mariadb_url", "redis_url"])
 def test_no_request_is_answered_by_a_defect(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """F65, F66: 4xx and a page of ours, never a 500, whatever is in the query."""
