@@ -20,6 +20,10 @@ value."""
 BYPASS_PREFIX: Final = "bypass"
 """How the value of that header begins if the redrive asks handlers to skip external effects."""
 
+CAUSE_HEADER: Final = "eo-dead"
+"""The header of a dead letter that says why it is one, as JSON: a `worker.dead_letter_cause.Cause`. Brokers that have
+words of their own for a reason read and write its ``why``, ``text`` and ``traceback``."""
+
 
 class TraceContext(msgspec.Struct, frozen=True):
     """A span of a distributed trace, by the names of W3C's trace context. Without ``parent_id``: the whole trace."""

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 import effectonce as eo
+from effectonce.message import CAUSE_HEADER
 from effectonce.telemetry.audit_log import AuditLog
-from effectonce.worker.dead_letter_cause import CAUSE_HEADER, Cause
+from effectonce.worker.dead_letter_cause import Cause
 
 CTRL_C = b"\x03"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -12,8 +12,9 @@ import pytest
 import effectonce as eo
 from effectonce.doctor import Limits, examine
 from effectonce.intents.intents import Intents
+from effectonce.message import CAUSE_HEADER
 from effectonce.testing import override
-from effectonce.worker.dead_letter_cause import CAUSE_HEADER, Cause
+from effectonce.worker.dead_letter_cause import Cause
 
 from .conftest import StoreOpener, findings_by_code, make_done_records
 

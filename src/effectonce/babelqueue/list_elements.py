@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from effectonce.contracts import DeadLetter, Packet
+from effectonce.message import CAUSE_HEADER
 
 from .dead_letters import dead_letter_record, original_body
 from .envelope import identity_of
@@ -26,8 +27,7 @@ FRAME_MEMBER: Final = "__bq_frame"
 ID_HEADER: Final = "eo-id"
 ORDERING_KEY: Final = "eo-ordering-key"
 BODY_ENCODING: Final = "eo-body"
-#: The header in which a worker says why a message is a dead letter, and BabelQueue's words for the worker's reasons.
-CAUSE_HEADER: Final = "eo-dead"
+#: BabelQueue's words for a worker's reasons, in the cause of a dead letter.
 BABELQUEUE_REASONS: Final = {"unknown-type": "unknown_urn", "undecodable": "poison", "forged-message": "poison"}
 
 

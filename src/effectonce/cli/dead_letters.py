@@ -18,7 +18,8 @@ from effectonce.display.formatting import format_ago, format_error, format_iso, 
 from effectonce.display.redrives import describe_redrive
 from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import InvalidOption, show
-from effectonce.worker.dead_letter_cause import CAUSE_HEADER, CauseCode
+from effectonce.message import CAUSE_HEADER
+from effectonce.worker.dead_letter_cause import CauseCode
 
 from . import options
 from .audit import audit_action

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from effectonce.broker import Broker
 from effectonce.contracts import DeadLetter, DeadLetters, Delivery, Packet
 from effectonce.errors import ConfigurationError, EffectOnceError, InvalidOption, show
-from effectonce.message import BYPASS_PREFIX, REDRIVEN_HEADER, Message
+from effectonce.message import BYPASS_PREFIX, CAUSE_HEADER, REDRIVEN_HEADER, Message
 from effectonce.values.queue_names import require_name
-from effectonce.worker.dead_letter_cause import CAUSE_HEADER, Cause, read_cause
+from effectonce.worker.dead_letter_cause import Cause, read_cause
 from effectonce.worker.jobs import USED_ATTEMPTS_HEADER, Job, read_used_attempts
 from effectonce.worker.redrive_records import Fate
 from effectonce.worker.worker import Worker

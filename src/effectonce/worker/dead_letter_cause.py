@@ -14,9 +14,7 @@ from msgspec.structs import replace
 
 from effectonce.core.error_text import error_class, error_text
 from effectonce.core.failure_log import traceback_tail
-
-CAUSE_HEADER: Final = "eo-dead"
-"""The header of a dead letter that says why it is one, as JSON."""
+from effectonce.message import CAUSE_HEADER
 
 MAX_CAUSE_CHARS: Final = 1000
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from effectonce.contracts import Packet
 from effectonce.errors import BrokerUnavailable
-from effectonce.message import REDRIVEN_HEADER
+from effectonce.message import CAUSE_HEADER, REDRIVEN_HEADER
 
 
 def deduplication_id(packet: Packet, allowed: re.Pattern[str]) -> str:
     """The id by which a broker deduplicates ``packet``. It is random where the packet has none, and for a redriven
     packet, a dead letter that is published again: the broker has seen its id, and would confirm it and drop it."""
-    is_redriven = any(name == REDRIVEN_HEADER or name.startswith("eo-dead") for name in packet.headers)
+    is_redriven = any(name == REDRIVEN_HEADER or name.startswith(CAUSE_HEADER) for name in packet.headers)
     return random_id() if not packet.id or is_redriven else fit_id(packet.id, allowed)
 
 

@@ -63,12 +63,14 @@ class GroupMember:
         self._tracker = OffsetTracker(queue, prefetch)
         self._lock = threading.Lock()
         self._wake_thread = threading.Event()
+        # Both sides use these. The tracker, the commits and `_connected` are touched under the lock only; the others
+        # are single assignments, after which the one side wakes the other.
         self._connected = False
-        self._stopping = False
-        self._failure: Exception | None = None
-        self._polls_without_room = 0
         self._pending_commits: list[Commit] = []  # sent, and not yet confirmed
         self._next_commit_at = 0.0
+        self._stopping = False
+        self._failure: Exception | None = None
+        self._polls_without_room = 0  # the thread's own
         loop = asyncio.get_running_loop()
         self._wake_receive, self._wake_flush = ThreadEvent(loop), ThreadEvent(loop)
         self.alive = True

@@ -56,7 +56,9 @@ class AssignedPartition:
         self.partition = partition
         self.revoked = False
         #: The unsettled offsets, in order: the delivery of each; None: it is not delivered now.
-        self.unsettled: dict[int, Delivery | None] = {}
+        self._unsettled: dict[int, Delivery | None] = {}
+        #: How many of them are delivered now.
+        self.delivered_count = 0
         #: The offset behind the last message that was read; None: none was.
         self.read_end: int | None = None
         self.committed = Commit(partition, offset, note or "")
@@ -67,15 +69,34 @@ class AssignedPartition:
         self.read_end = offset + 1
         if offset < self._noted_end and offset not in self._noted_unsettled:
             return False
-        self.unsettled[offset] = None
+        self._unsettled[offset] = None
         return True
+
+    def deliver(self, offset: int, delivery: Delivery) -> None:
+        """Record that the message at ``offset``, which is not delivered now, is delivered."""
+        self._unsettled[offset] = delivery
+        self.delivered_count += 1
+
+    def owns(self, offset: int, delivery: Delivery) -> bool:
+        """Whether ``delivery`` is the unsettled one of ``offset``."""
+        return not self.revoked and self._unsettled.get(offset) is delivery
+
+    def take_back(self, offset: int) -> None:
+        """Record that the message at ``offset``, which is delivered, was nacked."""
+        self._unsettled[offset] = None
+        self.delivered_count -= 1
+
+    def settle(self, offset: int) -> None:
+        """Record that the message at ``offset``, which is delivered, was acked."""
+        del self._unsettled[offset]
+        self.delivered_count -= 1
 
     def due_commit(self) -> Commit | None:
         """The commit that would record the partition's progress; None: there is nothing new to record."""
         if self.read_end is None:
             return None
-        first = next(iter(self.unsettled), self.read_end)
-        commit = Commit(self.partition, first, write_note(first, self.read_end, self.unsettled))
+        first = next(iter(self._unsettled), self.read_end)
+        commit = Commit(self.partition, first, write_note(first, self.read_end, self._unsettled))
         return commit if commit != self.committed else None
 
 
@@ -137,7 +158,6 @@ class OffsetTracker:
         self._delayed: dict[OrderingGroup, list[_ReadMessage]] = {}  # each list in order
         self._due: list[tuple[float, int, OrderingGroup]] = []  # a heap: when the first message of a group is due
         self._tie_breaker = count()  # groups are not comparable, so the heap must never have to compare two
-        self._delivered = 0  # how many deliveries are unsettled
 
     # -- assignment
 
@@ -152,7 +172,6 @@ class OffsetTracker:
         for assigned in revoked:
             del self._partitions[assigned.partition]
             assigned.revoked = True
-            self._delivered -= sum(delivery is not None for delivery in assigned.unsettled.values())
         self._ready = deque(read for read in self._ready if not read.partition.revoked)
         for group, messages in list(self._delayed.items()):
             if messages[0].partition.revoked:  # a group is within one partition
@@ -189,7 +208,7 @@ class OffsetTracker:
     def take(self, limit: int, now: float) -> list[Delivery]:
         """Up to ``limit`` deliveries, as far as the prefetch allows. Nacked messages that are due come first."""
         deliveries: list[Delivery] = []
-        limit = min(limit, self._prefetch - self._delivered)
+        limit = min(limit, self._prefetch - self._delivered_count())
         while len(deliveries) < limit and self._due and self._due[0][0] <= now:
             group = heapq.heappop(self._due)[2]
             messages = self._delayed.get(group)
@@ -206,20 +225,22 @@ class OffsetTracker:
                 insort(self._delayed[read.group], read, key=attrgetter("offset"))
             else:
                 deliveries.append(self._deliver(read))
-        self._delivered += len(deliveries)
         return deliveries
+
+    def _delivered_count(self) -> int:
+        return sum(assigned.delivered_count for assigned in self._partitions.values())
 
     def _deliver(self, read: _ReadMessage) -> Delivery:
         message = read.message
         packet = read_packet(message.key(), message.value(), message.headers())
         offset = f"{self._queue}:{message.partition()}:{read.offset}"
         delivery = Delivery(packet=packet, queue=self._queue, handle=read, offset=offset)
-        read.partition.unsettled[read.offset] = delivery
+        read.partition.deliver(read.offset, delivery)
         return delivery
 
     def next_due(self) -> float | None:
         """The time from which `take` returns more, even if nothing is added or settled until then; None: never."""
-        return self._due[0][0] if self._due and self._delivered < self._prefetch else None
+        return self._due[0][0] if self._due and self._delivered_count() < self._prefetch else None
 
     def _schedule(self, group: OrderingGroup, due: float) -> None:
         heapq.heappush(self._due, (due, next(self._tie_breaker), group))
@@ -228,22 +249,20 @@ class OffsetTracker:
 
     def owns(self, delivery: Delivery) -> bool:
         read: _ReadMessage = delivery.handle
-        return not read.partition.revoked and read.partition.unsettled.get(read.offset) is delivery
+        return read.partition.owns(read.offset, delivery)
 
     def ack(self, delivery: Delivery) -> bool:
         if not self.owns(delivery):
             return False
         read: _ReadMessage = delivery.handle
-        del read.partition.unsettled[read.offset]
-        self._delivered -= 1
+        read.partition.settle(read.offset)
         return True
 
     def nack(self, delivery: Delivery, due: float) -> bool:
         if not self.owns(delivery):
             return False
         read: _ReadMessage = delivery.handle
-        read.partition.unsettled[read.offset] = None
-        self._delivered -= 1
+        read.partition.take_back(read.offset)
         redelivery = _ReadMessage(read.partition, read.message, read.offset, read.group, due)
         insort(self._delayed.setdefault(read.group, []), redelivery, key=attrgetter("offset"))
         self._schedule(read.group, due)

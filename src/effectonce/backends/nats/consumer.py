@@ -223,7 +223,9 @@ class NatsConsumer:
 
 
 class _AckSubject(NamedTuple):
-    """What the subject says on which a message is settled."""
+    """What the subject says on which a message is settled:
+    ``$JS.ACK[.domain.account].stream.consumer.delivered.stream_sequence.consumer_sequence.time.pending``, and with a
+    domain one more word."""
 
     delivery_count: int
     stream_sequence: int

@@ -79,7 +79,7 @@ class RabbitMQChannel:
 
     def set_header(self, header: bytes) -> None:
         self._header = header
-        self._missing_bytes = int.from_bytes(header[4:12], "big")  # behind class and weight: the size of the body
+        self._missing_bytes = int.from_bytes(header[frames.PROPERTIES_AT - 8 : frames.PROPERTIES_AT], "big")
         if not self._missing_bytes:
             self._finish_content(b"")
 

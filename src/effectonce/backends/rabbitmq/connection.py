@@ -18,7 +18,16 @@ from effectonce.errors import BrokerUnavailable, ConfigurationError, show
 
 from .channel import RabbitMQChannel
 from .endpoint import Host, RabbitMQEndpoint, RabbitMQRefusal, load_driver
-from .frames import CONTENT_BODY_FRAME, CONTENT_HEADER_FRAME, FRAME_END, FRAME_HEADER, HEARTBEAT_FRAME, METHOD_FRAME
+from .frames import (
+    CONTENT_BODY_FRAME,
+    CONTENT_HEADER_FRAME,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_OVERHEAD_BYTES,
+    HEARTBEAT_FRAME,
+    HIGHEST_FRAME_KIND,
+    METHOD_FRAME,
+)
 from .login import Login
 from .publish_gate import PublishGate
 
@@ -124,31 +133,33 @@ class RabbitMQConnection(asyncio.Protocol):
         buffer = self._unread + data if self._unread else data
         at, length = 0, len(buffer)
         try:
-            while length - at >= 8:
+            while length - at >= FRAME_OVERHEAD_BYTES:
                 kind, number, size = FRAME_HEADER.unpack_from(buffer, at)
-                end = at + size + 8
-                if kind > 8 or size > self.frame_max:
+                end = at + size + FRAME_OVERHEAD_BYTES
+                if kind > HIGHEST_FRAME_KIND or size > self.frame_max:
                     raise ValueError("this is not a frame of AMQP 0-9-1")
                 if end > length:
                     break
                 if buffer[end - 1] != FRAME_END:
                     raise ValueError("a frame has no end octet")
                 channel = self._channels.get(number)
+                payload_at = at + FRAME_HEADER.size
                 if kind == METHOD_FRAME:
-                    method = buffer[at + 7 : at + 11]
+                    arguments_at = payload_at + 4  # behind the class and the method
+                    method = buffer[payload_at:arguments_at]
                     if method == BASIC_DELIVER and channel is not None:
-                        tag_at = at + 12 + buffer[at + 11]  # behind the consumer tag, a short string
+                        tag_at = arguments_at + 1 + buffer[arguments_at]  # behind the consumer tag, a short string
                         channel.start_delivery(int.from_bytes(buffer[tag_at : tag_at + 8], "big"))
                     elif method == BASIC_ACK and channel is not None:
-                        tag = int.from_bytes(buffer[at + 11 : at + 19], "big")
-                        channel.on_confirm(tag, bool(buffer[at + 19]), True)
+                        tag = int.from_bytes(buffer[arguments_at : arguments_at + 8], "big")
+                        channel.on_confirm(tag, bool(buffer[arguments_at + 8]), True)
                     else:
                         self._handle_method(number, self._unmarshal(buffer[at:end])[2])
                 elif channel is not None:
                     if kind == CONTENT_BODY_FRAME:
-                        channel.add_body(buffer[at + 7 : end - 1])
+                        channel.add_body(buffer[payload_at : end - 1])
                     elif kind == CONTENT_HEADER_FRAME:
-                        channel.set_header(buffer[at + 7 : end - 1])
+                        channel.set_header(buffer[payload_at : end - 1])
                 at = end
             self._unread = buffer[at:]
         except Exception as error:  # the event loop would only log it, and callers would wait for their timeout

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -34,6 +34,26 @@ MAX_ORDERED: Final = 1000
 REQUEUE_TIMEOUT_S: Final = 5.0
 
 
+class _Listing:
+    """The dead letters that one listing holds, and how far it has come. Requeueing them begins the next listing."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, DeadLetter] = {}  # by delivery tag, oldest first
+        self.unlisted: deque[int] = deque()  # tags of those that no page has shown yet
+        self.cursor: str | None = None  # behind which the next page begins; None: no page was shown
+        # Whether the last one taken was requeued before, so that more of those may follow (quorum queues).
+        self.last_was_requeued = False
+
+    def show_next(self) -> DeadLetter:
+        return self.held[self.unlisted.popleft()]
+
+    def forget(self, tags: Collection[int]) -> None:
+        """Forget dead letters that were acked."""
+        for tag in tags:
+            del self.held[tag]
+        self.unlisted = deque(tag for tag in self.unlisted if tag in self.held)
+
+
 class RabbitMQDeadLetters:
     """See `contracts.DeadLetters`. A dead letter that the server itself put there has no id of ours. Its id is a hash
     of its content, so two that are equal share one, and `remove` removes one of them at a time."""
@@ -43,41 +63,38 @@ class RabbitMQDeadLetters:
         self._queue = queue
         self._connection = ReconnectingConnection(lambda: RabbitMQConnection.open(queues.endpoint, "dead letters"))
         self._channel: RabbitMQChannel | None = None
-        self._held: dict[int, DeadLetter] = {}  # by delivery tag, oldest first
-        self._unlisted: deque[int] = deque()  # tags of those that no page has shown yet
-        self._cursor: str | None = None  # of the listing that is under way
-        # Whether the last one taken was requeued before, so that more of those may follow (quorum queues).
-        self._last_was_requeued = False
+        self._listing = _Listing()
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         channel = await self._open()
-        if cursor is None or cursor != self._cursor:
+        if cursor is None or cursor != self._listing.cursor:
             await self._requeue_held(channel)
             if cursor is not None:
                 await self._skip_to(channel, cursor)
-        while len(self._unlisted) <= limit and await self._take(channel, limit + 1 - len(self._unlisted)):
+        listing = self._listing
+        while len(listing.unlisted) <= limit and await self._take(channel, limit + 1 - len(listing.unlisted)):
             pass
-        page = [self._held[self._unlisted.popleft()] for _ in range(min(limit, len(self._unlisted)))]
-        if self._unlisted:
-            self._cursor = page[-1].id
-            return page, self._cursor
+        page = [listing.show_next() for _ in range(min(limit, len(listing.unlisted)))]
+        if listing.unlisted:
+            listing.cursor = page[-1].id
+            return page, listing.cursor
         await self._requeue_held(channel)
         return page, None
 
     async def _skip_to(self, channel: RabbitMQChannel, cursor: str) -> None:
         """Continue behind the dead letter ``cursor``. If it was removed, start again, so that none is left out."""
-        while self._unlisted or await self._take(channel, GET_CHUNK):
-            if self._held[self._unlisted.popleft()].id == cursor:
+        while self._listing.unlisted or await self._take(channel, GET_CHUNK):
+            if self._listing.show_next().id == cursor:
                 return
         await self._requeue_held(channel)
 
     async def remove(self, ids: Sequence[str]) -> int:
         channel = await self._open()
         wanted = set(ids)
-        removed = self._ack_wanted(channel, wanted, list(self._held))
+        removed = self._ack_wanted(channel, wanted, list(self._listing.held))
         while wanted and (tags := await self._take(channel, GET_CHUNK)):
             removed += self._ack_wanted(channel, wanted, tags)
-        if self._cursor is None:
+        if self._listing.cursor is None:  # else the next page continues with what is held
             await self._requeue_held(channel)
         await self._count_waiting(channel)  # its reply shows that the server has read the acks before it
         return removed
@@ -85,19 +102,17 @@ class RabbitMQDeadLetters:
     def _ack_wanted(self, channel: RabbitMQChannel, wanted: set[str], tags: Sequence[int]) -> int:
         acked = []
         for tag in tags:
-            dead_letter_id = self._held[tag].id
+            dead_letter_id = self._listing.held[tag].id
             if dead_letter_id in wanted:
                 wanted.discard(dead_letter_id)
                 acked.append(tag)
-                del self._held[tag]
         channel.ack(acked)
-        if acked:
-            self._unlisted = deque(tag for tag in self._unlisted if tag in self._held)
+        self._listing.forget(acked)
         return len(acked)
 
     async def count(self) -> int:
         channel = await self._open()
-        return await self._count_waiting(channel) + len(self._held)
+        return await self._count_waiting(channel) + len(self._listing.held)
 
     async def close(self) -> None:
         if self._channel is not None and self._channel.lost is None:
@@ -110,7 +125,7 @@ class RabbitMQDeadLetters:
     async def _open(self) -> RabbitMQChannel:
         if self._channel is None or self._channel.lost is not None:
             self._channel = await (await self._connection.get()).open_channel()
-            self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, False
+            self._listing = _Listing()  # the server has requeued what the lost channel held
             await self._count_waiting(self._channel)
         return self._channel
 
@@ -119,15 +134,15 @@ class RabbitMQDeadLetters:
 
     async def _take(self, channel: RabbitMQChannel, count: int) -> list[int]:
         """Take up to ``count`` more dead letters. Returns their tags; [] where the queue is empty."""
-        get = channel.commands.Basic.Get(queue=dead_letter_queue(self._queue))
+        get, listing = channel.commands.Basic.Get(queue=dead_letter_queue(self._queue)), self._listing
         tags = []
         for answer in await channel.call(*[get] * min(count, GET_CHUNK)):
             if isinstance(answer, tuple):  # else Basic.GetEmpty: the queue has no more
                 frame, header, body = answer
-                self._held[frame.delivery_tag] = self._make_dead_letter(header, body)
-                self._last_was_requeued = frame.redelivered and self._queues.queue_type == "quorum"
+                listing.held[frame.delivery_tag] = self._make_dead_letter(header, body)
+                listing.last_was_requeued = frame.redelivered and self._queues.queue_type == "quorum"
                 tags.append(frame.delivery_tag)
-        self._unlisted.extend(tags)
+        listing.unlisted.extend(tags)
         return tags
 
     def _make_dead_letter(self, header: bytes, body: bytes) -> DeadLetter:
@@ -150,10 +165,11 @@ class RabbitMQDeadLetters:
         It also mixes up messages when many are requeued at once. So we requeue a few at a time, and wait until the
         queue counts them again.
         """
-        while self._last_was_requeued and len(self._held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):
+        listing = self._listing
+        while listing.last_was_requeued and len(listing.held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):
             pass
-        tags = list(self._held)
-        self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, False
+        tags = list(listing.held)
+        self._listing = _Listing()
         deadline = time.monotonic() + REQUEUE_TIMEOUT_S
         for start in range(0, len(tags), REQUEUE_CHUNK):
             chunk = tags[start : start + REQUEUE_CHUNK]

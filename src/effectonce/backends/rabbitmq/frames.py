@@ -12,7 +12,11 @@ from typing import Final
 FRAME_HEADER: Final = Struct(">BHI")  # kind, channel, size of the payload; the payload and the end octet follow
 #: The types of frames, by their numbers in AMQP 0-9-1.
 METHOD_FRAME, CONTENT_HEADER_FRAME, CONTENT_BODY_FRAME = 1, 2, 3
+HIGHEST_FRAME_KIND: Final = 8  # that of a heartbeat
 FRAME_END: Final = 0xCE
+FRAME_OVERHEAD_BYTES: Final = FRAME_HEADER.size + 1  # the header and the end octet
+#: Where the properties begin in the payload of a content header frame: behind class, weight and the size of the body.
+PROPERTIES_AT: Final = 12
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 MAX_SHORT_STRING_BYTES: Final = 255
@@ -39,7 +43,7 @@ def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int)
     """Encode the frames of a message that follow basic.publish: its header, and its body in as many as needed."""
     size = len(body)
     header = _frame(CONTENT_HEADER_FRAME, channel, b"\x00\x3c\x00\x00%b%b" % (size.to_bytes(8, "big"), properties))
-    room = frame_max - 8
+    room = frame_max - FRAME_OVERHEAD_BYTES
     if size <= room:
         return header + _frame(CONTENT_BODY_FRAME, channel, body) if size else header
     return header + b"".join(_frame(CONTENT_BODY_FRAME, channel, body[at : at + room]) for at in range(0, size, room))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from .endpoint import load_driver
-from .frames import encode_short_string
+from .frames import PROPERTIES_AT, encode_short_string
 
 #: The types of properties.
 _TEXT, _TABLE, _OCTET, _TIME = "text", "table", "octet", "time"
@@ -135,7 +135,8 @@ def copy_properties(header: bytes, added: Mapping[str, str]) -> bytes:
 def _split_properties(header: bytes) -> dict[str, bytes]:
     """Split a content header into the bytes of each property that is present. Those of texts and of the table begin
     with their length."""
-    flags, at = int.from_bytes(header[12:14], "big"), 14  # behind class, weight and the size of the body
+    at = PROPERTIES_AT + 2
+    flags = int.from_bytes(header[PROPERTIES_AT:at], "big")
     parts = {}
     for name, bit, kind in _PROPERTIES:
         if flags & bit:

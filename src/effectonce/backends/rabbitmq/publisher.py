@@ -49,7 +49,7 @@ class _UnconfirmedBatch:
         in the order of publishing."""
         error = missing_queue(self._endpoint, queue)
         for index in range(self._next_returned, len(self._contents)):
-            if self._contents[index] == Content(header[12:], body):
+            if self._contents[index] == Content(header[frames.PROPERTIES_AT :], body):
                 self.outcomes[index] = error
                 self._next_returned = index + 1
                 return

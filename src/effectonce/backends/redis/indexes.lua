@@ -2,7 +2,7 @@
 --
 -- KEYS[i]  the key that item i is about: a bucket's index (eo:{<namespace>/<bucket>}:open) or the
 --          namespace's meta hash (eo:{<namespace>}:meta); none for an operation on a whole node
--- ARGV[i]  item i as JSON: [operation, …]
+-- ARGV[i]  item i as JSON: [operation, …], with up to six arguments
 -- reply    one element per item, in order
 
 local OPERATIONS = {}

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from .port import RedisPort
 
 SCAN_STEP_KEYS: Final = 500  # keys that one step of a SCAN visits ...
-MAX_SCAN_STEPS: Final = 100  # ... and the most steps of one page
-READ_BATCH: Final = 128  # records that are read in one round trip
+MAX_SCAN_STEPS: Final = 100  # ... and the most steps of one page that is sorted
+READ_BATCH: Final = 128  # records that a list reads in one round trip
 
 #: When a record changed last, and its digest. A page begins after one.
 _Place = tuple[CursorNumber, CursorDigest]

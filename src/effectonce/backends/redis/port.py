@@ -20,7 +20,7 @@ from effectonce.values.cursors import read_cursor, write_cursor
 from .connection import RedisConnection, Script, run_script
 from .endpoint import EVICTION_COMMANDS, refuse_eviction
 from .errors import ReplyError
-from .newest_first import list_newest_first
+from .newest_first import READ_BATCH, SCAN_STEP_KEYS, list_newest_first
 from .record_format import (
     FORMAT_VERSION,
     PACKERS,
@@ -44,10 +44,8 @@ if TYPE_CHECKING:
 RECORDS_SCRIPT = Script("common", "records")
 INDEXES_SCRIPT = Script("common", "indexes")
 MAX_COUNT = 100_000  # the most that `stats` reports of one state
-READ_BATCH = 128  # records that `list` reads in one round trip
-SCAN_STEP_KEYS = 500  # keys that one step of a SCAN visits ...
-MAX_LIST_STEPS = 100  # ... and the most steps of one page of `list`
-MAX_STATS_STEPS = 2_000  # ... and of `stats`
+MAX_LIST_STEPS = 100  # the most steps of a SCAN for one page of `list` ...
+MAX_STATS_STEPS = 2_000  # ... and for `stats`
 
 #: One step of `list`: the next cursor of SCAN, and the records that it has read: the key of each, and its fields.
 _ListStep = tuple[bytes, Sequence[tuple[bytes, Any]]]
@@ -252,7 +250,7 @@ class RedisPort:
         sizes = await self.run_on_indexes(self.layout.indexes(), "sizes")
         counts = dict.fromkeys(("claimed", "done", "failed", "in_doubt", "free"), 0)
         counts["in_doubt"] = sum(size[0] for size in sizes)
-        scanned = ("claimed", "done", "failed", "free")
+        scanned = ("claimed", "done", "failed", "free")  # as `count` in indexes.lua returns them
         steps, is_cut_short = MAX_STATS_STEPS, False
         for node in await self.connection.nodes():
             cursor = "0"

@@ -141,8 +141,8 @@ PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
 _KINDS: dict[bytes, AnswerKind] = {b"absent": "absent", b"mismatch": "mismatch", b"in_doubt": "in_doubt"}
 STATE_LETTERS: Final[dict[State, str]] = {"claimed": "C", "done": "D", "failed": "F", "in_doubt": "I", "free": "R"}
 _STATES: dict[bytes, State] = {letter.encode(): state for state, letter in STATE_LETTERS.items()}
-_unpack_header = struct.Struct("<cBdddd3s3s").unpack_from  # behind it: the end of a claim's lease, then the owner
-_HEADER_SIZE = 40
+#: The fields of a header, as common.lua lists them. Behind it: the end of a claim's lease, then the owner.
+_HEADER = struct.Struct("<cBdddd3s3s")
 
 
 def parse_answer(item: list[Any]) -> Answer:
@@ -165,9 +165,9 @@ def parse_record(name: bytes, fields: list[bytes]) -> Record:
     by_name = dict(zip(fields[::2], fields[1::2], strict=True))
     try:
         header = by_name[b"h"]
-        state, flags, token, changed, created, expires, attempts, generation = _unpack_header(header)
+        state, flags, token, changed, created, expires, attempts, generation = _HEADER.unpack_from(header)
         is_claimed = state == b"C"
-        lease_until = struct.unpack_from("<d", header, _HEADER_SIZE)[0] if is_claimed else 0
+        lease_until = struct.unpack_from("<d", header, _HEADER.size)[0] if is_claimed else 0
         return Record(
             scope=by_name[b"S"].decode(),
             key=by_name[b"K"].decode(),
@@ -180,7 +180,7 @@ def parse_record(name: bytes, fields: list[bytes]) -> Record:
             changed_at=int(changed),
             lease_until=int(lease_until) if lease_until else None,
             expires_at=int(expires) if expires else None,
-            owner=header[_HEADER_SIZE + (8 if is_claimed else 0) :],
+            owner=header[_HEADER.size + (8 if is_claimed else 0) :],
             fingerprint=by_name.get(b"p"),
             result=by_name.get(b"r"),
             error=by_name.get(b"e"),

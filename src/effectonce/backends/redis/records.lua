@@ -273,6 +273,7 @@ function create_rare()
     return call('HGETALL', key)
   end
 
+  -- by the numbers that record_format.py gives them; claim is 1, and settle is 2
   operations[3], operations[4], operations[5] = renew, look, remember
   operations[6], operations[7], operations[8] = forget, resolve, get
   return operations

@@ -15,6 +15,7 @@ from zlib import crc32
 
 from effectonce.backends.common.packets import deduplication_id, fit_id, random_id
 from effectonce.contracts import Packet
+from effectonce.message import CAUSE_HEADER
 
 #: Properties of ours that packets do not show. ``ATTEMPTS_PROPERTY``: how often the message was delivered before its
 #: last delay.
@@ -119,8 +120,8 @@ def write_description(headers: Mapping[str, str]) -> str:
     """Write ``headers`` into the description of a dead letter, as JSON. Where they are too long, the beginning of the
     traceback in a worker's cause is cut, and then the longest headers."""
     cut = dict(headers)
-    while len(json.dumps(cut)) > MAX_DESCRIPTION_CHARS and (shorter := _shorten_traceback(cut.get("eo-dead", ""))):
-        cut["eo-dead"] = shorter
+    while len(json.dumps(cut)) > MAX_DESCRIPTION_CHARS and (shorter := _shorten_traceback(cut.get(CAUSE_HEADER, ""))):
+        cut[CAUSE_HEADER] = shorter
     while len(text := json.dumps(cut)) > MAX_DESCRIPTION_CHARS and any(cut.values()):
         name = max(cut, key=lambda name: len(cut[name]))
         cut[name] = cut[name][: len(cut[name]) // 2]
@@ -148,7 +149,7 @@ def _read_cause(reason: str, description: str) -> dict[str, str]:
             headers = None
         if isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values()):
             return headers
-    return {"eo-dead": json.dumps({"why": reason, "text": description})}
+    return {CAUSE_HEADER: json.dumps({"why": reason, "text": description})}
 
 
 def _read_body(message: Any) -> bytes:

@@ -15,7 +15,7 @@ from effectonce.broker import Broker
 from effectonce.contracts import BrokerCapabilities, DeadLetter, Packet
 from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.errors import BrokerUnavailable
-from effectonce.message import Message
+from effectonce.message import CAUSE_HEADER, Message
 from effectonce.record import Answer, Claim, Settlement
 from effectonce.store import Store
 from effectonce.worker.worker import Worker
@@ -27,7 +27,6 @@ from tests.proof.explorer.system import SCOPE, no_runtime
 from tests.proof.explorer.transport import Transport
 
 from .outbox import PacketRefused, PublishTransport
-from .worker import CAUSE_HEADER
 
 QUEUE = "orders"
 OPERATOR = "redrive"

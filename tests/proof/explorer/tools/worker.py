@@ -23,7 +23,7 @@ from effectonce.broker import Broker
 from effectonce.contracts import BrokerCapabilities, Delivery, Packet
 from effectonce.core.retry import Retry
 from effectonce.errors import BrokerUnavailable
-from effectonce.message import Message
+from effectonce.message import CAUSE_HEADER, Message
 from effectonce.worker.worker import Worker
 from tests.proof.explorer.actions import perform
 from tests.proof.explorer.guard_system import GuardSystem
@@ -39,7 +39,6 @@ QUEUE = "orders"
 OUTPUT_QUEUE = "receipts"
 WINDOW = 2 * LEASE  # the ack window, in microseconds
 DRAIN_S = 10.0
-CAUSE_HEADER = "eo-dead"  # of a dead letter: why it is one, as JSON
 
 
 class VisibilityTimeoutQueue(SimulatedQueue):
