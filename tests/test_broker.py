@@ -20,6 +20,7 @@ from effectonce.backends.memory.broker import MemoryBrokerBackend
 from effectonce.broker import SCHEMES
 from effectonce.contracts import Packet
 from effectonce.envelopes import CloudEvents, Raw
+from effectonce.testing import ManualClock
 from tests.harness.process import free_port
 from tests.harness.proxy import FaultProxy
 
@@ -37,6 +38,50 @@ def received(broker: eo.Broker, queue: str, count: int = 10) -> list[Any]:
         return [CloudEvents().decode(delivery.packet).data for delivery in found]
 
     return asyncio.run(take())
+
+
+# -- delays
+
+
+@pytest.mark.parametrize(
+    ("url", "delay", "reason"),
+    [
+        (
+            "kafka://localhost:9092",
+            "1s",
+            r"not keep a message back \(a partition is read in the order of its records\)",
+        ),
+        ("sqs://?region=eu-west-1", "901s", "only up to 15m"),
+        ("sqs://?region=eu-west-1&fifo=yes", "1s", "a FIFO queue delays all of its messages, or none"),
+        ("redis+babelqueue://localhost", "1s", "it has no delayed messages"),
+        ("amqp://localhost", "50d", "only up to 49.7d"),
+        ("nats://localhost?retention=limits&max_age=1h", "61m", "only up to 1h"),
+    ],
+)
+def test_a_delay_that_a_broker_cannot_keep_is_refused_with_the_limit_and_the_remedy(
+    url: str, delay: str, reason: str
+) -> None:
+    broker = eo.connect_broker(url)
+    with pytest.raises(eo.InvalidOption, match=rf"{reason}.*outbox\.send\(conn, message, delay="):
+        broker.publish("orders", eo.Message(data=1), delay=delay)
+
+
+def test_a_message_with_an_ordering_key_cannot_be_delayed() -> None:
+    broker = eo.connect_broker("memory://")
+    with pytest.raises(eo.InvalidOption, match="ordering key k"):
+        broker.publish("orders", [eo.Message(data=1), eo.Message(data=2, ordering_key="k")], delay="1m")
+    assert received(broker, "orders") == []
+
+
+async def test_a_published_delay_is_kept_by_the_broker() -> None:
+    clock = ManualClock()
+    broker = eo.Broker(MemoryBrokerBackend(clock=clock))
+    consumer = broker.backend.consumer("orders", group="g", prefetch=10)
+    await broker.apublish("orders", [eo.Message(data=1), eo.Message(data=2)], delay="10m")
+    clock.advance("599s")
+    assert not await consumer.receive(10, 0.0)
+    clock.advance("1s")
+    assert len(await consumer.receive(10, 0.0)) == 2
 
 
 # -- addresses

@@ -13,11 +13,12 @@ from typing import Any, Final, Self, TypeVar
 
 from .contracts import BrokerBackend, BrokerCapabilities, Envelope, Packet, Publisher, Tracer
 from .core.backend_urls import load_backend, url_in_environment
+from .core.delays import delay_packets, read_delay
 from .core.shared_loop import shared_loop
 from .core.tracing import carry_trace
-from .errors import BrokerUnavailable, ConfigurationError, scrub_urls, show
+from .errors import BrokerUnavailable, ConfigurationError, InvalidOption, scrub_urls, show
 from .message import Message
-from .values.durations import Duration, micros
+from .values.durations import Duration, micros, span_text
 
 ENVIRONMENT_VARIABLE: Final = "EFFECTONCE_BROKER"
 IN_EVENT_LOOP: Final = (
@@ -90,30 +91,57 @@ class Broker:
 
     # -- publishing
 
-    def publish(self, queue: str, messages: Messages, *, envelope: Envelope | None = None) -> None:
+    def publish(
+        self, queue: str, messages: Messages, *, envelope: Envelope | None = None, delay: Duration | None = None
+    ) -> None:
         """Send one message or several to ``queue``; return when the broker has confirmed them all.
 
         Several are sent together, in their order. One that the broker refuses raises its error, which says which were
         confirmed. `BrokerUnavailable`: it is not known which arrived; send them again as they are, with the same ids.
+
+        ``delay``: the broker itself keeps them for so long, and delivers them then. `InvalidOption` where it cannot
+        keep one at all, or not for so long, and for a message with an ordering key.
         """
-        with self._trace_publish(queue, messages) as traced:
-            packets = self._encode(queue, traced, envelope)
+        sequence = _as_sequence(messages)
+        delay_s = self._read_delay(sequence, delay)
+        with self._trace_publish(queue, sequence) as traced:
+            packets = self._encode(queue, traced, envelope, delay_s)
             self.run_blocking(lambda: self._send(queue, packets))
 
-    async def apublish(self, queue: str, messages: Messages, *, envelope: Envelope | None = None) -> None:
+    async def apublish(
+        self, queue: str, messages: Messages, *, envelope: Envelope | None = None, delay: Duration | None = None
+    ) -> None:
         """`publish`, in a running event loop."""
-        with self._trace_publish(queue, messages) as traced:
-            await self._send(queue, self._encode(queue, traced, envelope))
+        sequence = _as_sequence(messages)
+        delay_s = self._read_delay(sequence, delay)
+        with self._trace_publish(queue, sequence) as traced:
+            await self._send(queue, self._encode(queue, traced, envelope, delay_s))
 
-    def _trace_publish(self, queue: str, messages: Messages) -> AbstractContextManager[Sequence[Message[Any]]]:
-        sequence = [messages] if isinstance(messages, Message) else messages
+    def _read_delay(self, messages: Sequence[Message[Any]], delay: Duration | None) -> float:
+        """Read ``delay`` in seconds. Raises `InvalidOption` for one that this broker, or a message, cannot have."""
+        delay_us = read_delay(delay, messages)
+        limit_s = self.capabilities.max_delay_s
+        if limit_s is not None and delay_us > limit_s * 1e6:
+            limit = f"only up to {span_text(round(limit_s * 1e6))}" if limit_s else "not"
+            raise InvalidOption(
+                f"{self.backend!r} can {limit} keep a message back ({self.capabilities.delay_limit}); an outbox can, "
+                "for any time and on any broker: outbox.send(conn, message, delay=…)"
+            )
+        return delay_us / 1e6
+
+    def _trace_publish(
+        self, queue: str, messages: Sequence[Message[Any]]
+    ) -> AbstractContextManager[Sequence[Message[Any]]]:
         if self.tracer is None:
-            return nullcontext([carry_trace(message) for message in sequence])
-        return self.tracer.trace_publish(self.capabilities.name, queue, sequence)
+            return nullcontext([carry_trace(message) for message in messages])
+        return self.tracer.trace_publish(self.capabilities.name, queue, messages)
 
-    def _encode(self, queue: str, messages: Sequence[Message[Any]], envelope: Envelope | None) -> list[Packet]:
+    def _encode(
+        self, queue: str, messages: Sequence[Message[Any]], envelope: Envelope | None, delay_s: float
+    ) -> list[Packet]:
         encode = (envelope or self.envelope).encode
-        return [encode(message, queue) for message in messages]
+        packets = [encode(message, queue) for message in messages]
+        return delay_packets(packets, delay_s) if delay_s else packets
 
     async def _send(self, queue: str, packets: Sequence[Packet]) -> None:
         batch_size = self.capabilities.batch
@@ -204,6 +232,10 @@ class Broker:
 
     def __repr__(self) -> str:
         return f"Broker(${ENVIRONMENT_VARIABLE})" if callable(self._backend) else f"Broker({self._backend!r})"
+
+
+def _as_sequence(messages: Messages) -> Sequence[Message[Any]]:
+    return [messages] if isinstance(messages, Message) else messages
 
 
 class RedisBroker(Broker):

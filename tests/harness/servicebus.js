@@ -222,9 +222,13 @@ container.on("message", ({ message, delivery, receiver }) => {
         return manage(receiver.connection, name, message);
     }
     const queue = Queue.named(name);
-    for (const each of delivery.format === BATCH_FORMAT ? unpacked(message) : [message]) queue.add(each);
+    for (const each of delivery.format === BATCH_FORMAT ? unpacked(message) : [message]) queue.add(each, dueTime(each));
     return delivery.accept();
 });
+
+function dueTime(message) {
+    return Number((message.message_annotations || {})["x-opt-scheduled-enqueue-time"] || 0);
+}
 
 function unpacked(message) {
     const { multiple, content } = rhea.message.decode(message).body; // rhea gives what it does not know as bytes
@@ -302,8 +306,7 @@ const OPERATIONS = {
     "schedule-message": (queue, body, answer) => {
         const numbers = body.messages.map(({ message }) => {
             const decoded = rhea.message.decode(message);
-            const due = decoded.message_annotations["x-opt-scheduled-enqueue-time"];
-            return queue.add(decoded, Number(due));
+            return queue.add(decoded, dueTime(decoded));
         });
         return answer(200, { "sequence-numbers": rhea.types.wrap_array(numbers.map(Number), 0x81) });
     },

@@ -85,6 +85,16 @@ class Office:
     def ids(self) -> list[str]:
         return [message.id for message in self.sent]
 
+    @property
+    def delays(self) -> dict[str, float | None]:
+        """The committed messages, by their ids: for how many seconds after the first one each waits."""
+        rows = sorted(self._select("seq, message_id, state, due_at, created_at", "outbox_tests", "destination"))
+        first_at = rows[0][4]
+        return {
+            id: round((due_at - first_at) / 1e7) * 10.0 if state == "waiting" else None
+            for _, id, state, due_at, _ in rows
+        }
+
     def _select(self, columns: str, table: str, column: str) -> list[tuple[Any, ...]]:
         return self.place.query(f"SELECT {columns} FROM {table} WHERE {column} = '{self.name}'")
 

@@ -75,6 +75,15 @@ async def test_many_messages_keep_their_order(office: Office) -> None:
     assert office.sent == messages
 
 
+async def test_a_delay_is_stored_by_the_clock_of_the_database(office: Office) -> None:
+    caller = await office.caller()
+    await maybe_await(office.outbox.send(caller.conn, paid("now")))
+    await maybe_await(office.outbox.send(caller.conn, paid("later"), delay="10m"))
+    await maybe_await(office.outbox.send_many(caller.conn, [paid("l2"), paid("l3")], delay=3600))
+    await caller.commit()
+    assert office.delays == {"now": None, "later": 600.0, "l2": 3600.0, "l3": 3600.0}
+
+
 async def test_what_cannot_be_stored_is_refused_and_the_transaction_goes_on(office: Office) -> None:
     caller = await office.caller()
     await caller.run(office.effect("before"))

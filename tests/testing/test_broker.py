@@ -130,3 +130,15 @@ def test_a_message_whose_handler_never_ends_is_named(memory_store: eo.Store, man
 
 def test_pytest_does_not_collect_it() -> None:
     assert TestBroker.__test__ is False
+
+
+def test_a_message_published_with_a_delay_is_delivered_by_the_advance_that_reaches_it(
+    shop: Shop, broker: TestBroker
+) -> None:
+    later = message("later")
+    broker.publish("orders", later, delay="10m")
+    assert broker.advance(shop.worker, "9m") == []
+    (settled,) = broker.advance(shop.worker, "1m")
+    assert (settled.id, settled.how, settled.attempt) == (later.id, "acked", 1)
+    assert broker.advance(shop.worker, "1h") == []
+    assert shop.charged == ["later"]

@@ -24,6 +24,9 @@ class Packet(Struct, frozen=True, kw_only=True, gc=False):
     numbers: frozenset[str] = frozenset()
     #: Fields that the broker's message has beside its headers, by the broker's names for them.
     fields: Mapping[str, str | int] = field(default_factory=dict)
+    #: Deliver it no earlier than so many seconds after it was published (`BrokerCapabilities.max_delay_s`). Only a
+    #: packet without an ordering key has a delay.
+    delay_s: float = 0.0
 
     def for_broker(self, broker: str) -> Packet:
         """This packet as the broker of that name (`BrokerCapabilities.name`) carries it. Publishers call this.
@@ -71,6 +74,10 @@ class BrokerCapabilities(Struct, frozen=True, kw_only=True):
     redelivery_horizon_s: float | None = None
     #: For how long the broker drops a second packet with the same id; None: it does not deduplicate.
     dedup_window_s: float | None = None
+    #: The longest `Packet.delay_s`; None: any. 0: what is published cannot be delayed.
+    max_delay_s: float | None = 0.0
+    #: Why the broker delays nothing, or nothing longer, as the end of a sentence for the caller of `Broker.publish`.
+    delay_limit: str = "it has no delayed messages"
     #: `Delivery.offset` is set.
     has_offsets: bool = False
     #: Messages outlive the process.
@@ -99,6 +106,9 @@ class Publisher(Protocol):
         (F44: a batch may fail in part). Raises where the outcome of every packet is unknown: the caller then sends them
         all again, with the same ids. A packet with the header `message.REDRIVEN_HEADER` is sent again on purpose: the
         broker's own deduplication must not drop it.
+
+        A packet with a delay is confirmed when the broker itself has it: from then on it needs neither this publisher
+        nor a consumer, and is delivered as any other as soon as it is due.
         """
 
     async def close(self) -> None:

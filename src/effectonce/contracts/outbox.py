@@ -3,6 +3,8 @@
     pending ──lease──► (sent, confirmed) ──settle──► published ──(keep)──► absent
        ▲                      │ the broker refused it
        └──── waiting ◄────────┴──► parked ──(operator)──► pending | absent
+                ▲
+                └── a message that was sent with a delay begins here
 
 Pure values: no clock, no I/O. Times are integers in microseconds since the epoch, on the database's clock, and named
 ``…_at`` or ``…_until``; spans are microseconds, and named ``…_us``. A leased row is ``pending`` with an owner; when its
@@ -90,7 +92,7 @@ class OutboxEntry(Struct, frozen=True):
     type: str
     state: OutboxState
     attempts: int
-    created_at: int
+    created_at: int  # when it was written; of a message with a delay, when that ends
     due_at: int  # waiting: the time of the next attempt; published: the time of its deletion
     leased_until: int  # only for pending rows; 0: not leased
     published_at: int | None

@@ -20,6 +20,7 @@ import msgspec
 from effectonce.contracts import AsyncConnection, AsyncpgConnection, Dialect, DriverSession, SyncConnection, Tracer
 from effectonce.contracts.outbox import OutboxRow, hash_line, notify_channel
 from effectonce.core.codec import to_json
+from effectonce.core.delays import read_delay
 from effectonce.core.interrupts import raise_interrupt
 from effectonce.core.run_sync import run_sync
 from effectonce.core.sql_files import CLOCK_EXPRESSIONS, outbox_schema, outbox_words, quote_name
@@ -27,6 +28,7 @@ from effectonce.core.tracing import carry_trace
 from effectonce.errors import ConfigurationError, InvalidKey, InvalidOption, KeyTooLong, PayloadTooLarge, show
 from effectonce.message import Message
 from effectonce.sessions import Pending, session_on
+from effectonce.values.durations import Duration
 from effectonce.values.queue_names import require_name
 
 from .notifications import notify
@@ -71,22 +73,35 @@ class Outbox:
         return f"<Outbox to {self.to!r} in {self.table}>"
 
     @overload
-    def send(self, conn: SyncConnection, message: Message[Any]) -> None: ...
+    def send(self, conn: SyncConnection, message: Message[Any], *, delay: Duration | None = None) -> None: ...
     @overload
-    def send(self, conn: AsyncConnection | AsyncpgConnection, message: Message[Any]) -> Coroutine[Any, Any, None]: ...
-    def send(self, conn: Any, message: Message[Any]) -> Any:
-        """Write ``message`` into the transaction that is open on ``conn``. One round trip."""
-        return self._send(conn, [message], "outbox.send(...)")
+    def send(
+        self, conn: AsyncConnection | AsyncpgConnection, message: Message[Any], *, delay: Duration | None = None
+    ) -> Coroutine[Any, Any, None]: ...
+    def send(self, conn: Any, message: Message[Any], *, delay: Duration | None = None) -> Any:
+        """Write ``message`` into the transaction that is open on ``conn``. One round trip.
+
+        ``delay``: the row stays in the outbox for so long, on the database's clock, and is published then. So it may be
+        any time, on any broker. `InvalidOption` for a message with an ordering key.
+        """
+        return self._send(conn, [message], delay, "outbox.send(...)")
 
     @overload
-    def send_many(self, conn: SyncConnection, messages: Iterable[Message[Any]]) -> None: ...
+    def send_many(
+        self, conn: SyncConnection, messages: Iterable[Message[Any]], *, delay: Duration | None = None
+    ) -> None: ...
     @overload
     def send_many(
-        self, conn: AsyncConnection | AsyncpgConnection, messages: Iterable[Message[Any]]
+        self,
+        conn: AsyncConnection | AsyncpgConnection,
+        messages: Iterable[Message[Any]],
+        *,
+        delay: Duration | None = None,
     ) -> Coroutine[Any, Any, None]: ...
-    def send_many(self, conn: Any, messages: Iterable[Message[Any]]) -> Any:
-        """Write several messages, in their order, with one statement for every 500 messages or 2 MB."""
-        return self._send(conn, messages, "outbox.send_many(...)")
+    def send_many(self, conn: Any, messages: Iterable[Message[Any]], *, delay: Duration | None = None) -> Any:
+        """Write several messages, in their order, with one statement for every 500 messages or 2 MB. ``delay``: see
+        `send`."""
+        return self._send(conn, list(messages), delay, "outbox.send_many(...)")
 
     def schema_sql(self, dialect: Dialect) -> str:
         """Return the script that creates the table, for your own migrations on ``sqlite``, ``postgresql`` or
@@ -94,25 +109,26 @@ class Outbox:
         them all."""
         return outbox_schema(dialect, self.table)
 
-    def _send(self, conn: Any, messages: Iterable[Message[Any]], call: str) -> Any:
+    def _send(self, conn: Any, messages: Sequence[Message[Any]], delay: Duration | None, call: str) -> Any:
         session = session_on(conn)
         rows = [self.row_for(self._with_trace(message)) for message in messages]
+        delay_us = read_delay(delay, messages)
         session.require_transaction()
-        sending = self._insert(session, rows)
+        sending = self._insert(session, rows, delay_us)
         return Pending(sending, call) if session.is_async else run_sync(sending)
 
     def _with_trace(self, message: Message[Any]) -> Message[Any]:
         return carry_trace(message) if self.tracer is None else self.tracer.inject_context(self.to, message)
 
-    async def _insert(self, session: DriverSession, rows: Sequence[NewOutboxRow]) -> None:
+    async def _insert(self, session: DriverSession, rows: Sequence[NewOutboxRow], delay_us: int) -> None:
         if session.is_async:  # this may be awaited long after `send`, when the transaction is over
             session.require_transaction()
         batches = list(_statement_batches(rows))
         savepoint = await session.savepoint() if len(batches) > 1 else None
         try:
             for batch in batches:
-                sql = _statement(session.dialect, self.table, len(batch), self._notify)
-                await session.rows(sql, _params(session.dialect, batch))
+                sql = _statement(session.dialect, self.table, len(batch), self._notify, delay_us > 0)
+                await session.rows(sql, _params(session.dialect, batch, delay_us))
         except GeneratorExit:
             raise  # a coroutine that is closed may await nothing any more, and its transaction is not committed
         except BaseException:  # if the caller continues and commits, only some of them would be sent
@@ -122,7 +138,8 @@ class Outbox:
             raise
         if savepoint is not None:
             await session.release(savepoint)
-        notify(self.table)
+        if not delay_us:
+            notify(self.table)
 
     def row_for(self, message: Message[Any]) -> NewOutboxRow:
         """Make the row of ``message``. Raises an error for a message that cannot be stored."""
@@ -157,8 +174,8 @@ class Outbox:
 
 
 class NewOutboxRow(NamedTuple):
-    """The columns that a message is stored in, without ``created_at``, which the database fills in. `message_of` reads
-    them back. A column that is not text is in `_COLUMN_KINDS`, too."""
+    """The columns that a message is stored in, without its times, which the database fills in. `message_of` reads them
+    back. A column that is not text is in `_COLUMN_KINDS`, too."""
 
     id: str  # the message's key
     message_id: str
@@ -174,7 +191,7 @@ class NewOutboxRow(NamedTuple):
     time: str | None  # RFC 3339
 
 
-_COLUMN_KINDS: Final = {"line": "integer", "payload": "bytes"}  # the other columns are text
+_COLUMN_KINDS: Final = {"line": "integer", "due_at": "integer", "payload": "bytes"}  # the other columns are text
 
 
 def message_of(row: OutboxRow) -> Message[Any]:
@@ -263,17 +280,22 @@ def _statement_batches(rows: Sequence[NewOutboxRow]) -> Iterator[Sequence[NewOut
 
 
 @lru_cache(256)
-def _statement(dialect: Dialect, table: str, count: int, notify: bool) -> str:
-    """The INSERT of ``count`` rows."""
+def _statement(dialect: Dialect, table: str, count: int, notify: bool, is_delayed: bool) -> str:
+    """The INSERT of ``count`` rows. Delayed rows wait, as others do for their next attempt; the last parameter is for
+    how long. They count as written when they are due: only from then on they are late."""
     width = len(NewOutboxRow._fields)
+    columns: tuple[str, ...] = (*NewOutboxRow._fields, "created_at")
+    times = [CLOCK_EXPRESSIONS[dialect]]
+    if is_delayed:
+        columns += ("state", "due_at")
+        due_at = f"{CLOCK_EXPRESSIONS[dialect]} + {_value(dialect, 'due_at', f'${count * width + 1}')}"
+        times = [due_at, "'waiting'", due_at]
     rows = []
     for start in range(1, count * width, width):
         values = [_value(dialect, column, f"${start + n}") for n, column in enumerate(NewOutboxRow._fields)]
-        values.append(CLOCK_EXPRESSIONS[dialect])  # for created_at, the last column
-        rows.append(f"({', '.join(values)})")
-    columns = ", ".join((*NewOutboxRow._fields, "created_at"))
-    insert = f"INSERT INTO {quote_name(table, dialect)} ({columns}) VALUES {', '.join(rows)}"
-    if notify and dialect == "postgresql":
+        rows.append(f"({', '.join(values + times)})")
+    insert = f"INSERT INTO {quote_name(table, dialect)} ({', '.join(columns)}) VALUES {', '.join(rows)}"
+    if notify and not is_delayed and dialect == "postgresql":
         return f"WITH sent AS ({insert}) SELECT pg_notify('{notify_channel(table)}', '')"
     return insert
 
@@ -288,8 +310,10 @@ def _value(dialect: Dialect, column: str, placeholder: str) -> str:
     return placeholder
 
 
-def _params(dialect: Dialect, rows: Sequence[NewOutboxRow]) -> list[Any]:
-    values = [value for row in rows for value in row]
+def _params(dialect: Dialect, rows: Sequence[NewOutboxRow], delay_us: int) -> list[Any]:
+    values: list[Any] = [value for row in rows for value in row]
+    if delay_us:
+        values.append(delay_us)
     return [_to_hex(value) for value in values] if dialect == "mysql" else values
 
 

@@ -8,21 +8,21 @@ def charge(message: eo.Message[Order]) -> None: ...
 
 assert broker.deliver(worker, "orders", message)[0].how == "acked"
 broker.redeliver(worker)                 # as after a lost ack
-broker.advance(worker, "1m")             # redelivers what is due by then
+broker.advance(worker, "1m")             # delivers what is due by then: retries, and what was published with a delay
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
 
 from effectonce.backends.memory.broker import MemoryBrokerBackend
 from effectonce.broker import Broker
-from effectonce.contracts import Delivery
+from effectonce.contracts import Delivery, Packet
 from effectonce.core.shared_loop import shared_loop
 from effectonce.errors import ConfigurationError
 from effectonce.message import Message
@@ -77,7 +77,7 @@ class TestBroker(Broker):
         return shared_loop.run(self.aredeliver(worker, *messages), _IN_EVENT_LOOP)
 
     def advance(self, worker: Worker, by: Duration) -> list[SettledDelivery]:
-        """Advance the clock, and redeliver what is due by then."""
+        """Advance the clock, and deliver what is due by then: retries, and messages published with a delay."""
         return shared_loop.run(self.aadvance(worker, by), _IN_EVENT_LOOP)
 
     def settled_deliveries(self, queue: str | None = None) -> list[SettledDelivery]:
@@ -112,7 +112,7 @@ class TestBroker(Broker):
         for queue, message in messages:
             await self.apublish(queue, message)
         awaited = Counter((queue, message.id) for queue, message in messages)
-        awaited += self._recorder.count_due(worker.name, self.clock.now())
+        awaited += self._recorder.count_due(worker.name, worker.queues, self.clock.now())
         if not awaited:
             return []
         before = len(self._recorder.settled)
@@ -152,17 +152,32 @@ class _RecordingBackend(Wrapper):
         self._group = ""
         self._all_settled = asyncio.Event()
         self._nacked: dict[object, _NackedDelivery] = {}  # by group, queue and number of the delivery
+        #: By queue and id: when a message that was published with a delay is due, and which groups have settled it.
+        self._delayed: dict[tuple[str, str], tuple[int, set[str]]] = {}
+
+    def publisher(self) -> Any:
+        return _RecordingPublisher(self, self._inner.publisher())
 
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         return _RecordingConsumer(self, self._inner.consumer(queue, group=group, prefetch=prefetch), group)
 
-    def count_due(self, group: str, now: int) -> Counter[tuple[str, str]]:
-        """Count the messages that are due for redelivery to ``group``, by (queue, id)."""
-        return Counter(
+    def count_due(self, group: str, queues: Collection[str], now: int) -> Counter[tuple[str, str]]:
+        """Count the messages in ``queues`` that are due for delivery to ``group``, by (queue, id)."""
+        due = Counter(
             (nacked.queue, nacked.id)
             for nacked in self._nacked.values()
             if nacked.group == group and nacked.due_at <= now
         )
+        due.update(
+            place
+            for place, (due_at, settled_by) in self._delayed.items()
+            if place[0] in queues and due_at <= now and group not in settled_by
+        )
+        return due
+
+    def record_delay(self, queue: str, packet: Packet) -> None:
+        due_at = self._inner.clock.now() + round(packet.delay_s * 1e6)
+        self._delayed[queue, packet.id] = due_at, set()
 
     async def wait_until_settled(self, group: str, awaited: Counter[tuple[str, str]]) -> None:
         """Wait until ``group`` has settled each of the ``awaited`` (queue, id) as often as it is counted."""
@@ -172,6 +187,8 @@ class _RecordingBackend(Wrapper):
     def record(self, group: str, delivery: Delivery, how: Any, after: float = 0.0, **details: Any) -> None:
         id, place = delivery.packet.id, (group, delivery.queue, delivery.handle.key)
         self._nacked.pop(place, None)
+        if (delivery.queue, id) in self._delayed:
+            self._delayed[delivery.queue, id][1].add(group)
         if how == "delayed":
             due_at = self._inner.clock.now() + round(after * 1e6)
             self._nacked[place] = _NackedDelivery(group, delivery.queue, id, due_at)
@@ -183,6 +200,21 @@ class _RecordingBackend(Wrapper):
             self.awaited -= Counter([(delivery.queue, id)])  # a Counter drops what falls to zero
             if not self.awaited:
                 self._all_settled.set()
+
+
+class _RecordingPublisher(Wrapper):
+    """Reports every delayed message to the `_RecordingBackend`."""
+
+    def __init__(self, recorder: _RecordingBackend, inner: Any) -> None:
+        super().__init__(inner)
+        self._recorder = recorder
+
+    async def publish(self, queue: str, packets: Sequence[Packet]) -> Sequence[Exception | None]:
+        for packet in packets:
+            if packet.delay_s:
+                self._recorder.record_delay(queue, packet)
+        outcomes: Sequence[Exception | None] = await self._inner.publish(queue, packets)
+        return outcomes
 
 
 class _RecordingConsumer(Wrapper):

@@ -152,7 +152,7 @@ class _TrialMessage:
 
     @property
     def _group(self) -> Any:
-        return self._broker.queues.group(self._queue, self._worker.name, self._backend.clock.now())
+        return self._broker.queues.group(self._queue, self._worker.name)
 
     async def _publish(self) -> None:
         await self._broker.declare(self._queue, group=self._worker.name)

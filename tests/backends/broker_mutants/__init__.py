@@ -3,7 +3,7 @@
 They stand on the memory broker and break it from outside.
 """
 
-from . import dead_letters, delivery, order, settling
+from . import dead_letters, delays, delivery, order, settling
 from .base import MUTANTS, Defect, Mutant
 
-__all__ = ["MUTANTS", "Defect", "Mutant", "dead_letters", "delivery", "order", "settling"]
+__all__ = ["MUTANTS", "Defect", "Mutant", "dead_letters", "delays", "delivery", "order", "settling"]

@@ -20,7 +20,7 @@ class ChangingDeadLetters(MemoryConsumer):
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         answer = await super().dead_letter(delivery, headers)
-        dead = self._queues.group(self._queue, self._group, 0).dead_letters
+        dead = self._queues.group(self._queue, self._group).dead_letters
         dead.update((number, self.change(packet)) for number, packet in dead.items())
         return answer
 

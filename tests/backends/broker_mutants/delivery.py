@@ -136,7 +136,7 @@ class NeverHasRoomAgain(MemoryConsumer):
 class GivesTheSameToAll(Mutant):
     def consumer(self, queue: str, *, group: str, prefetch: int) -> Any:
         name = f"{group}-{os.urandom(4).hex()}"
-        self.queues.group(queue, name, self.clock.now())
+        self.queues.group(queue, name)
         return super().consumer(queue, group=name, prefetch=prefetch)
 
 

@@ -44,7 +44,7 @@ class OneOrderForAllKeys(MemoryPublisher):
 @caught_by("a_dead_letter_lets_the_next_of_its_key_pass")
 class GivesUpTheWholeKey(MemoryConsumer):
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
-        group = self._queues.group(self._queue, self._group, 0)
+        group = self._queues.group(self._queue, self._group)
         numbers = list(group.numbers_by_key.get(delivery.packet.ordering_key or "", ()))
         answer = await super().dead_letter(delivery, headers)
         for number in numbers[1:]:

@@ -47,7 +47,7 @@ class AcksAllBefore(MemoryConsumer):
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
         last = max((delivery.handle.key for delivery in deliveries), default=0)
-        group = self._queues.group(self._queue, self._group, 0)
+        group = self._queues.group(self._queue, self._group)
         held = [message.delivery for number, message in group.messages.items() if number <= last]
         await super().ack([replace(deliveries[0], handle=handle) for handle in held])
         return [True] * len(deliveries)
@@ -163,7 +163,7 @@ class ByNumber(MemoryConsumer):
     """F54, F57: a delivery is settled by its number alone, however late."""
 
     def current(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        messages = self._queues.group(self._queue, self._group, 0).messages
+        messages = self._queues.group(self._queue, self._group).messages
         return [
             replace(delivery, handle=messages[delivery.handle.key].delivery)
             for delivery in deliveries

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,13 @@ from effectonce.backends.nats.connection import JetStreamRefusal, NatsConnection
 from effectonce.backends.nats.consumer import NatsConsumer, _parse_ack_subject
 from effectonce.backends.nats.dead_letters import NatsDeadLetters, _parse_headers
 from effectonce.backends.nats.packets import NO_MESSAGE_ID, make_headers, read_packet
-from effectonce.backends.nats.publisher import Duplicate, NatsPublisher, _parse_publish_reply, publish_messages
+from effectonce.backends.nats.publisher import (
+    Duplicate,
+    NatsMessage,
+    NatsPublisher,
+    _parse_publish_reply,
+    publish_messages,
+)
 from effectonce.backends.nats.streams import (
     NO_MESSAGE_FOUND,
     MissingStream,
@@ -199,6 +206,7 @@ class Connection:
     def __init__(self, **replies: Any) -> None:
         self.endpoint = endpoint()
         self.client = SimpleNamespace(max_payload=1000, new_inbox=lambda: "_INBOX.1")
+        self.server_version = (2, 12)
         self.lost: Exception | None = None
         self.on_lost: Any = None
         self.replies = {name.replace("__", "."): value for name, value in replies.items()}
@@ -259,7 +267,9 @@ def opening(connection: Connection, owner: Any) -> Any:
 
 
 NOT_FOUND = JetStreamRefusal("no", 404, 10059)
-SAFE_STREAM = {"config": {"name": "q", "retention": "workqueue", "storage": "file", "discard": "new"}}
+SAFE_STREAM: dict[str, dict[str, Any]] = {
+    "config": {"name": "q", "subjects": ["q"], "retention": "workqueue", "storage": "file", "discard": "new"}
+}
 SAFE_CONSUMER = {"config": {"ack_policy": "explicit", "max_deliver": -1}}
 
 
@@ -398,9 +408,12 @@ def test_f61_dots_stand_between_two_words(name: str) -> None:
 
 async def test_f44_a_message_over_the_servers_limit_is_refused_alone() -> None:
     connection: Any = Connection()
-    outcomes = await publish_messages(
-        connection, "s", "q", [({}, bytes(900)), ({}, bytes(901)), ({"a": "b"}, bytes(895))]
-    )
+    messages = [
+        NatsMessage("q", {}, bytes(900)),
+        NatsMessage("q", {}, bytes(901)),
+        NatsMessage("q", {"a": "b"}, bytes(895)),
+    ]
+    outcomes = await publish_messages(connection, "s", messages)
     assert [type(outcome) for outcome in outcomes] == [type(None), ConfigurationError, ConfigurationError]
     assert [headers for _, _, headers in connection.requests] == [{"Nats-Expected-Stream": "s"}]
 
@@ -419,6 +432,53 @@ async def test_a_queue_without_a_stream_gets_one_and_what_was_refused_is_sent_ag
     connection.answers = [reply(b'{"seq": 1}'), NO_STREAM]
     assert await publisher_on(connection).publish("q", PACKETS) == [None, None]
     assert [payload for _, payload, _ in connection.requests] == [b"a", b"b", b"b"]
+
+
+DELAYED = [Packet(body=b"a", id="1", delay_s=60.0)]
+
+
+async def test_a_delayed_message_is_a_schedule_for_its_queue_and_carries_its_own_id() -> None:
+    connection = Connection(STREAM__INFO=SAFE_STREAM)
+    assert await publisher_on(connection).publish("q", DELAYED) == [None]
+    (_, (path, config)) = connection.calls
+    assert path == "STREAM.UPDATE.q"
+    assert (config["allow_msg_schedules"], config["subjects"]) == (True, ["q", "eo.delayed.q.*"])
+    ((subject, _, headers),) = connection.requests
+    assert subject.startswith("eo.delayed.q.")
+    assert headers["Nats-Schedule-Target"] == "q"
+    due = datetime.fromisoformat(headers["Nats-Schedule"].removeprefix("@at "))
+    assert 50 < (due - datetime.now(UTC)).total_seconds() <= 60
+    sent_on = {name: value for name, value in headers.items() if name != "Nats-Msg-Id"}  # as the server delivers it
+    assert read_packet(sent_on, b"a").id == "1"
+
+
+async def test_a_stream_is_set_up_for_delays_once() -> None:
+    connection = Connection(STREAM__INFO=SAFE_STREAM)
+    publisher = publisher_on(connection)
+    for _ in range(2):
+        await publisher.publish("q", DELAYED)
+    assert connection.paths() == ["STREAM.INFO.q", "STREAM.UPDATE.q"]
+
+
+async def test_a_server_before_2_12_refuses_a_delay_and_its_streams_stay_as_they_are() -> None:
+    connection = Connection(STREAM__INFO=SAFE_STREAM)
+    connection.server_version = (2, 11)
+    with pytest.raises(ConfigurationError, match=r"NATS 2\.12.*outbox"):
+        await publisher_on(connection).publish("q", DELAYED)
+    assert (connection.calls, connection.requests) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("limits", "options"), [({"max_msgs": 10}, {}), ({"max_bytes": 10}, {}), ({}, {"shared_stream": "q"})]
+)
+async def test_a_stream_that_would_drop_messages_is_not_set_up_for_delays(
+    limits: dict[str, int], options: dict[str, str]
+) -> None:
+    """The server wants discard=old for it, and with a limit that loses messages."""
+    connection = Connection(STREAM__INFO={"config": {**SAFE_STREAM["config"], **limits}})
+    with pytest.raises(ConfigurationError, match="allow_msg_schedules"):
+        await publisher_on(connection, **options).publish("q", DELAYED)
+    assert connection.paths() == ["STREAM.INFO.q"]
 
 
 async def test_a_stream_that_others_declare_is_not_created() -> None:

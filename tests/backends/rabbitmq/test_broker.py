@@ -14,6 +14,7 @@ from typing import Any
 import pika
 import pytest
 
+import effectonce as eo
 from effectonce.babelqueue import headers as bq_headers
 from effectonce.babelqueue.envelope import BabelQueue
 from effectonce.backends.rabbitmq.broker import RabbitMQBackend
@@ -372,6 +373,26 @@ class TestDelays:
                     "x-overflow": "reject-publish",
                 },
             )
+
+    async def test_a_message_that_is_published_with_a_delay_waits_in_the_same_queues(
+        self, under_test: QueueUnderTest, channel: Any
+    ) -> None:
+        packets = [Packet(body=b"later", id="1", delay_s=50.0), Packet(body=b"much later", id="2", delay_s=5000.0)]
+        assert await under_test.publisher.publish(under_test.queue, packets) == [None, None]
+        for milliseconds in (60_000, 6_000_000):  # rounded up
+            waiting = channel.queue_declare(f"{under_test.queue}.delay.{milliseconds}", passive=True)
+            assert waiting.method.message_count == 1
+        assert channel.queue_declare(under_test.queue, passive=True).method.message_count == 0
+
+    @pytest.mark.parametrize(
+        ("option", "reason"), [("queue_type=classic", "queue_type=quorum"), ("exchange=shop", "one queue")]
+    )
+    def test_a_delay_is_refused_where_the_message_could_be_lost_or_go_astray(
+        self, rabbitmq_url: str, option: str, reason: str
+    ) -> None:
+        broker = eo.connect_broker(f"{rabbitmq_url}?{option}")
+        with pytest.raises(InvalidOption, match=f"{reason}.*outbox"):
+            broker.publish("orders", Message(data=1), delay="1m")
 
 
 # -- what others have sent

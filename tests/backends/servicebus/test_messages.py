@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,3 +150,10 @@ def test_a_live_message_has_no_cause() -> None:
 def test_fields_that_are_not_set_are_left_out() -> None:
     message: Any = SimpleNamespace(**vars(ReceivedMessage({}, subject="urn:x")))
     assert read_packet(message).packet.fields == {"subject": "urn:x"}
+
+
+def test_a_delayed_message_is_scheduled_for_its_time() -> None:
+    message = make_message(Packet(body=b"x", id="1", delay_s=3600.0))
+    assert 3590 < (message.scheduled_enqueue_time_utc - datetime.now(UTC)).total_seconds() <= 3600
+    assert message.message_id == "1", "it is deduplicated as any other"
+    assert make_message(Packet(body=b"x")).scheduled_enqueue_time_utc is None

@@ -377,3 +377,8 @@ async def test_there_is_one_client_for_each_loop() -> None:
     assert isinstance(backend._client(), SQSClient)
     await backend.close()
     await backend.close()
+
+
+@pytest.mark.parametrize(("delay_s", "written"), [(0.0, None), (0.2, 1), (1.0, 1), (1.1, 2), (900.0, 900)])
+def test_a_delay_is_in_whole_seconds_and_never_shorter(delay_s: float, written: int | None) -> None:
+    assert make_entry(Packet(body=b"x", delay_s=delay_s)).get("DelaySeconds") == written

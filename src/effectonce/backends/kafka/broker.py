@@ -51,6 +51,7 @@ class KafkaBackend(BrokerBackend):
             ordering="key",
             groups=True,
             has_offsets=True,
+            delay_limit="a partition is read in the order of its records",
             redelivery_horizon_s=self._cluster.retention,
             max_body=self._cluster.max_body,
             batch=MAX_BATCH,

@@ -56,14 +56,14 @@ class GroupQueue:
         self.schedule: list[tuple[int, int]] = []
         self.dead_letters: dict[int, Packet] = {}
 
-    def add(self, number: int, packet: Packet, now: int) -> None:
-        self.messages[number] = _QueuedMessage(packet, now)
+    def add(self, number: int, packet: Packet, visible_at: int) -> None:
+        self.messages[number] = _QueuedMessage(packet, visible_at)
         if packet.ordering_key is not None:
             numbers = self.numbers_by_key.setdefault(packet.ordering_key, deque())
             numbers.append(number)
             if numbers[0] != number:
                 return
-        heapq.heappush(self.schedule, (now, number))
+        heapq.heappush(self.schedule, (visible_at, number))
 
     def take(self, limit: int, now: int, until: int) -> list[tuple[_QueuedMessage, HeldDelivery]]:
         """Deliver up to ``limit`` visible messages, and make them invisible until ``until``."""
@@ -108,7 +108,9 @@ class _MemoryQueue:
 
     def __init__(self) -> None:
         self.groups: dict[str, GroupQueue] = {}
-        self.early: list[tuple[int, Packet]] = []  # published before there was a group: the first group gets them
+        #: Number, packet and `_QueuedMessage.visible_at` of what was published before there was a group: the first
+        #: group gets them.
+        self.early: list[tuple[int, Packet, int]] = []
 
 
 class MemoryQueues:
@@ -123,12 +125,12 @@ class MemoryQueues:
     def queue(self, name: str) -> _MemoryQueue:
         return self.by_name.setdefault(name, _MemoryQueue())
 
-    def group(self, queue: str, group: str, now: int) -> GroupQueue:
+    def group(self, queue: str, group: str) -> GroupQueue:
         groups, early = self.queue(queue).groups, self.queue(queue).early
         if group not in groups:
             groups[group] = GroupQueue()
-            for number, packet in early:
-                groups[group].add(number, packet, now)
+            for published in early:
+                groups[group].add(*published)
             early.clear()
         return groups[group]
 
@@ -171,6 +173,7 @@ class MemoryBrokerBackend(BrokerBackend):
             extends=True,
             counts_attempts=True,
             groups=True,
+            max_delay_s=None,
             durable=False,
             shared=False,
         )
@@ -186,7 +189,7 @@ class MemoryBrokerBackend(BrokerBackend):
 
     async def declare(self, queue: str, *, group: str) -> None:
         with self.queues.lock:
-            self.queues.group(require_name(queue), require_name(group, "group"), self.clock.now())
+            self.queues.group(require_name(queue), require_name(group, "group"))
 
     def after_fork(self) -> None:
         """Reset a forked child: a thread of the parent may hold the lock, and the waiting loops are the parent's."""
@@ -210,10 +213,11 @@ class MemoryPublisher(Publisher):
             now, target = self._backend.clock.now(), queues.queue(queue)
             for packet in packets:
                 queues.last_number += 1
+                visible_at = now + round(packet.delay_s * 1e6)
                 if not target.groups:
-                    target.early.append((queues.last_number, packet))
+                    target.early.append((queues.last_number, packet, visible_at))
                 for group in target.groups.values():
-                    group.add(queues.last_number, packet, now)
+                    group.add(queues.last_number, packet, visible_at)
             queues.wake_consumers()
         return [None] * len(packets)
 
@@ -252,7 +256,7 @@ class MemoryConsumer(Consumer):
         """Take the deliveries that are visible now. Returns them, and for how many seconds no other message becomes
         visible by the passing of time."""
         now = self._clock.now()
-        group = self._queues.group(self._queue, self._group, now)
+        group = self._queues.group(self._queue, self._group)
         room = min(limit, self._unsettled.room())
         deliveries = []
         for message, held in group.take(room, now, now + self._backend.window_us):
@@ -272,7 +276,7 @@ class MemoryConsumer(Consumer):
         answers = []
         with self._queues.lock:
             now = self._clock.now()
-            group = self._queues.group(self._queue, self._group, now)
+            group = self._queues.group(self._queue, self._group)
             for delivery in held:
                 self._unsettled.release(delivery)
                 message = group.messages.get(delivery.key)
@@ -323,8 +327,7 @@ class MemoryDeadLetters(DeadLetters):
         self._group = group
 
     def _dead_letters(self) -> dict[int, Packet]:
-        now = self._backend.clock.now()
-        return self._backend.queues.group(self._queue, self._group, now).dead_letters
+        return self._backend.queues.group(self._queue, self._group).dead_letters
 
     async def browse(self, limit: int, cursor: str | None = None) -> tuple[Sequence[DeadLetter], str | None]:
         after = int(cursor) if cursor else 0

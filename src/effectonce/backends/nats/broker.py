@@ -60,6 +60,8 @@ class NatsBackend(BrokerBackend):
             groups=has_groups,
             redelivery_horizon_s=streams.max_age if has_groups else None,
             dedup_window_s=streams.dedup_window if streams.deduplicates else None,
+            max_delay_s=streams.max_age if has_groups else None,
+            delay_limit="its streams delete a message at the age of max_age",
             max_body=MAX_BODY_BYTES,
         )
 

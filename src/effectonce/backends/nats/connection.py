@@ -192,6 +192,12 @@ class NatsConnection:
         self._inbox = self.client.new_inbox()
         await self.subscribe(f"{self._inbox}.*", self._handle_reply)
 
+    @property
+    def server_version(self) -> tuple[int, ...]:
+        """The first two numbers of the server's version."""
+        parts = str(self.client._server_info.get("version", "")).split(".")
+        return tuple(int(part) for part in parts[:2] if part.isdigit())
+
     async def _handle_error(self, error: Exception) -> None:
         """nats-py calls this with errors that belong to no call of ours."""
         if not self._inbox:

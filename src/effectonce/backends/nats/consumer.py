@@ -25,7 +25,7 @@ from effectonce.errors import BrokerUnavailable, show
 
 from .connection import NatsConnection, load_driver, read_status
 from .packets import make_headers, read_packet
-from .publisher import publish_messages
+from .publisher import NatsMessage, publish_messages
 from .streams import MissingStream, StreamDeclarations, encode_name, missing_stream
 
 MIN_PULL_S: Final = 0.02
@@ -186,11 +186,11 @@ class NatsConsumer:
         packet = msgspec.structs.replace(delivery.packet, headers={**delivery.packet.headers, **headers})
         # Its sequence number in the queue makes its id there, so that dead-lettering it twice does not double it.
         message_id = f"{streams.stream_name(self._queue)}.{_parse_ack_subject(held.key).stream_sequence}"
-        messages = [(make_headers(packet, message_id), packet.body)]
-        (outcome,) = await publish_messages(connection, stream, subject, messages)
+        messages = [NatsMessage(subject, make_headers(packet, message_id), packet.body)]
+        (outcome,) = await publish_messages(connection, stream, messages)
         if isinstance(outcome, MissingStream):
             await streams.declare_dead_letters(connection, self._queue, self._group)
-            (outcome,) = await publish_messages(connection, stream, subject, messages)
+            (outcome,) = await publish_messages(connection, stream, messages)
         if isinstance(outcome, Exception):
             raise outcome
         if not self._unsettled.owns(held):

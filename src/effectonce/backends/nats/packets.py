@@ -18,6 +18,8 @@ from effectonce.contracts import Packet
 ID_HEADER: Final = "Nats-Msg-Id"
 NO_MESSAGE_ID: Final = ""  # the server never takes a message without an id for a duplicate
 OWN_HEADER: Final = "Eo-Packet"
+SCHEDULE_HEADER: Final = "Nats-Schedule"
+SCHEDULE_TARGET_HEADER: Final = "Nats-Schedule-Target"
 _PLAIN_NAME: Final = re.compile(r"(?!nats-|eo-packet|status$|description$)[a-z0-9_.+~^-]+", re.IGNORECASE | re.ASCII)
 _PLAIN_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 _PLAIN_ID: Final = re.compile(r"([!-~]([ -~]{0,198}[!-~])?)?")  # up to 200 characters; "": there is no id
@@ -27,7 +29,9 @@ def make_headers(packet: Packet, message_id: str | None = None) -> dict[str, str
     """Make the headers of the message that carries ``packet``.
 
     The server deduplicates by ``message_id``. None: that is the packet's id. `NO_MESSAGE_ID`: this message has none.
+    The server drops that header of a delayed message when it delivers it, so the id is in ours, too.
     """
+    is_delayed = packet.delay_s > 0
     packet = packet.for_broker("nats")
     headers: dict[str, str] = {}
     unfit: dict[str, str] = {}
@@ -39,7 +43,7 @@ def make_headers(packet: Packet, message_id: str | None = None) -> dict[str, str
     if message_id is None:
         message_id = fit_id(packet.id, _PLAIN_ID)
     own: dict[str, Any] = {}
-    if packet.id and message_id != packet.id:
+    if packet.id and (is_delayed or message_id != packet.id):
         own["id"] = packet.id
     if packet.ordering_key is not None:
         own["key"] = packet.ordering_key

@@ -28,6 +28,9 @@ StreamRetention = Literal["workqueue", "limits"]
 NO_MESSAGE_FOUND: Final = 10037
 ALREADY_DELETED: Final = (NO_MESSAGE_FOUND, 10043, 10057)  # also: no such sequence number, and nothing to delete
 NS_PER_S: Final = 1_000_000_000
+MIN_DELAY_VERSION: Final = (2, 12)
+#: Settings by which a full stream drops messages, or refuses them.
+SIZE_LIMITS: Final = ("max_msgs", "max_bytes", "max_msgs_per_subject")
 
 
 class MissingStream(ConfigurationError):
@@ -97,6 +100,32 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
                 "of consumers: use its name, or retention=limits, or delete the old one (nats consumer rm)"
             ) from error
 
+    async def allow_delays(self, connection: NatsConnection, queue: str) -> None:
+        """Let the queue's stream take delayed messages, which need a setting and subjects of their own.
+
+        The server does not allow that together with ``discard: new``, which makes no difference to a stream without
+        limits. Raises `ConfigurationError` for one with limits, for one that others have declared, and for a server
+        before 2.12.
+        """
+        if connection.server_version < MIN_DELAY_VERSION:  # it would take no notice of the setting
+            raise ConfigurationError(
+                f"{self.endpoint.shown} cannot delay messages, which needs NATS 2.12: upgrade it, or send them through "
+                "an outbox: outbox.send(conn, message, delay=…)"
+            )
+        config = await self._get_stream_config(connection, self.stream_name(queue), queue)
+        name, delayed = config["name"], f"{delay_subject(config['name'])}.*"
+        if config.get("allow_msg_schedules") and delayed in config["subjects"]:
+            return
+        if self.shared_stream or max(config.get(limit, -1) for limit in SIZE_LIMITS) > 0:
+            raise ConfigurationError(
+                f"the stream {show(name)} has limits, or is declared by others, so its settings stay as they are: for "
+                f"delayed messages add the subject {delayed} and allow_msg_schedules to it, or send them through an "
+                "outbox"
+            )
+        subjects = [*config["subjects"], delayed]
+        updated = {**config, "subjects": subjects, "allow_msg_schedules": True, "discard": "old", "deny_purge": False}
+        await connection.call_jetstream(f"STREAM.UPDATE.{name}", updated)
+
     async def declare_dead_letters(self, connection: NatsConnection, queue: str, group: str) -> None:
         subject = self.dead_letter_subject(queue, group)
         await self._declare_stream(
@@ -155,6 +184,11 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
             if error.status != 404:
                 raise
             raise missing_stream(self.endpoint, queue) from error
+
+
+def delay_subject(stream: str) -> str:
+    """The subject under which delayed messages wait in their stream, each on one of its own."""
+    return f"eo.delayed.{stream}"
 
 
 def missing_stream(endpoint: NatsEndpoint, queue: str) -> MissingStream:

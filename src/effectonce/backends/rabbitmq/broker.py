@@ -61,6 +61,8 @@ class RabbitMQBackend(BrokerBackend):
             ordering="queue",
             ack_window_s=window,
             counts_attempts=queue_type == "quorum",
+            max_delay_s=self._queues.max_delay_s,
+            delay_limit=self._queues.delay_limit,
             max_body=MAX_BODY_BYTES,
         )
 

@@ -18,7 +18,7 @@ from .channel import RabbitMQChannel
 from .connection import RabbitMQConnection
 from .endpoint import RabbitMQEndpoint
 from .packets import Content, make_content
-from .queues import MissingRabbitMQQueue, QueueDeclarations, missing_queue
+from .queues import MissingRabbitMQQueue, QueueDeclarations, delay_queue, delay_step, missing_queue
 
 
 class _UnconfirmedBatch:
@@ -173,17 +173,32 @@ class RabbitMQPublisher:
                 contents[index] = make_content(packet)
             except ValueError as error:
                 outcomes[index] = ConfigurationError(f"RabbitMQ cannot carry message {show(packet.id)}: {show(error)}")
-        queues = self._queues
-        may_declare = queues.declares and not queues.exchange
-        declare = (lambda channel: queues.declare(channel, queue)) if may_declare else None
-        published = await self._publisher.publish(
-            queues.exchange, require_name(queue), list(contents.values()), declare
-        )
-        if published and all(isinstance(outcome, MissingRabbitMQQueue) for outcome in published):
-            raise queues.unrouted(queue)
-        for index, outcome in zip(contents, published, strict=True):
-            outcomes[index] = outcome
+        indexes_by_delay: dict[int, list[int]] = {}
+        for index in contents:
+            delay_s = packets[index].delay_s
+            indexes_by_delay.setdefault(delay_step(delay_s) if delay_s else 0, []).append(index)
+        for milliseconds, indexes in indexes_by_delay.items():
+            chosen = [contents[index] for index in indexes]
+            published = await self._publish(require_name(queue), chosen, milliseconds)
+            for index, outcome in zip(indexes, published, strict=True):
+                outcomes[index] = outcome
+        if contents and all(isinstance(outcomes[index], MissingRabbitMQQueue) for index in contents):
+            raise self._queues.unrouted(queue)
         return outcomes
+
+    async def _publish(self, queue: str, contents: Sequence[Content], delay_ms: int) -> Sequence[Exception | None]:
+        """Publish to ``queue``, or to the queue in which messages to it wait for ``delay_ms``."""
+        queues = self._queues
+        if not delay_ms:
+            may_declare = queues.declares and not queues.exchange
+            declare = (lambda channel: queues.declare(channel, queue)) if may_declare else None
+            return await self._publisher.publish(queues.exchange, queue, contents, declare)
+
+        async def declare_both(channel: RabbitMQChannel) -> None:
+            await queues.declare(channel, queue)
+            await queues.declare_delay(channel, queue, delay_ms)
+
+        return await self._publisher.publish("", delay_queue(queue, delay_ms), contents, declare_both)
 
     async def close(self) -> None:
         await self._publisher.close()

@@ -1,5 +1,8 @@
 """The RabbitMQ queues behind one queue: itself, its dead letters, and those in which messages wait for their delay.
 
+A delay queue ``{queue}.delay.{milliseconds}`` dead-letters a message to the queue when its TTL ends. Retries wait
+there, and messages that were published with a delay. There is one for each of a few times: delays are rounded up.
+
 Queues are quorum queues by default. A quorum queue dead-letters safely: it removes a message only after the next queue
 has confirmed it. So no message is lost on its way, whether it is delayed or dead-lettered by the server. RabbitMQ
 4 dead-letters (or, without a dead-letter queue, drops) a message that was delivered 20 times. Our queues raise that
@@ -62,6 +65,20 @@ class QueueDeclarations:
         self.exchange = exchange
         #: Whether we declare the queue itself; its dead-letter and delay queues are declared in any case.
         self.declares = declares
+
+    @property
+    def max_delay_s(self) -> float:
+        """The longest delay of a published message; 0: it cannot be delayed."""
+        return 0.0 if self.queue_type == "classic" or self.exchange else MAX_DELAY_MS / 1000
+
+    @property
+    def delay_limit(self) -> str:
+        """Why `max_delay_s` is what it is."""
+        if self.queue_type == "classic":
+            return "a classic queue may lose what it passes on after a delay, and queue_type=quorum does not"
+        if self.exchange:
+            return "a delayed message goes to one queue, and not to the queues of an exchange"
+        return "that is the longest TTL of RabbitMQ"
 
     def unrouted(self, queue: str) -> MissingRabbitMQQueue:
         """Make the error for messages to ``queue`` that reached none. It says who declares or binds it."""

@@ -5,6 +5,8 @@ The keys of the queue ``orders``, with the default namespace:
 - ``eo:{orders}`` is the stream. Its entries have the fields ``body``, ``headers`` (JSON) and ``id``, and ``key`` where
   there is an ordering key.
 - ``eo:{orders}:delayed:<group>`` holds messages that were nacked with a delay.
+- ``eo:{orders}:scheduled`` holds messages that were published with a delay, for all groups. Any consumer of the queue
+  moves them to the stream when they are due.
 - ``eo:{orders}:dead:<group>`` holds the dead letters.
 
 A nacked message is added again at the end, marked with its group; other groups skip it. The stream is trimmed up to the
@@ -30,7 +32,7 @@ from .client_connection import read_endpoint
 from .consumer import RedisConsumer
 from .endpoint import RedisEndpoint, parse_endpoint
 from .errors import RedisBrokerErrors, ReplyError
-from .stream import StreamKeys, declare_group, make_fields, read_packet, stream_key
+from .stream import StreamKeys, declare_group, make_command, read_packet, stream_key
 
 
 class RedisBrokerBackend:
@@ -63,6 +65,7 @@ class RedisBrokerBackend:
             extends=True,
             counts_attempts=True,
             groups=True,
+            max_delay_s=None,
             batch=256,
         )
 
@@ -134,7 +137,7 @@ class RedisPublisher:
             return []
         stream = stream_key(self._namespace, queue)
         exchange = self._connection.of_queue(stream).exchange
-        added = [("XADD", stream, "*", *make_fields(packet)) for packet in packets]
+        added = [make_command(stream, packet) for packet in packets]
         if len(added) == 1:
             replies = await exchange(*added, check=False)
         else:

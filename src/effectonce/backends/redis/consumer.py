@@ -121,7 +121,7 @@ class RedisConsumer:
         )
         entries: Sequence[Any]
         next_due_ms, self._claim_cursor, entries = await self._reading.batch(
-            MAINTAIN_SCRIPT, self._keys.names[:2], args
+            MAINTAIN_SCRIPT, self._keys.maintained, args
         )
         if forget:
             self._forget_at = now + FORGET_INTERVAL_S
@@ -201,7 +201,7 @@ class RedisConsumer:
             return []
         async with self._settling_lock:
             args = (self._keys.group, self._name, verb, argument, *ids)
-            answers = await self._settling.batch(SETTLE_SCRIPT, self._keys.names, args)
+            answers = await self._settling.batch(SETTLE_SCRIPT, self._keys.settled, args)
         return [answer == 1 for answer in answers]
 
     async def flush(self) -> None:
@@ -232,5 +232,7 @@ class RedisConsumer:
         await self.flush()
         if self._maintain_at:  # else it has never read
             async with self._settling_lock:
-                await self._settling.batch(SETTLE_SCRIPT, self._keys.names, (self._keys.group, self._name, "leave", ""))
+                await self._settling.batch(
+                    SETTLE_SCRIPT, self._keys.settled, (self._keys.group, self._name, "leave", "")
+                )
             await self.maintain(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,11 +13,12 @@ from effectonce.contracts import Packet
 from effectonce.values.queue_names import require_name
 
 from .broker_connection import RedisBrokerConnection
-from .connection import Script
+from .connection import Script, Word
 from .errors import ReplyError
 
 SETTLE_SCRIPT: Final = Script("stream_settle")
 MAINTAIN_SCRIPT: Final = Script("stream_maintain")
+SCHEDULE_SCRIPT: Final = Script("stream_schedule")
 
 _headers_decoder = msgspec.json.Decoder(dict[str, str])
 to_json = msgspec.json.Encoder().encode
@@ -30,7 +33,12 @@ class StreamKeys:
         self.stream = stream_key(namespace, queue)
         self.delayed = f"{self.stream}:delayed:{group}"
         self.dead = f"{self.stream}:dead:{group}"
-        self.names = [key.encode() for key in (self.stream, self.delayed, self.dead)]
+        self.settled = [key.encode() for key in (self.stream, self.delayed, self.dead)]
+        self.maintained = [key.encode() for key in (self.stream, self.delayed, scheduled_key(self.stream))]
+
+
+def scheduled_key(stream: str) -> str:
+    return f"{stream}:scheduled"
 
 
 def stream_key(namespace: str, queue: str) -> str:
@@ -43,6 +51,16 @@ async def declare_group(connection: RedisBrokerConnection, keys: StreamKeys) -> 
     (reply,) = await connection.exchange(create, check=False)
     if isinstance(reply, ReplyError) and reply.code != "BUSYGROUP":
         raise connection.translate(reply)
+
+
+def make_command(stream: str, packet: Packet) -> tuple[Word, ...]:
+    """Make the command that publishes ``packet``."""
+    fields = make_fields(packet)
+    if not packet.delay_s:
+        return ("XADD", stream, "*", *fields)
+    # With its source, which is short: inside a transaction a script that the server does not know would be lost.
+    delay_ms = math.ceil(packet.delay_s * 1000)
+    return ("EVAL", SCHEDULE_SCRIPT.source, 1, scheduled_key(stream), delay_ms, os.urandom(16), *fields)
 
 
 def make_fields(packet: Packet) -> tuple[str | bytes, ...]:

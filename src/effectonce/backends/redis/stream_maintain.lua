@@ -1,7 +1,7 @@
 -- Maintain a stream. Every consumer runs this a few times in each ack window: it moves delayed messages that are due
 -- back to the stream, takes over deliveries of dead consumers, and trims entries that every group has settled.
 --
--- KEYS  1 the stream   2 the delayed messages of the group
+-- KEYS  1 the stream   2 the delayed messages of the group   3 those that were published with a delay, for all groups
 -- ARGV  1 the group    2 the consumer    3 the ack window in ms    4 the most entries to take over
 --       5 the cursor of XAUTOCLAIM    6 the most delayed messages to move
 --       7 consumers that have been silent for so many ms and hold nothing are deleted; 0: none
@@ -9,7 +9,7 @@
 -- Returns {ms until the next delayed message is due, or -1; the next cursor; the entries taken over, each as
 -- {id, fields, how often delivered}}.
 
-local stream, delayed = KEYS[1], KEYS[2]
+local stream = KEYS[1]
 local group, consumer, window, limit, cursor, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 local time = redis.call('TIME')
@@ -17,13 +17,16 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- Delayed messages that are due, added before they are removed: see stream_settle.lua. A server that is out of memory
 -- refuses XADD, and they wait; the script continues, since what consumers settle makes room.
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, most)) do
-  local added = redis.pcall('XADD', stream, '*', unpack(cmsgpack.unpack(member)[2]))
-  if type(added) == 'table' and added.err then break end
-  redis.call('ZREM', delayed, member)
+local due = -1
+for _, delayed in ipairs({ KEYS[2], KEYS[3] }) do
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, most)) do
+    local added = redis.pcall('XADD', stream, '*', unpack(cmsgpack.unpack(member)[2]))
+    if type(added) == 'table' and added.err then break end
+    redis.call('ZREM', delayed, member)
+  end
+  local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+  if first[2] and (due < 0 or first[2] - now < due) then due = math.max(first[2] - now, 0) end
 end
-local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
-local due = first[2] and math.max(first[2] - now, 0) or -1
 
 -- Deliveries that were idle for a whole window. An entry that was deleted by hand is skipped.
 local taken = {}

@@ -66,6 +66,7 @@ class ServiceBusBackend(BrokerBackend):
             counts_attempts=True,
             redelivery_horizon_s=self._settings.retention,
             dedup_window_s=self._settings.dedup,
+            max_delay_s=None,
             max_body=max_body,
         )
 

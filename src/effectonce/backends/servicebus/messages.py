@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -43,11 +44,14 @@ UNORDERED_SESSIONS: Final = 8
 
 def make_message(packet: Packet, *, sessions: bool = False, attempts: int = 0) -> Any:
     """Make the SDK's message that carries ``packet``. For a delayed copy, ``attempts`` is how often the message was
-    delivered before."""
+    delivered before. A delay ends at a time on this machine's clock, which the service compares with its own."""
     from azure.servicebus import ServiceBusMessage
 
+    delay_s = packet.delay_s
     packet = packet.for_broker("servicebus")
     fields: dict[str, Any] = {name: packet.fields[name] for name in _FIELDS if name in packet.fields}
+    if delay_s:
+        fields["scheduled_enqueue_time_utc"] = datetime.now(UTC) + timedelta(seconds=delay_s)
     properties: dict[str | bytes, Any] = {
         name: int(value) if name in packet.numbers and value.lstrip("-").isdecimal() else value
         for name, value in packet.headers.items()

@@ -78,6 +78,7 @@ class SQLiteBrokerBackend(BrokerBackend):
             ack_window_s=self.window_us / 1e6,
             extends=True,
             counts_attempts=True,
+            max_delay_s=None,
             max_body=500_000_000,
             batch=500,
         )
@@ -174,8 +175,8 @@ class SQLitePublisher:
         now, sql = self._backend.clock.now(), self._backend.sql["publish"]
         for packet in packets:
             headers = _to_json(packet.headers).decode()
-            row = {"queue": queue, "now": now, "id": packet.id, "key": packet.ordering_key, "headers": headers}
-            cursor.execute(sql, {**row, "body": packet.body})
+            row = {"queue": queue, "id": packet.id, "key": packet.ordering_key, "headers": headers}
+            cursor.execute(sql, {**row, "body": packet.body, "visible_at": now + round(packet.delay_s * 1e6)})
 
     async def close(self) -> None:
         await self._connection.close()

@@ -2,11 +2,11 @@
 -- `visible_at` is when a message may be delivered; NULL: an older one of its ordering key is before it.
 
 -- name: publish
--- Visible at once, unless a message of the same ordering key is still there.
+-- Visible from :visible_at on, unless a message of the same ordering key is still there.
 INSERT INTO {messages} (queue, visible_at, id, ordering_key, headers, body)
 VALUES (:queue,
-        CASE WHEN EXISTS (SELECT 1 FROM {messages} WHERE queue = :queue AND ordering_key = :key) THEN NULL ELSE :now
-        END,
+        CASE WHEN EXISTS (SELECT 1 FROM {messages} WHERE queue = :queue AND ordering_key = :key) THEN NULL
+             ELSE :visible_at END,
         :id, :key, :headers, :body);
 
 -- name: has_visible

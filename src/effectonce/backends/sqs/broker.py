@@ -32,6 +32,7 @@ from .messages import make_entry, message_size, read_packet
 
 RETENTION_S: Final = 14 * 86400
 DEDUP_WINDOW_S: Final = 300.0
+MAX_DELAY_S: Final = 900.0
 #: The longest that a message may be invisible, counted from when it was received.
 MAX_VISIBILITY_TIMEOUT_S: Final = 43200
 BYTES_PER_KIB: Final = 1024
@@ -70,6 +71,8 @@ class SQSBackend:
             counts_attempts=True,
             redelivery_horizon_s=float(RETENTION_S),
             dedup_window_s=DEDUP_WINDOW_S if self._fifo else None,
+            max_delay_s=0.0 if self._fifo else MAX_DELAY_S,
+            delay_limit="a FIFO queue delays all of its messages, or none" if self._fifo else "SQS takes no more",
             max_body=max(self._max_message - HEADER_RESERVE_BYTES, BYTES_PER_KIB // 2) * 3 // 4,  # in base64
         )
 

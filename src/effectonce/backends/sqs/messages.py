@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -30,7 +31,9 @@ _ALLOWED_ID: Final = re.compile(r"[!-~]{1,128}")
 
 
 def make_entry(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
-    """Make the entry of a batch call that sends ``packet``."""
+    """Make the entry of a batch call that sends ``packet``. SQS takes a delay in whole seconds, so it is rounded
+    up."""
+    delay_s = math.ceil(packet.delay_s)
     packet = packet.for_broker("sqs")
     own: dict[str, Any] = {"id": packet.id} if packet.id else {}
     if packet.ordering_key is not None:
@@ -57,6 +60,8 @@ def make_entry(packet: Packet, *, fifo: bool = False) -> dict[str, Any]:
     if own:
         attributes[OWN_ATTRIBUTE] = {"DataType": "String", "StringValue": json.dumps(own)}
     entry: dict[str, Any] = {"MessageBody": body, "MessageAttributes": attributes}
+    if delay_s:
+        entry["DelaySeconds"] = delay_s
     if fifo:
         group = packet.ordering_key
         entry["MessageGroupId"] = random_id() if group is None else fit_id(group, _ALLOWED_ID)

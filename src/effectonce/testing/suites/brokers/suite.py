@@ -8,7 +8,7 @@ from collections.abc import Callable
 from effectonce.contracts import BrokerBackend
 from effectonce.testing.suites.cases import Case, collect_cases, pytest_class
 
-from . import dead_letters, delivery, faults, order, settling
+from . import dead_letters, delays, delivery, faults, order, settling
 from .harness import BrokerHarness, Site
 
 
@@ -32,7 +32,7 @@ class BrokerCase(Case[BrokerHarness]):
 
 def broker_cases() -> list[BrokerCase]:
     """Return every case of the suite for brokers, in the order of the contract."""
-    return collect_cases(BrokerCase, delivery, settling, order, dead_letters, faults)
+    return collect_cases(BrokerCase, delivery, delays, settling, order, dead_letters, faults)
 
 
 def broker_suite(
