@@ -126,7 +126,9 @@ class Shop:
 
     @property
     def attempts(self) -> int | None:
-        rows = self.place.query(f"SELECT unreported FROM {self.place.table}_starts WHERE scope = '{self.scope}'")
+        rows = self.place.query(
+            f"SELECT unreported + reported FROM {self.place.table}_starts WHERE scope = '{self.scope}'"
+        )
         return rows[0][0] if rows else None
 
 

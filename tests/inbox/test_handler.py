@@ -463,8 +463,9 @@ async def test_without_an_attempt_left_it_does_not_run(shop: Shop) -> None:
         with pytest.raises(RuntimeError):
             handle(paid())
     for _ in range(2):
-        with pytest.raises(eo.AttemptsExhausted, match=f"{shop.place.table}_starts"):
+        with pytest.raises(eo.AttemptsExhausted, match=f"{shop.place.table}_starts") as exhausted:
             handle(paid())
+        assert "the last error was RuntimeError: never;" in str(exhausted.value)
     assert runs == [1, 2]
     assert shop.rows == shop.effects == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import effectonce as eo
 from effectonce.providers import Verdict
 from tests.harness.failure_lines import facts, failures, raised
+from tests.harness.waiting import auntil, until
 
 from .shop import Order
 
@@ -199,3 +201,49 @@ def test_a_step_that_times_out_is_logged_once_and_its_late_error_once(
     assert [raised(line) for line in ends] == [late] * len(then)
     assert [facts(line)["next"][: len(text)] for line, text in zip(ends, then, strict=True)] == then
     assert ("in charge" in caplog.text) is bool(then), "the late error has its traceback"
+
+
+def test_a_step_that_outlasts_its_grace_is_logged_when_it_ends(
+    store: eo.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    saga, go = eo.Saga("order", store, input=Order), threading.Event()
+
+    @saga.step(timeout="10ms", grace="1ms")
+    def charge(order: Order) -> None:
+        go.wait(30)
+        raise LATE
+
+    with pytest.raises(eo.InDoubt):
+        saga.run("o-1", ORDER)
+    assert len(failures(caplog)) == 1, "the timeout"
+    go.set()
+    until(lambda: len(failures(caplog)) == 2)
+    late = failures(caplog)[1]
+    assert (late.levelname, raised(late), facts(late)["step"]) == ("ERROR", LATE, "charge")
+    assert facts(late)["next"].startswith("ended late, and is in doubt: find out")
+    assert "in charge" in caplog.text
+
+
+async def test_a_step_that_outlasts_its_cancelled_saga_is_logged_when_it_ends(
+    store: eo.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    saga, entered, go = eo.Saga("order", store, input=Order), threading.Event(), threading.Event()
+
+    @saga.step(timeout="1h")
+    def charge(order: Order) -> None:
+        entered.set()
+        go.wait(30)
+        raise LATE
+
+    running = asyncio.create_task(saga.arun("o-1", ORDER))
+    assert await asyncio.to_thread(entered.wait, 30)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert failures(caplog) == []
+    go.set()
+    await auntil(lambda: failures(caplog))
+    (late,) = failures(caplog)
+    assert (late.levelname, raised(late)) == ("WARNING", LATE)
+    assert facts(late)["next"] == "ended late: the next resume tries it again"
+    await store.aclose()

@@ -10,12 +10,14 @@ import time
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final
 
+from effectonce.contracts import ConnectionLost
 from effectonce.errors import AttemptsExhausted, ConfigurationError, InProgress, Reentered, TransactionConflict, show
 from effectonce.guard.introspection import name_of
 from effectonce.guard.once import Outcome
+from effectonce.sessions import BaseDriverSession
 
 from .events import attempt_of, kind_of_duplicate, kind_of_failure
-from .recording import describe, outcome_of
+from .recording import describe, outcome_of, text_of_failure
 from .table import InboxTable, StartCount
 from .transaction import InboxTransaction, log
 
@@ -84,9 +86,10 @@ class HandlerRun(InboxTransaction):
         if handler.check_start is not None:
             handler.check_start(self.message, starts)
         elif max_attempts is not None and starts.total > max_attempts:
+            last_error = "" if starts.last_error is None else f"the last error was {starts.last_error}; "
             raise AttemptsExhausted(
-                f"{describe(self.key)} used all of its {max_attempts} attempts; fix the cause, then delete its row in "
-                f"{handler.inbox.table_name}_starts to let it run again",
+                f"{describe(self.key)} used all of its {max_attempts} attempts; {last_error}fix the cause, then delete "
+                f"its row in {handler.inbox.table_name}_starts to let it run again",
                 "attempts-exhausted",
             )
 
@@ -122,9 +125,28 @@ class HandlerRun(InboxTransaction):
         self._handler_has_ended()
         pause = await super().abort(error)
         if pause is None:
-            raised = self.translated_error or error
-            self._emit(kind_of_failure(raised, was_called=self._started_at > 0), type(raised).__name__)
+            raised, was_called = self.translated_error or error, self._started_at > 0
+            self._emit(kind_of_failure(raised, was_called=was_called), type(raised).__name__)
+            if was_called and self._attempt and self.handler.check_start is None:
+                await self._record_last_error(raised)
         return pause
+
+    async def _record_last_error(self, error: BaseException) -> None:
+        """Record ``error`` beside the count of the attempts, so that `AttemptsExhausted` can name it. If that fails,
+        the attempt is counted all the same."""
+        if not isinstance(error, Exception) or isinstance(error, ConnectionLost | TransactionConflict):
+            return  # interrupted, or the database failed: that says nothing about the message
+        inbox = self.handler.inbox
+
+        async def write(session: BaseDriverSession) -> None:
+            text = text_of_failure(error, private=inbox.private)
+            await inbox.table(session).report_failure(session, self.key, text, uncounted=False)
+            await session.commit()
+
+        try:
+            await InboxTransaction(self.handler).run_once(write)
+        except Exception as failure:
+            log.debug("could not record the error of an attempt: %s", failure)
 
     def _emit(self, kind: str, detail: str = "") -> None:
         events, key = self.handler.inbox.events, self.key

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from effectonce.contracts import ConnectionLost
+from effectonce.core.error_text import describe_error
 from effectonce.errors import PayloadMismatch, TransactionConflict, show
 from effectonce.guard.once import Outcome
 from effectonce.sessions import BaseDriverSession
@@ -19,6 +20,14 @@ from .events import attempt_of
 from .table import ExistingRow, InboxKey, InboxTable
 
 Existing = dict[str, ExistingRow]  # by key
+
+MAX_ERROR_CHARACTERS: Final = 300
+"""How much of an attempt's error is kept, for the error and the dead letter of a message without attempts left."""
+
+
+def text_of_failure(error: BaseException, *, private: bool) -> str:
+    """The error of an attempt as it is recorded beside the count of the attempts. ``private``: only its class."""
+    return type(error).__name__ if private else describe_error(error, MAX_ERROR_CHARACTERS)
 
 
 async def record(table: InboxTable, session: BaseDriverSession, key: InboxKey) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from effectonce.core.codec import Unstorable
@@ -190,6 +191,7 @@ class SagaRunner:
             if not call.finished:
                 await call.stop()
         except BaseException:  # this runner has to stop, and the step still runs: its outcome is unknown
+            call.when_failed(partial(self._log_late, entry))
             await claimed.release_after_error("cancelled")
             raise
         if call.finished and call.error is None:
@@ -199,8 +201,10 @@ class SagaRunner:
             self._log_failed(entry, entry.do, call.error, "ended late: the saga undoes the steps before it", last=True)
             claimed.end_step(entry.do, "failed", f"late: {describe_error(call.error)}")
         else:
-            if call.error is not None:
-                self._log_failed(entry, entry.do, call.error, f"ended late, and {_IN_DOUBT}", last=True)
+            if not call.finished:
+                call.when_failed(partial(self._log_late, entry))
+            elif call.error is not None:
+                self._log_late(entry, call.error)
             await self._doubt_unknown(entry)
         await claimed.commit()
 
@@ -256,6 +260,7 @@ class SagaRunner:
                     await claimed.release_after_error(type(error).__name__)
                 else:  # it still runs, and no other process may run beside it
                     self.orphan = call
+                    call.when_failed(partial(self._log_orphan, entry, progress))
                 raise
             if call.error is None or await self._pause_or_fail(entry, progress, function, call.error) == "failed":
                 return call
@@ -311,6 +316,14 @@ class SagaRunner:
             attempt=progress.attempts,
             private=run.runtime.privacy is not None,
         )
+
+    def _log_late(self, entry: LoggedStep, error: BaseException) -> None:
+        """Log how a step ended whose outcome had been given up as unknown."""
+        self._log_failed(entry, entry.do, error, f"ended late, and {_IN_DOUBT}", last=True)
+
+    def _log_orphan(self, entry: LoggedStep, progress: StepProgress, error: BaseException) -> None:
+        """Log how a call ended that had outlasted its runner."""
+        self._log_failed(entry, progress, error, "ended late: the next resume tries it again")
 
     def _exceeds_limit(self, entry: LoggedStep, progress: StepProgress, unknown: bool) -> bool:
         """Whether an operator must decide now, whatever ``retry`` allows (F50: a compensation that fails forever): if

@@ -221,6 +221,17 @@ class StepCall(Struct, eq=False):
         if self.pending is not None:
             self.pending.add_done_callback(lambda _: leased.discard(saga))
 
+    def when_failed(self, report: Callable[[BaseException], None]) -> None:
+        """Call ``report`` with the error of a call that has not ended yet, as soon as it ends with one. On the thread
+        where it ends."""
+
+        def ended(pending: asyncio.Task[Any] | concurrent.futures.Future[Any]) -> None:
+            if not pending.cancelled() and (error := pending.result()[1]) is not None:
+                report(error)
+
+        assert self.pending is not None
+        self.pending.add_done_callback(ended)
+
     def _finish(self, value: Any, error: BaseException | None) -> None:
         self.finished, self.value, self.error = True, value, error
         self.run.active = False

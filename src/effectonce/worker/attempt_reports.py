@@ -22,7 +22,6 @@ from typing import Final
 from msgspec import Struct
 
 from effectonce.contracts import ConnectionLost
-from effectonce.core.error_text import describe_error
 from effectonce.errors import (
     InProgress,
     NotInTransaction,
@@ -33,6 +32,7 @@ from effectonce.errors import (
     show,
 )
 from effectonce.inbox.handler import TransactionalHandler
+from effectonce.inbox.recording import text_of_failure
 from effectonce.inbox.transaction import InboxTransaction
 from effectonce.sessions import BaseDriverSession
 
@@ -41,9 +41,6 @@ from .jobs import Job
 from .routes import RedeliverUncounted
 
 log = logging.getLogger("effectonce")
-
-MAX_ERROR_CHARS: Final = 300
-"""How much of an attempt's error is kept, for the dead letter of a message whose attempts are used up."""
 
 #: The database failed, not the handler: that is not an attempt at the message.
 DATABASE_ERRORS: Final = (ConnectionLost, TransactionConflict)
@@ -93,8 +90,7 @@ class AttemptReports:
         """How the attempt at ``job`` that raised ``error`` ended, by the table of the module. None: nothing is to be
         recorded."""
         if _is_failed_attempt(job, error):
-            private = self._handler.inbox.private
-            text = type(error).__name__ if private else describe_error(error, MAX_ERROR_CHARS)
+            text = text_of_failure(error, private=self._handler.inbox.private)
             return AttemptEnd(text, uncounted=not job.start_is_counted)
         refunded = not job.was_called and isinstance(error, InProgress)  # by the inbox
         return AttemptEnd(None) if job.start_is_counted and not refunded else None
