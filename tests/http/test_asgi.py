@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.core.codec import decode_error
 from effectonce.core.guarded_call.run import current_run
 from effectonce.http import Route
 from effectonce.http.asgi import IdempotencyMiddleware
@@ -167,6 +168,17 @@ async def test_a_client_that_leaves_in_its_body_has_claimed_nothing(store: eo.St
 
 
 # -- the application ends without a whole response
+
+
+async def test_a_record_in_doubt_names_the_status_that_left_it_so(store: eo.Store) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 502, "headers": []})
+        await send({"type": "http.response.body"})
+
+    assert (await Client(guarded(app, store)).exchange()).status == 502
+    (record,) = store.list().records
+    assert (record.state, decode_error(record.error).message) == ("in_doubt", "status 502")
 
 
 @pytest.mark.parametrize("sends", [0, 1, 2])

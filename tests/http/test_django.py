@@ -25,6 +25,7 @@ from django.test.utils import override_settings
 from django.urls import path
 
 import effectonce as eo
+from effectonce.core.codec import decode_error
 from effectonce.http import Route
 from effectonce.integrations.django import Idempotency, IdempotencyMiddleware, IdempotentView, user_id
 from effectonce.testing import ManualClock
@@ -96,7 +97,7 @@ async def acharge(request: HttpRequest) -> HttpResponse:
 
 def broken(request: HttpRequest) -> HttpResponse:
     runs.append("broken")
-    raise ZeroDivisionError
+    raise ZeroDivisionError("the bank hung up")
 
 
 def missing(request: HttpRequest) -> HttpResponse:
@@ -236,6 +237,14 @@ def test_what_a_view_raises_is_in_doubt_and_what_it_could_not_find_is_replayed(s
     assert (shop.post("/broken").status, shop.post("/broken").code) == (500, "in-doubt")
     assert (shop.post("/missing").status, shop.post("/missing").replayed) == (404, True)
     assert runs == ["broken", "missing"]
+
+
+def test_a_record_in_doubt_names_what_its_view_raised(shop: Shop, store: eo.Store) -> None:
+    shop.post("/broken")
+    (record,) = store.list().records
+    error = decode_error(record.error)
+    assert (error.type, error.message) == ("builtins:ZeroDivisionError", "the bank hung up")
+    assert "in broken" in error.frames[-1]
 
 
 def test_views_of_the_other_colour_and_streams(shop: Shop) -> None:

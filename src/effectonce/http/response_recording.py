@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Literal
 
 from effectonce.core.guarded_call.finish import abort, finish, settle_unfinished
 from effectonce.core.guarded_call.run import StoreRun
@@ -27,6 +28,10 @@ class IncompleteResponse(Exception):
     """The handler ended without having given a whole response."""
 
 
+class ErrorResponse(Exception):
+    """The handler answered with a status that stands for a failure."""
+
+
 class ResponseRecording:
     """Records the response of one claimed request, and settles its claim.
 
@@ -41,6 +46,7 @@ class ResponseRecording:
         self.client = client
         self.settled = False
         self.too_long = False  # over ``max_response``: it is sent, and not stored
+        self.cause: BaseException | None = None  # what the framework has made this response of, where that is known
         self._route = plan.route
         self._plan = plan
         self._docs = docs
@@ -92,11 +98,9 @@ class ResponseRecording:
         self.settled = True
         on_error = self._route.on_error
         if self._status in self._route.transient:
-            await settle_unfinished(self.run, self.client, "free", f"status {self._status}")
+            await self._settle_unfinished("free")
         elif self._status >= 500 and on_error != "replay":
-            await settle_unfinished(
-                self.run, self.client, "in_doubt" if on_error == "doubt" else "free", f"status {self._status}"
-            )
+            await self._settle_unfinished("in_doubt" if on_error == "doubt" else "free")
         elif self._size < (self._expected_size or 0):
             await self.fail(
                 IncompleteResponse(f"the body has {self._size} bytes, and its Content-Length is {self._expected_size}")
@@ -107,6 +111,10 @@ class ResponseRecording:
             body = None if self.too_long else b"".join(self._chunks)
             return await self._record(Response(self._status, self._headers, body))
         return None
+
+    async def _settle_unfinished(self, state: Literal["free", "in_doubt"]) -> None:
+        why = f"status {self._status}"
+        await settle_unfinished(self.run, self.client, state, why, error=self.cause or ErrorResponse(why))
 
     async def settle_and_end(self, body: bytes) -> EffectOnceError | None:
         """Add ``body``, the whole one, settle the request, and end its run. Returns what `settle` does."""

@@ -117,6 +117,8 @@ def test_a_decision_from_another_site_is_refused(operator: Client) -> None:
 def test_the_list_shows_what_is_in_doubt_with_a_page_for_each(operator: Client) -> None:
     pages = [make_doubt(key) for key in ("k-list", ODD_KEY)]
     text = operator.get(LIST).content.decode()
+    assert "ZeroDivisionError" in text
+    assert "in make_doubt" in operator.get(pages[0]).content.decode()
     assert all(f'href="{page}"' in text for page in pages)
     assert "<b>" not in text, "a key is text, not markup"
     assert "Records in doubt" in operator.get("/admin/").content.decode()

@@ -168,18 +168,26 @@ async def abort(run: StoreRun, client: StoreClient, error: BaseException, *, ref
 
 
 async def settle_unfinished(
-    run: StoreRun, client: StoreClient, state: Literal["free", "in_doubt"], why: str, note: bytes | None = None
+    run: StoreRun,
+    client: StoreClient,
+    state: Literal["free", "in_doubt"],
+    why: str,
+    note: bytes | None = None,
+    error: BaseException | None = None,
 ) -> bool:
     """Settle a run that neither raised nor is done: as free for the next delivery, or as in doubt. Returns whether that
     is recorded.
 
-    ``note``, sealed by `seal_note`, replaces the record's note. Like `abort`, it raises no `Exception` of its own.
+    ``note``, sealed by `seal_note`, replaces the record's note; ``error`` is kept for operators to see. Like `abort`,
+    it raises no `Exception` of its own.
     """
     run.end_handler()
     if not run.protected or not run.holds_claim:
         return True
     settlement = run.settlement(state, run.policy.unfinished_retention_us)
     settlement.note = note
+    if error is not None:
+        settlement.error = run.seal(encode_last_error(error))
     return await _settle(run, client, settlement, why)
 
 

@@ -21,7 +21,15 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
-from effectonce.display.formatting import format_ago, format_state, format_target, format_time
+from effectonce.display.formatting import (
+    format_ago,
+    format_error,
+    format_failure,
+    format_failure_place,
+    format_state,
+    format_target,
+    format_time,
+)
 from effectonce.display.timeline import record_timeline
 from effectonce.errors import EffectOnceError, show
 from effectonce.record import Record
@@ -50,6 +58,10 @@ PROGRAM_COMMANDS: Final = {
 def encode_id(scope: str, key: str) -> str:
     """Return the id of a record in the admin's addresses and in its history."""
     return json.dumps([scope, key])
+
+
+def _format_last_error(record: Record) -> str:
+    return "" if record.error is None else format_error(*format_failure(record))
 
 
 def decode_id(text: str) -> tuple[str, str]:
@@ -148,6 +160,7 @@ class InDoubtRecordAdmin(admin.ModelAdmin):
                 "scope": show(record.scope),
                 "key": show(record.key, 100),
                 "attempts": record.attempts,
+                "error": _format_last_error(record),
                 "since": format_ago(record.changed_at, now),
             }
             for record in page.records
@@ -193,6 +206,8 @@ class InDoubtRecordAdmin(admin.ModelAdmin):
             "state": state,
             "attempts": record.attempts,
             "generation": record.generation,
+            "error": _format_last_error(record),
+            "raised_at": format_failure_place(record),
             "moments": [
                 {"at": format_time(moment.at), "what": moment.what, "by": moment.by, "detail": moment.detail}
                 for moment in record_timeline(record, actions=actions, place=place)

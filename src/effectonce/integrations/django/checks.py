@@ -124,13 +124,10 @@ def check_tables(app_configs: Any, databases: Collection[str] | None = None, **o
     except EffectOnceError as error:
         if isinstance(error, SchemaMissing) and not any(map(_is_migrated, databases)):
             return []
-        return [
-            Warning(
-                f"The store cannot be used: {error}",
-                hint="If its tables are missing, run manage.py migrate, or effectonce migrate for another database.",
-                id="effectonce.W003",
-            )
-        ]
+        hint = None
+        if isinstance(error, SchemaMissing):
+            hint = "If it is a database of this project, run manage.py migrate; else run the command above."
+        return [Warning(f"The store cannot be used: {error}", hint=hint, id="effectonce.W003")]
     return []
 
 

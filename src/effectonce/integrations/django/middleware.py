@@ -13,7 +13,7 @@ from effectonce.http.guard import KEY_VARIABLE
 from effectonce.http.routes import RouteTable
 
 from .options import get_store, read_options
-from .request_guard import DjangoGuard, respond_once, respond_once_async
+from .request_guard import CAUSE_ATTRIBUTE, DjangoGuard, respond_once, respond_once_async
 
 
 def user_id(request: HttpRequest) -> str | None:
@@ -54,3 +54,7 @@ class IdempotencyMiddleware:
         if plan is None:
             return self._get_response(request)
         return self._respond_once(self._guard, plan, request, self._get_response)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> None:
+        """Keep what a view raised, for its record: Django makes a response of it, and calls this before."""
+        setattr(request, CAUSE_ATTRIBUTE, exception)

@@ -31,6 +31,9 @@ from effectonce.values.fingerprint import canonical_json
 #: Exceptions of a view that Django itself turns into a response.
 _ANSWERED_BY_DJANGO: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)
 
+CAUSE_ATTRIBUTE: Final = "_effectonce_cause"
+"""Of a request: what its view raised, where Django has made a response of that before the middleware sees it."""
+
 
 class DjangoGuard(HttpGuard):
     """Claims Django's requests and settles their responses."""
@@ -67,6 +70,7 @@ class DjangoGuard(HttpGuard):
     ) -> HttpResponseBase:
         """Settle ``response``, at once or when its stream ends. Returns the response to send: a refusal, if that one
         could not be stored."""
+        recording.cause = getattr(request, CAUSE_ATTRIBUTE, None)
         recording.start(response.status_code, response.headers.items())
         for name, value in recording.added_headers:
             response.headers[name] = value
