@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Kafka, two SQS servers and an AMQP 1.0 library into .servers; what is there is left alone. Called by install.sh;
-# with the argument `next`, by install_next.sh: only the newer Kafka.
+# Installs Kafka, two SQS servers, an AMQP 1.0 library and the SDK of durable functions into .servers; what is there is left
+# alone. Called by install.sh; with the argument `next`, by install_next.sh: only the newer Kafka.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -8,6 +8,7 @@ KAFKA=(org.apache.kafka:kafka_2.13:4.1.0 org.slf4j:slf4j-simple:1.7.36)
 KAFKA_NEXT=(org.apache.kafka:kafka_2.13:4.3.1 org.slf4j:slf4j-simple:1.7.36)
 ELASTICMQ=(org.elasticmq:elasticmq-server_2.13:1.6.14)
 MINISTACK=ministack==1.5.33
+DURABLE_FUNCTIONS=(aws-durable-execution-sdk-python==3.0.0 aws-durable-execution-sdk-python-testing==1.4.0 msgspec)
 RHEA=rhea@3.0.5
 
 again() { # again COMMAND...: up to three times, for a network that stumbles
@@ -58,13 +59,17 @@ jars kafka "${KAFKA[@]}"
 jars elasticmq "${ELASTICMQ[@]}"
 rm -rf .servers/maven
 
-if ! installed ministack "$MINISTACK"; then # an environment of its own: it pins another botocore than ours
-    echo "installing: $MINISTACK into .servers/ministack"
-    rm -rf .servers/ministack
-    python3 -m venv .servers/ministack
-    again .servers/ministack/bin/python -m pip install --quiet --disable-pip-version-check "$MINISTACK"
-    complete ministack "$MINISTACK"
-fi
+environment() { # environment FOLDER PACKAGE==VERSION...: a virtual environment, for those that want another botocore
+    ! installed "$@" || return 0
+    echo "installing: $2 into .servers/$1"
+    rm -rf ".servers/$1"
+    python3 -m venv ".servers/$1"
+    again ".servers/$1/bin/python" -m pip install --quiet --disable-pip-version-check "${@:2}"
+    complete "$@"
+}
+
+environment ministack "$MINISTACK"
+environment durable-functions "${DURABLE_FUNCTIONS[@]}"
 
 if ! installed rhea "$RHEA"; then # a folder of its own: npm removes what it did not install itself
     echo "installing: $RHEA into .servers/rhea"
