@@ -139,8 +139,11 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
 
     dry = run("dlq", "redrive", "shop:worker", "orders", "--dry-run", "--json")
     assert [json.loads(line)["fate"] for line in dry.stdout.splitlines()] == ["resume", "resume"]
+    assert "not sent" not in run("dlq", "redrive", "shop:worker", "orders", "--dry-run").stdout
     assert shop.dead() == 2
-    assert run("dlq", "redrive", "shop:worker", "orders", "--key", "o1", "--yes").stdout.endswith("1 of 1 sent\n")
+    sent = run("dlq", "redrive", "shop:worker", "orders", "--key", "o1", "--yes").stdout
+    assert sent.endswith("1 of 1 sent\n")
+    assert "not sent" not in sent
     (shop.folder / "broken").unlink()
     shop.work(lambda: shop.charged() == [1])
     assert (shop.charged(), shop.dead()) == ([1], 1)

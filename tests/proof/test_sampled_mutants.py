@@ -186,6 +186,9 @@ def test_what_the_tests_reach_is_measured_again_when_they_or_the_code_have_chang
             changed.write_bytes(original + b"#")
             assert ReachCache(copy.root).missing([file]) == [file]
             changed.write_bytes(original)
+        (copy.package / "values/fingerprint.py").write_bytes(b"")
+        (copy.root / "tests/worker/bench.py").write_bytes(b"")
+        assert ReachCache(copy.root).missing([file]) == [], "none of its tests uses these"
     finally:
         copy.close()
         registry.close()

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from effectonce.errors import InvalidOption
-from effectonce.values.durations import Duration, micros, span_text
+from effectonce.values.durations import Duration, format_span, micros, span_text
 
 CENTURY_S = 100 * 365 * 86_400
 
@@ -70,3 +70,24 @@ def test_only_texts_timedeltas_and_numbers_are_durations(given: object) -> None:
 )
 def test_a_duration_is_shown_in_its_largest_unit(microseconds: int, shown: str) -> None:
     assert span_text(microseconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.000_9, "0 s"),
+        (0.001, "1 ms"),
+        (0.25, "250 ms"),
+        (1, "1 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7_199, "120 min"),
+        (7_200, "2 h"),
+        (172_799, "48 h"),
+        (172_800, "2 d"),
+        (30 * 86_400, "30 d"),
+    ],
+)
+def test_a_span_is_shown_in_the_largest_unit_of_which_there_are_two(seconds: float, text: str) -> None:
+    assert format_span(seconds * 1e6) == text

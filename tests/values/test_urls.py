@@ -94,3 +94,11 @@ def test_options_that_nobody_has_taken_are_refused_with_those_that_there_are() -
     known = Address("redis://h?db=1")
     known.take("db", int, 0)
     known.refuse_unknown_options()
+
+
+def test_a_user_that_is_a_token_is_shown_no_more_than_a_password() -> None:
+    address = Address("nats://t0ken@h:4222/x?timeout=5s")
+    assert str(address) == "nats://t0ken@h:4222/x?timeout=5s"
+    address.hide_user()
+    assert str(address) == "nats://***@h:4222/x?timeout=5s"
+    assert "t0ken" not in repr(address)

@@ -261,6 +261,15 @@ async def test_an_error_of_a_node_is_that_of_its_item(cluster: Cluster, code: st
     assert cluster.a.names().count("CLUSTER") == (2 if is_stale else 1)
 
 
+async def test_a_connection_that_was_closed_and_is_used_again_reads_the_map_of_slots_again(cluster: Cluster) -> None:
+    await cluster.batch(b"k")
+    await cluster.connection.close()
+    assert cluster.a.drops == 1
+    cluster.a.slots = [[0, CLUSTER_SLOTS - 1, [b"b", 2, b"id"]]]
+    await cluster.batch(b"k")
+    assert (cluster.a.names().count("CLUSTER"), cluster.b.names()) == (2, ["EVALSHA"])
+
+
 async def test_a_cancelled_batch_drops_the_connections_with_replies_under_way(cluster: Cluster) -> None:
     cluster.a.answers = [asyncio.CancelledError()]
     with pytest.raises(asyncio.CancelledError):

@@ -8,8 +8,8 @@ A mutant is one small change in one place: a comparison, a condition, a removed 
 written into a copy of the checkout (`checkout_copy`); the checkout itself is never edited. A room is a folder of the
 package, with the tests that are near it (`nearest_tests`). Of these, the quick ones that reach the changed line run
 (`selection`) until one fails: then the mutant is killed. Which lines a test reaches is measured once, and kept in
-`.mutants_cache` until code or tests change (`reach_cache`). All mutants share one set of servers. A run that takes too
-long as a whole kills nothing: try that mutant again with ``--at`` when the machine is quiet.
+`.mutants_cache` until the test or the code that it runs changes (`reach_cache`). All mutants share one set of servers.
+A run that takes too long as a whole kills nothing: try that mutant again with ``--at`` when the machine is quiet.
 Mutants that no test can tell from the original are left out by rule (`mutations`), or one by one, each with its reason
 (`equivalents`). SQL and Lua are not mutated here: the mutants of the conformance suites in tests/backends do that.
 

@@ -16,12 +16,17 @@ ONE_TEST_SECONDS: Final = 30  # for a quick test with a mutant, which may hang
 
 TOOLS: Final = "guard inbox outbox relay sagas intents http worker"
 BACKENDS: Final = "common memory sqlite redis postgres mysql dynamodb rabbitmq kafka nats sqs servicebus"
-OUTBOX_PORT: Final = ("relay/test_port.py", "relay/test_port_details.py")
+#: The ports of a SQL store that belong to tools: an outbox, an inbox, and an intent that completes with its rows.
+TOOL_PORTS: Final = (
+    *("relay/test_port.py", "relay/test_port_details.py", "cli/test_outbox.py"),
+    *("inbox/test_admin.py", "intents/test_transactional.py"),
+)
 TOOLS_ON_CORE: Final = (
     *("test_broker.py", "test_one_event_loop.py", "telemetry/test_opentelemetry.py"),
     *(f"worker/test_{part}.py" for part in ("effects", "stop", "poison", "retries")),
     *(f"intents/test_{part}.py" for part in ("operators", "recovery")),
     "integrations/test_aws_lambda.py",  # leases in a process that its platform ends
+    *("telemetry/test_work_spans.py", "cli/test_records.py"),  # spans; what an operator reads of a record
 )
 DOCTOR: Final = ("doctor/test_servers.py", "doctor/test_rights.py")
 #: Near every room: the documented defaults are those of the code.
@@ -46,8 +51,10 @@ FRAMEWORKS: Final = tuple(
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
     **{room: (room,) for room in (*TOOLS.split(), *(f"backends/{name}" for name in BACKENDS.split()))},
     "inbox": ("inbox", "worker/test_transactions.py"),
-    "guard": ("guard", "integrations/frameworks/test_introspection.py"),
+    "guard": ("guard", "integrations/frameworks/test_introspection.py", "integrations/test_tasks.py"),
+    **{room: (room, "telemetry/test_work_spans.py") for room in ("sagas", "intents")},
     "outbox": ("outbox", "relay/test_relay.py"),
+    "relay": ("relay", "telemetry/test_endpoints.py"),
     "worker": ("worker", "dead_letters"),  # a redrive reads and changes the records of the worker
     "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", "test_connect.py", *TOOLS_ON_CORE),
     **{room: (room,) for room in ("babelqueue", "envelopes", "dashboard", "doctor")},
@@ -56,11 +63,11 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "dead_letters": ("dead_letters", "worker/test_poison.py", "worker/test_quarantine.py"),
     "integrations": ("integrations", "guard/test_dispatch.py", *FRAMEWORKS),
     "providers": PROVIDERS,
-    "values": ("values", "test_keys.py", "test_connect.py", "http/test_client.py", *PROVIDERS),
-    "backends/sqlite": ("backends/sqlite", *OUTBOX_PORT),
+    "values": ("values", "test_keys.py", "test_connect.py", "http/test_client.py", *PROVIDERS, "cli/test_find.py"),
+    "backends/sqlite": ("backends/sqlite", *TOOL_PORTS),
     "backends/redis": ("backends/redis", *DOCTOR),
-    "backends/postgres": ("backends/postgres", *OUTBOX_PORT, *DOCTOR),
-    "backends/mysql": ("backends/mysql", *OUTBOX_PORT, *DOCTOR),
+    "backends/postgres": ("backends/postgres", *TOOL_PORTS, *DOCTOR),
+    "backends/mysql": ("backends/mysql", *TOOL_PORTS, *DOCTOR),
 }
 
 

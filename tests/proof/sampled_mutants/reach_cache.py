@@ -1,7 +1,10 @@
-"""Which lines the tests reach, without a mutant. It is measured once, and again when code or tests have changed."""
+"""Which lines the tests reach, without a mutant. A file of tests is measured once, and again when it has changed, or
+what it uses of the tests' helpers and of the code.
+"""
 
 from __future__ import annotations
 
+import ast
 import sys
 import tempfile
 import zlib
@@ -18,23 +21,22 @@ from .selection import Reach
 
 FOLDER: Final = ROOT / ".mutants_cache"
 MAX_RUNS: Final = 3  # of a test that fails without a mutant
+RECORDER: Final = "tests/proof/sampled_mutants/selection.py"
 
 
 class ReachCache:
-    """The reach of each file of tests below ``root``, which is a copy of the checkout."""
+    """The reach of each file of tests below ``root``, which is a copy of the checkout.
+
+    An entry is a line with the digests of what it rests on (`_sources`), and then the reach itself, compressed.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        tool = root / "tests/proof/sampled_mutants"  # a longer list of equivalents changes the reach of no test
-        helpers = (
-            file for file in (root / "tests").rglob("*.py") if not file.name.startswith("test_") and file.parent != tool
-        )
-        recorder = tool / "selection.py"
-        self._shared_digest = self._digest([*(root / PACKAGE).rglob("*.*"), *helpers, recorder])
+        self._digests: dict[str, str] = {}
 
     def missing(self, test_files: Iterable[str]) -> list[str]:
         """Return those of ``test_files`` that have to be measured."""
-        return [file for file in test_files if not self._entry(file).exists()]
+        return [file for file in test_files if not self._is_current(file)]
 
     def measure(self, test_files: Sequence[str], copy: CheckoutCopy, servers: str, name: str) -> None:
         """Run ``test_files`` and keep what they reach. A test that fails again and again is left out, with a message:
@@ -56,7 +58,8 @@ class ReachCache:
         """Return the reach of all ``test_files`` together."""
         total = Reach({}, {}, [])
         for file in test_files:
-            entry = msgspec.json.decode(zlib.decompress(self._entry(file).read_bytes()), type=Reach)
+            _, _, packed = self._entry(file).read_bytes().partition(b"\n")
+            entry = msgspec.json.decode(zlib.decompress(packed), type=Reach)
             total.seconds |= entry.seconds
             for path, lines in entry.tests.items():
                 for line, tests in lines.items():
@@ -78,18 +81,60 @@ class ReachCache:
             for path, lines in reach.tests.items()
         }
         seconds = {test: reach.seconds[test] for test in own}
+        self._write(test_file, Reach(seconds, tests, []))
+
+    def _write(self, test_file: str, reach: Reach) -> None:
+        digests = {source: self._digest(source) for source in self._sources(test_file, reach)}
         entry = self._entry(test_file)
         entry.parent.mkdir(parents=True, exist_ok=True)
-        for outdated in entry.parent.glob(f"{Path(test_file).name}.*"):
-            outdated.unlink()
-        entry.write_bytes(zlib.compress(msgspec.json.encode(Reach(seconds, tests, [])), level=1))
+        entry.write_bytes(msgspec.json.encode(digests) + b"\n" + zlib.compress(msgspec.json.encode(reach), level=1))
+
+    def _is_current(self, test_file: str) -> bool:
+        if not self._entry(test_file).exists():
+            return False
+        header, _, _ = self._entry(test_file).read_bytes().partition(b"\n")
+        digests = msgspec.json.decode(header, type=dict[str, str])
+        return all(self._digest(source) == digest for source, digest in digests.items())
+
+    def _sources(self, test_file: str, reach: Reach) -> list[str]:
+        """The files of which a change may change the reach of ``test_file``: itself, the helpers of the tests, and the
+        modules that its tests run functions of. What a module does when it is imported is left out."""
+        modules = [path for path, lines in reach.tests.items() if any(t for tests in lines.values() for t in tests)]
+        return [RECORDER, *self._behind(test_file), *(str(PACKAGE / path) for path in modules)]
+
+    def _behind(self, test_file: str) -> list[str]:
+        """``test_file``, what it imports of the tests, and each `conftest.py` above it with what that imports."""
+        above = [folder / "conftest.py" for folder in Path(test_file).parents]
+        left = [Path(test_file), *(file for file in above if (self.root / file).exists())]
+        files = dict.fromkeys(left)
+        while left:
+            new = [file for file in _imported_tests(left.pop(), self.root) if file not in files]
+            files.update(dict.fromkeys(new))
+            left += new
+        return [str(file) for file in files]
 
     def _entry(self, test_file: str) -> Path:
-        return FOLDER / f"{test_file}.{self._digest([self.root / test_file])}.{self._shared_digest}"
+        return FOLDER / f"{test_file}.reach"
 
-    def _digest(self, files: Iterable[Path]) -> str:
-        total = sha256()
-        for file in sorted(files):
-            if file.is_file() and "__pycache__" not in file.parts:
-                total.update(f"{file.relative_to(self.root)}\0".encode() + sha256(file.read_bytes()).digest())
-        return total.hexdigest()[:12]
+    def _digest(self, source: str) -> str:
+        """Of a file below ``root``; "" if there is none."""
+        if source not in self._digests:
+            file = self.root / source
+            self._digests[source] = sha256(file.read_bytes()).hexdigest()[:12] if file.exists() else ""
+        return self._digests[source]
+
+
+def _imported_tests(file: Path, root: Path) -> list[Path]:
+    """The modules of tests/ that ``file`` imports; paths are relative to ``root``."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse((root / file).read_bytes())):
+        match node:
+            case ast.Import(names=aliases):
+                names.update(alias.name for alias in aliases)
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                package = ".".join(file.parts[:-level]) if level else ""
+                start = ".".join(filter(None, (package, module)))
+                names.update((start, *(f"{start}.{alias.name}" for alias in aliases)))
+    paths = (Path(*name.split(".")) for name in sorted(names) if name.startswith("tests"))
+    candidates = (candidate for path in paths for candidate in (path.with_suffix(".py"), path / "__init__.py"))
+    return [candidate for candidate in candidates if (root / candidate).exists()]
