@@ -103,12 +103,17 @@ class ReachCache:
         return [RECORDER, *self._behind(test_file), *(str(PACKAGE / path) for path in modules)]
 
     def _behind(self, test_file: str) -> list[str]:
-        """``test_file``, what it imports of the tests, and each `conftest.py` above it with what that imports."""
+        """``test_file``, what it imports of the tests, and each `conftest.py` above it with what that imports. The
+        harness is left out: which server it starts, and how, changes nothing that a test reaches."""
         above = [folder / "conftest.py" for folder in Path(test_file).parents]
         left = [Path(test_file), *(file for file in above if (self.root / file).exists())]
         files = dict.fromkeys(left)
         while left:
-            new = [file for file in _imported_tests(left.pop(), self.root) if file not in files]
+            new = [
+                file
+                for file in _imported_tests(left.pop(), self.root)
+                if file not in files and "harness" not in file.parts
+            ]
             files.update(dict.fromkeys(new))
             left += new
         return [str(file) for file in files]
