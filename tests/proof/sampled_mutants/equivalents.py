@@ -126,8 +126,8 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "every number but 0 turns it on",
     (
         "backends/rabbitmq/dead_letters.py",
-        "self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, False",
-        "self._held, self._unlisted, self._cursor, self._last_was_requeued = {}, deque(), None, True",
+        "self.last_was_requeued = False",
+        "self.last_was_requeued = True",
     ): "it takes more dead letters before it requeues those that it holds, and all in their order",
     (
         "backends/kafka/producer.py",
@@ -241,8 +241,8 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "the reply to the question is waited for in any case; it is a courtesy to the server",
     (
         "backends/rabbitmq/dead_letters.py",
-        "while self._last_was_requeued and len(self._held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):",
-        "while self._last_was_requeued and len(self._held) <= MAX_ORDERED and await self._take(channel, GET_CHUNK):",
+        "while listing.last_was_requeued and len(listing.held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):",
+        "while listing.last_was_requeued and len(listing.held) <= MAX_ORDERED and await self._take(channel, GET_CHUNK):",
     ): "a chunk more is taken before the order is given up",
     (
         "worker/queue_consumer.py",
@@ -280,7 +280,8 @@ SIZES: Final[dict[str, str]] = {
     "backends/rabbitmq/dead_letters.py": "GET_CHUNK",
     "backends/redis/cluster.py": "MAX_REDIRECTS",
     "backends/redis/consumer.py": "MAX_MOVED",
-    "backends/redis/port.py": "MAX_COUNT READ_BATCH SCAN_STEP_KEYS MAX_LIST_STEPS MAX_STATS_STEPS",
+    "backends/redis/newest_first.py": "SCAN_STEP_KEYS READ_BATCH",
+    "backends/redis/port.py": "MAX_COUNT MAX_LIST_STEPS MAX_STATS_STEPS",
     "backends/redis/socket.py": "RECEIVE_BYTES",
     "backends/servicebus/dead_letters.py": "MAX_BATCH",
     "backends/servicebus/sessions.py": "MAX_READ_SESSIONS",
