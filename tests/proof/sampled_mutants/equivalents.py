@@ -242,7 +242,8 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     (
         "backends/rabbitmq/dead_letters.py",
         "while listing.last_was_requeued and len(listing.held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):",
-        "while listing.last_was_requeued and len(listing.held) <= MAX_ORDERED and await self._take(channel, GET_CHUNK):",
+        "while listing.last_was_requeued and len(listing.held) <= MAX_ORDERED "
+        "and await self._take(channel, GET_CHUNK):",
     ): "a chunk more is taken before the order is given up",
     (
         "worker/queue_consumer.py",
