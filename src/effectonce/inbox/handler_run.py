@@ -102,7 +102,7 @@ class HandlerRun(InboxTransaction):
             await session.roll_back()
             await session.begin()
             await table.refund_attempt(session, self.key)
-            await self._end_transaction()
+            await self.commit_and_keep()
         except Exception as error:
             log.debug("could not refund an attempt that did not run: %s", error)
 
@@ -169,7 +169,7 @@ class HandlerRun(InboxTransaction):
         if not await self._is_row_committed(table):
             raise _rolled_back()
         await table.store_result(self.session, self.key, result)
-        await self._end_transaction()
+        await self.commit_and_keep()
         self._emit("first")
         raise ConfigurationError(
             f"{self._ended_transaction()} The message is recorded as handled, since all of it was committed; a crash "
@@ -184,23 +184,17 @@ class HandlerRun(InboxTransaction):
         if the handler committed it. Otherwise the message would count as handled, and be lost."""
         if await self._is_row_committed(table):
             await table.forget_many(self.session, [self.key])
-            await self._end_transaction()
+            await self.commit_and_keep()
             raise ConfigurationError(
                 f"{self._ended_transaction()} What it committed stays, what it did after that is undone, and the "
                 "message is not recorded: it will run again from the beginning"
             )
-        await self.session.roll_back()
-        self._is_open = False
+        await self.roll_back_and_keep()
 
     async def _is_row_committed(self, table: InboxTable) -> bool:
         """Begin a new transaction, since the handler ended the old one. Returns whether it committed the row."""
         await self.begin_anew()
         return await table.is_ours(self.session, self.key)
-
-    async def _end_transaction(self) -> None:
-        """Commit, and keep the connection: the error that follows gives it back."""
-        await self.session.commit()
-        self._is_open = False
 
     def _ended_transaction(self) -> str:
         return (

@@ -111,6 +111,16 @@ class InboxTransaction:
         except Exception:  # the connection is broken, and the transaction with it
             return False
 
+    async def commit_and_keep(self) -> None:
+        """Commit, and keep the connection: the error that follows gives it back."""
+        await self.session.commit()
+        self._is_open = False
+
+    async def roll_back_and_keep(self) -> None:
+        """Roll back, and keep the connection: the error that follows gives it back."""
+        await self.session.roll_back()
+        self._is_open = False
+
     async def commit(self) -> None:
         """Commit, and give the connection back."""
         self._calls.end()

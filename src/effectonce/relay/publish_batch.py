@@ -25,7 +25,7 @@ class PublishBatch:
     """One lease of rows while it is published.
 
     ``until``: when to stop, in seconds of the loop's clock. A stop of the relay takes effect before the next step. It
-    belongs to one pump; the state are shared with the other pump, on the same event loop. An outcome is set only when
+    belongs to one pump; the state is shared with the other pump, on the same event loop. An outcome is set only when
     it is known: a row without one was perhaps sent, and goes back to be sent again with the same id.
     """
 
@@ -59,7 +59,7 @@ class PublishBatch:
             rows_by_queue.setdefault(row.destination, []).append(row)
         failed_queues = 0
         for queue in sorted(rows_by_queue, key=self._unresponsive.__contains__):
-            if self._seconds_left <= 0 or failed_queues == 2:  # two queues in a row: the broker itself is away
+            if self._seconds_left <= 0 or failed_queues == 2:  # the broker itself may be away: wait for no third
                 return
             if self._defer_if_refused(queue, rows_by_queue[queue]):
                 continue

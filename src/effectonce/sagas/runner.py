@@ -38,8 +38,9 @@ from effectonce.values.durations import span_text
 
 from .claimed_saga import ClaimedSaga
 from .log import LoggedStep, StepProgress, unpack_results
+from .parts import SagaPart
 from .spans import record_end, saga_span, step_span
-from .steps import Done, Step, StepCall, StepFunction, StepRun
+from .steps import Done, StepCall, StepRun
 
 if TYPE_CHECKING:
     from .saga import Saga
@@ -129,44 +130,43 @@ class SagaRunner:
         error = await self._claimed.settle_failed()
         raise error from self._cause
 
-    def _pending_calls(self) -> Iterator[tuple[LoggedStep, StepProgress, StepFunction]]:
+    def _pending_parts(self) -> Iterator[SagaPart]:
         """Yield the steps that are left, or the compensations, in the order in which they run."""
         if self._log.phase == "running":
             for entry in self._log.entries:
                 if entry.do.state != "done":
-                    yield entry, entry.do, self._saga.steps[entry.name].do
+                    yield SagaPart(entry, self._saga.steps[entry.name].do, undoes=False)
             return
         for entry in reversed(self._log.entries):
             function = self._saga.steps[entry.name].undo
             if function is not None and entry.do.state == "done" and entry.undo.state != "done":
-                yield entry, entry.undo, function
+                yield SagaPart(entry, function, undoes=True)
 
     # -- forward
 
     async def _run_forward(self) -> bool:
         """Run the steps that are left. Returns False if one failed; the log says then that the saga turns around."""
         claimed, log = self._claimed, self._log
-        for entry, progress, function in self._pending_calls():
-            step = self._saga.steps[entry.name]
-            call = await self._call_until_final(entry, progress, function)
+        for part in self._pending_parts():
+            call = await self._call_until_final(part)
             if not call.finished:
-                await self._handle_timeout(entry, step, call)
+                await self._handle_timeout(part, call)
                 return False
             if call.error is not None:
-                claimed.end_step(entry.do, "failed", describe_error(call.error))
-                self._turn_around(entry, call.error)
-                if any(self._pending_calls()):
+                claimed.end_step(part.progress, "failed", describe_error(call.error))
+                self._turn_around(part.entry, call.error)
+                if any(self._pending_parts()):
                     await claimed.commit()
                 return False
-            self._record_success(entry, step, call.value)
-            if entry is not log.entries[-1]:  # the last one is committed with the settlement
+            self._record_success(part.entry, call.value)
+            if part.entry is not log.entries[-1]:  # the last one is committed with the settlement
                 await claimed.commit()
         return True
 
-    def _record_success(self, entry: LoggedStep, step: Step[Any], value: Any) -> None:
+    def _record_success(self, entry: LoggedStep, value: Any) -> None:
         self._claimed.end_step(entry.do, "done")
         try:
-            entry.result = step.codec.encode(value)
+            entry.result = self._saga.steps[entry.name].codec.encode(value)
         except Unstorable as error:
             logger.warning("saga %s: the result of step %s is not stored: %s", self._saga.name, entry.name, error)
             self._claimed.run.emit("result_not_stored", f"{entry.name}: {error}")
@@ -175,36 +175,36 @@ class SagaRunner:
         self._cause = error
         self._log.turn_around(entry.name, error)
 
-    async def _handle_timeout(self, entry: LoggedStep, step: Step[Any], call: StepCall) -> None:
+    async def _handle_timeout(self, part: SagaPart, call: StepCall) -> None:
         """Turn around, and wait for the late end of the step (F49: it may still succeed, and is compensated then).
         Until its outcome is known, nothing else is compensated."""
-        claimed = self._claimed
-        limit = span_text(round((step.do.timeout_s or 0) * 1e6))
+        claimed, entry, progress = self._claimed, part.entry, part.progress
+        limit = span_text(round((part.function.timeout_s or 0) * 1e6))
         call.run.renewal_refused = True  # its `current().lease_lost` tells it to stop
         error = TimeoutError(f"no end within {limit}")
-        self._log_failed(entry, entry.do, error, "the saga turns around as soon as it has ended", last=True)
-        claimed.end_step(entry.do, "timed_out", str(error))
+        self._log_failed(part, error, "the saga turns around as soon as it has ended", last=True)
+        claimed.end_step(progress, "timed_out", str(error))
         self._turn_around(entry, error)
         await claimed.commit()
         try:
-            await call.wait(step.do.grace_s)
+            await call.wait(part.function.grace_s)
             if not call.finished:
                 await call.stop()
         except BaseException:  # this runner has to stop, and the step still runs: its outcome is unknown
-            call.when_failed(partial(self._log_late, entry))
+            call.when_failed(partial(self._log_late, part))
             await claimed.release_after_error("cancelled")
             raise
         if call.finished and call.error is None:
-            self._record_success(entry, step, call.value)
-            entry.do.error = f"late: no end within {limit}"
-        elif isinstance(call.error, Exception) and _proves_not_done(call.error, entry.do, step.do):
-            self._log_failed(entry, entry.do, call.error, "ended late: the saga undoes the steps before it", last=True)
-            claimed.end_step(entry.do, "failed", f"late: {describe_error(call.error)}")
+            self._record_success(entry, call.value)
+            progress.error = f"late: no end within {limit}"
+        elif isinstance(call.error, Exception) and _proves_not_done(call.error, part):
+            self._log_failed(part, call.error, "ended late: the saga undoes the steps before it", last=True)
+            claimed.end_step(progress, "failed", f"late: {describe_error(call.error)}")
         else:
             if not call.finished:
-                call.when_failed(partial(self._log_late, entry))
+                call.when_failed(partial(self._log_late, part))
             elif call.error is not None:
-                self._log_late(entry, call.error)
+                self._log_late(part, call.error)
             await self._doubt_unknown(entry)
         await claimed.commit()
 
@@ -215,15 +215,16 @@ class SagaRunner:
         claimed = self._claimed
         if (unknown := self._unknown_step()) is not None:
             await self._doubt_unknown(unknown)
-        compensations = list(self._pending_calls())
-        for entry, progress, function in compensations:
-            call = await self._call_until_final(entry, progress, function)
+        compensations = list(self._pending_parts())
+        for part in compensations:
+            progress = part.progress
+            call = await self._call_until_final(part)
             if call.error is not None:
                 claimed.end_step(progress, "failed", describe_error(call.error))
                 often = "once" if progress.attempts == 1 else f"{progress.attempts} times"
-                await claimed.doubt(entry, f"it has failed {often}: {progress.error}")
+                await claimed.doubt(part.entry, f"it has failed {often}: {progress.error}")
             claimed.end_step(progress, "done")
-            if entry is not compensations[-1][0]:  # the last one is committed with the settlement
+            if part is not compensations[-1]:  # the last one is committed with the settlement
                 await claimed.commit()
 
     def _unknown_step(self) -> LoggedStep | None:
@@ -236,23 +237,23 @@ class SagaRunner:
 
     # -- one step or compensation
 
-    async def _call_until_final(self, entry: LoggedStep, progress: StepProgress, function: StepFunction) -> StepCall:
-        """Call a step until it succeeds or may not be tried again. Returns the last call, unfinished if it timed out.
+    async def _call_until_final(self, part: SagaPart) -> StepCall:
+        """Call ``part`` until it succeeds or may not be tried again. Returns the last call, unfinished if it timed out.
 
         Raises where the saga cannot continue here: the outcome is unknown, or an operator must decide.
         """
-        claimed, saga_run = self._claimed, self._claimed.run
-        if not progress.attempts or progress is entry.do:  # a resumed compensation keeps the time when it first began
+        claimed, saga_run, progress = self._claimed, self._claimed.run, part.progress
+        if not progress.attempts or not part.undoes:  # a resumed compensation keeps the time when it first began
             progress.began = claimed.now()
-        args = (self._input, self._done_so_far()) if function.takes_done else (self._input,)
+        args = (self._input, self._done_so_far()) if part.function.takes_done else (self._input,)
         while True:
             if saga_run.lease_lost:
-                raise LeaseLost(f"{claimed}: the lease ended before {entry.name}; another process resumes it")
+                raise LeaseLost(f"{claimed}: the lease ended before {part.name}; another process resumes it")
             progress.attempts += 1
-            call = StepCall(self._make_step_run(entry, progress), claimed.client)
+            call = StepCall(self._make_step_run(part), claimed.client)
             try:
-                with step_span(claimed, entry, progress) as span:
-                    await call.start(function, args)
+                with step_span(claimed, part) as span:
+                    await call.start(part.function, args)
                     record_end(span, call)
             except BaseException as error:  # cancelled, or the process ends: the outcome of the step is unknown
                 _mark_interrupted(progress, error)
@@ -260,95 +261,91 @@ class SagaRunner:
                     await claimed.release_after_error(type(error).__name__)
                 else:  # it still runs, and no other process may run beside it
                     self.orphan = call
-                    call.when_failed(partial(self._log_orphan, entry, progress))
+                    call.when_failed(partial(self._log_orphan, part))
                 raise
-            if call.error is None or await self._pause_or_fail(entry, progress, function, call.error) == "failed":
+            if call.error is None or await self._pause_or_fail(part, call.error) == "failed":
                 return call
 
-    async def _pause_or_fail(
-        self, entry: LoggedStep, progress: StepProgress, function: StepFunction, error: BaseException
-    ) -> Literal["retry", "failed"]:
-        """Decide after ``error``: pause, if the step is to be tried again. Raises if the saga cannot continue here,
-        since the outcome of the step is unknown."""
-        claimed = self._claimed
+    async def _pause_or_fail(self, part: SagaPart, error: BaseException) -> Literal["retry", "failed"]:
+        """Decide after ``error``: pause, if ``part`` is to be tried again. Raises if the saga cannot continue here,
+        since the outcome is unknown."""
+        claimed, progress = self._claimed, part.progress
         if not isinstance(error, Exception):
             _mark_interrupted(progress, error)
             await claimed.release_after_error(type(error).__name__)
             raise error
         if isinstance(error, _DOUBT_ERRORS):
-            self._log_failed(entry, progress, error, _IN_DOUBT, last=True)
+            self._log_failed(part, error, _IN_DOUBT, last=True)
             claimed.end_unknown(progress, error)
-            await claimed.doubt(entry, progress.error)
+            await claimed.doubt(part.entry, progress.error)
         unknown = not is_final(error) and is_ambiguous(error, progress.unknown_since > 0 or progress.crashes > 0)
         was_inferred = progress.outcome_inferred
         if unknown:
             progress.mark_unknown(inferred=not isinstance(error, EffectOnceError))
-        delay = function.retry.delay_after(error, progress.attempts)
-        if delay is not None and not self._exceeds_limit(entry, progress, unknown):
+        delay = part.function.retry.delay_after(error, progress.attempts)
+        if delay is not None and not self._exceeds_limit(part, unknown):
             if progress.outcome_inferred and not was_inferred:  # if this process dies now, the next runner must know it
                 await claimed.commit()
-            self._log_failed(entry, progress, error, retried_in(delay))
+            self._log_failed(part, error, retried_in(delay))
             await self._pause(delay)
             return "retry"
         if unknown:
-            await self._leave_unknown(entry, progress, error)
-        if progress is entry.do and not _proves_not_done(error, progress, function):
-            self._log_failed(entry, progress, error, _IN_DOUBT, last=True)
+            await self._leave_unknown(part, error)
+        if not part.undoes and not _proves_not_done(error, part):
+            self._log_failed(part, error, _IN_DOUBT, last=True)
             claimed.end_unknown(progress, error)
-            await claimed.doubt(entry, f"{progress.error}; and an attempt before that may have happened")
-        then = _IN_DOUBT if progress is entry.undo else "the saga undoes the steps before it"
-        self._log_failed(entry, progress, error, then, last=True)
+            await claimed.doubt(part.entry, f"{progress.error}; and an attempt before that may have happened")
+        then = _IN_DOUBT if part.undoes else "the saga undoes the steps before it"
+        self._log_failed(part, error, then, last=True)
         return "failed"
 
-    def _log_failed(
-        self, entry: LoggedStep, progress: StepProgress, error: BaseException, then: str, last: bool = False
-    ) -> None:
+    def _log_failed(self, part: SagaPart, error: BaseException, then: str, last: bool = False) -> None:
         """See `log_failed_attempt`."""
-        run, kind = self._claimed.run, "step" if progress is entry.do else "compensation of step"
+        run, kind = self._claimed.run, "compensation of step" if part.undoes else "step"
         log_failed_attempt(
-            {"saga": self._saga.name, kind: entry.name},
+            {"saga": self._saga.name, kind: part.name},
             error,
             then,
             last=last,
-            refused=progress is entry.do and is_final(error),
+            refused=not part.undoes and is_final(error),
             scope=run.scope,
             key=self._log.id,
-            attempt=progress.attempts,
+            attempt=part.progress.attempts,
             private=run.runtime.privacy is not None,
         )
 
-    def _log_late(self, entry: LoggedStep, error: BaseException) -> None:
+    def _log_late(self, part: SagaPart, error: BaseException) -> None:
         """Log how a step ended whose outcome had been given up as unknown."""
-        self._log_failed(entry, entry.do, error, f"ended late, and {_IN_DOUBT}", last=True)
+        self._log_failed(part, error, f"ended late, and {_IN_DOUBT}", last=True)
 
-    def _log_orphan(self, entry: LoggedStep, progress: StepProgress, error: BaseException) -> None:
+    def _log_orphan(self, part: SagaPart, error: BaseException) -> None:
         """Log how a call ended that had outlasted its runner."""
-        self._log_failed(entry, progress, error, "ended late: the next resume tries it again")
+        self._log_failed(part, error, "ended late: the next resume tries it again")
 
-    def _exceeds_limit(self, entry: LoggedStep, progress: StepProgress, unknown: bool) -> bool:
+    def _exceeds_limit(self, part: SagaPart, unknown: bool) -> bool:
         """Whether an operator must decide now, whatever ``retry`` allows (F50: a compensation that fails forever): if
         the outcome has been unknown for a day, or a compensation has failed for a day."""
-        if not unknown and progress is entry.do:
+        if not unknown and not part.undoes:
             return False
-        since = progress.unknown_since if unknown else progress.began
+        since = part.progress.unknown_since if unknown else part.progress.began
         return self._claimed.now() - since >= UNKNOWN_OUTCOME_LIMIT_US
 
-    async def _leave_unknown(self, entry: LoggedStep, progress: StepProgress, error: Exception) -> NoReturn:
-        """Release the saga with the outcome of ``entry`` unknown: `resume` tries it again under the same key, until
+    async def _leave_unknown(self, part: SagaPart, error: Exception) -> NoReturn:
+        """Release the saga with the outcome of ``part`` unknown: `resume` tries it again under the same key, until
         the limit, which puts it in doubt."""
-        claimed = self._claimed
+        claimed, progress = self._claimed, part.progress
         claimed.end_unknown(progress, error)
-        exceeded = self._exceeds_limit(entry, progress, True)
+        exceeded = self._exceeds_limit(part, unknown=True)
         then = _IN_DOUBT if exceeded else "its outcome is unknown: the next resume tries it again"
-        self._log_failed(entry, progress, error, then, last=exceeded)
+        self._log_failed(part, error, then, last=exceeded)
         if exceeded:
             limit = span_text(UNKNOWN_OUTCOME_LIMIT_US)
-            await claimed.doubt(entry, f"for {limit} it was not known whether it happened: {progress.error}")
+            await claimed.doubt(part.entry, f"for {limit} it was not known whether it happened: {progress.error}")
         await claimed.release_after_error(progress.error)
         if isinstance(error, Retryable):
             raise error
         raise OutcomeUnknown(
-            f"{claimed}: whether {entry.name} happened is unknown: {progress.error}; resume will continue it"
+            f"{claimed}: whether {part.name} happened is unknown: {progress.error}; resume will continue it"
         ) from error
 
     async def _pause(self, seconds: float) -> None:
@@ -358,12 +355,12 @@ class SagaRunner:
             await self._claimed.release_after_error(type(error).__name__)
             raise
 
-    def _make_step_run(self, entry: LoggedStep, progress: StepProgress) -> StepRun:
+    def _make_step_run(self, part: SagaPart) -> StepRun:
         """Make the run that `current()` returns inside the call. Its key is the same in every attempt. The token of a
         compensation is greater than that of its step, so that it fences the step."""
-        run, undoing = self._claimed.run, progress is not entry.do
-        key = f"{self._saga.key_prefix}{self._log.id}/{entry.key}{'/compensate' if undoing else ''}"
-        token = run.token + 1 if undoing else run.token
+        run, progress = self._claimed.run, part.progress
+        key = f"{self._saga.key_prefix}{self._log.id}/{part.entry.key}{'/compensate' if part.undoes else ''}"
+        token = run.token + 1 if part.undoes else run.token
         return StepRun(
             runtime=run.runtime,
             policy=run.policy,
@@ -385,23 +382,24 @@ class SagaRunner:
 
         A previous process may have died in it (F20: a call that kills its process). That is committed before it runs
         again, so that it does not take down one process after another."""
-        next_call, interrupted = next(self._pending_calls(), None), self._claimed.interrupted
-        if next_call is None or (self._log.phase == "compensating" and self._unknown_step() is not None):
+        part, interrupted = next(self._pending_parts(), None), self._claimed.interrupted
+        if part is None or (self._log.phase == "compensating" and self._unknown_step() is not None):
             return  # nothing is left, or an operator decides first
-        entry, progress, function = next_call
-        if interrupted and progress is not entry.do:  # a step is marked by `ClaimedSaga`
+        progress = part.progress
+        if interrupted and part.undoes:  # a step is marked by `ClaimedSaga`
             progress.mark_died()
-        if progress.crashes >= function.retry.max_crashes:
+        if progress.crashes >= part.function.retry.max_crashes:
             reason = f"{progress.crashes} processes died in it"
             if progress.error:
                 reason = (
                     f"{progress.crashes} attempts ended in it without an outcome; the last error was {progress.error}"
                 )
-            await self._claimed.doubt(entry, reason)
+            await self._claimed.doubt(part.entry, reason)
         if progress.state == "running" and self._claimed.outlived_retention(progress):
             retention = span_text(self._claimed.run.policy.retention_us)
             await self._claimed.doubt(
-                entry, f"its outcome is not known, and it began longer ago than its effect is remembered ({retention})"
+                part.entry,
+                f"its outcome is not known, and it began longer ago than its effect is remembered ({retention})",
             )
         if interrupted:
             await self._claimed.commit()
@@ -415,8 +413,8 @@ def _mark_interrupted(progress: StepProgress, error: BaseException) -> None:
         progress.error = describe_error(error)
 
 
-def _proves_not_done(error: Exception, progress: StepProgress, function: StepFunction) -> bool:
-    """Whether ``error`` proves that the step has not happened in any of its attempts.
+def _proves_not_done(error: Exception, part: SagaPart) -> bool:
+    """Whether ``error`` proves that ``part`` has not happened in any of its attempts.
 
     After an attempt that ended in a network error, or was interrupted, most errors prove nothing: "duplicate" may be
     just what its success causes. Then it takes an answer of the service (a 402, or an error raised from one), or an
@@ -424,9 +422,9 @@ def _proves_not_done(error: Exception, progress: StepProgress, function: StepFun
     """
     if is_final(error):
         return True
-    if is_ambiguous(error, progress.unknown_since > 0):
+    if is_ambiguous(error, part.progress.unknown_since > 0):
         return False
-    if not progress.outcome_inferred or function.retry.refuses(error):
+    if not part.progress.outcome_inferred or part.function.retry.refuses(error):
         return True
     causes = (error, error.__cause__)
     return any(cause is not None and classify(_ANY_PROVIDER, cause, True).kind == "failure" for cause in causes)

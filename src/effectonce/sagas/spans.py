@@ -10,7 +10,7 @@ from effectonce.core.tracing import trace_work
 from effectonce.errors import InDoubt, SagaFailed
 
 from .claimed_saga import ClaimedSaga
-from .log import LoggedStep, StepProgress
+from .parts import SagaPart
 from .steps import StepCall
 
 
@@ -35,15 +35,15 @@ def _outcome_of(error: BaseException) -> str:
 
 
 @contextmanager
-def step_span(claimed: ClaimedSaga, entry: LoggedStep, progress: StepProgress) -> Iterator[WorkSpan]:
+def step_span(claimed: ClaimedSaga, part: SagaPart) -> Iterator[WorkSpan]:
     """A span around one call of a step or of its compensation."""
-    run, verb = claimed.run, "step" if progress is entry.do else "compensate"
+    run, verb = claimed.run, "compensate" if part.undoes else "step"
     facts: dict[str, str | int] = {
         "effectonce.scope": run.scope,
-        "effectonce.step": entry.name,
-        "effectonce.attempt": progress.attempts,
+        "effectonce.step": part.name,
+        "effectonce.attempt": part.progress.attempts,
     }
-    with trace_work(run.runtime, f"{verb} {entry.name}", facts) as span:
+    with trace_work(run.runtime, f"{verb} {part.name}", facts) as span:
         yield span
 
 

@@ -11,21 +11,21 @@ from effectonce.sagas.runner import SagaRunner
 from .base import mutant
 
 _run_compensations, _settle_failed = SagaRunner._run_compensations, ClaimedSaga.settle_failed
-_pending_calls, _make_step_run = SagaRunner._pending_calls, SagaRunner._make_step_run
+_pending_parts, _make_step_run = SagaRunner._pending_parts, SagaRunner._make_step_run
 _run_forward, _call_until_final = SagaRunner._run_forward, SagaRunner._call_until_final
 
 
-@mutant("F48", SagaRunner, "_pending_calls", "saga-S+decline/1")
+@mutant("F48", SagaRunner, "_pending_parts", "saga-S+decline/1")
 def undone_in_the_order_of_doing(self: Any) -> Any:
     """Compensated in the order of the steps."""
-    calls = list(_pending_calls(self))
+    calls = list(_pending_parts(self))
     return calls[::-1] if self._log.phase == "compensating" else calls
 
 
-@mutant("F48", SagaRunner, "_pending_calls", "saga-S+decline/1")
+@mutant("F48", SagaRunner, "_pending_parts", "saga-S+decline/1")
 def first_step_not_undone(self: Any) -> Any:
     """The first step is left standing."""
-    calls = list(_pending_calls(self))
+    calls = list(_pending_parts(self))
     return calls[:-1] if self._log.phase == "compensating" else calls
 
 
@@ -37,10 +37,10 @@ async def failed_before_undone(self: Any) -> None:
 
 
 @mutant("F49", SagaRunner, "_handle_timeout", "saga-T+slow/1")
-async def late_success_forgotten(self: Any, entry: Any, step: Any, call: Any) -> None:
+async def late_success_forgotten(self: Any, part: Any, call: Any) -> None:
     """A step that timed out counts as failed, and its late success is not undone."""
-    self._claimed.end_step(entry.do, "failed", "no end in time")
-    self._turn_around(entry, TimeoutError("no end in time"))
+    self._claimed.end_step(part.progress, "failed", "no end in time")
+    self._turn_around(part.entry, TimeoutError("no end in time"))
     await self._claimed.commit()
 
 
@@ -57,9 +57,9 @@ def unknown_is_failure(error: BaseException, again: bool = False) -> bool:
 
 
 @mutant("F03", SagaRunner, "_make_step_run", "saga-S+crash-after/1")
-def key_of_a_step_changes(self: Any, entry: Any, progress: Any) -> Any:
+def key_of_a_step_changes(self: Any, part: Any) -> Any:
     """Every process gives a step another key, so that it is repeated after a crash."""
-    run = _make_step_run(self, entry, progress)
+    run = _make_step_run(self, part)
     run.key = f"{run.key}/{self._claimed.run.token}"
     return run
 
@@ -72,9 +72,9 @@ async def failure_is_success(self: Any) -> bool:
 
 
 @mutant("F48", SagaRunner, "_call_until_final", "saga-S+decline+crash/2")
-async def undo_recorded_before_done(self: Any, entry: Any, progress: Any, function: Any) -> Any:
+async def undo_recorded_before_done(self: Any, part: Any) -> Any:
     """A compensation is recorded as done before it is called."""
-    if progress is entry.undo:
-        progress.state = "done"
+    if part.undoes:
+        part.progress.state = "done"
         await self._claimed.commit()
-    return await _call_until_final(self, entry, progress, function)
+    return await _call_until_final(self, part)

@@ -110,11 +110,6 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "if type(value) is int and -MAX_INT - 2 <= value <= MAX_INT:",
     ): "a header on the wire has no smaller integer",
     (
-        "inbox/handler_run.py",
-        "self._is_open = False",
-        "pass",
-    ): "it saves a rollback of a transaction that has ended",
-    (
         "backends/redis/port.py",
         "places = [str(bucket) for bucket, size in enumerate(sizes) if size[0] or str(bucket) == start]",
         "places = [str(bucket) for bucket, size in enumerate(sizes) if size[1] or str(bucket) == start]",
@@ -216,8 +211,8 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "one row more is read, and left out of the page",
     (
         "sagas/runner.py",
-        "token = run.token + 1 if undoing else run.token",
-        "token = run.token + 2 if undoing else run.token",
+        "token = run.token + 1 if part.undoes else run.token",
+        "token = run.token + 2 if part.undoes else run.token",
     ): "any greater token fences the step",
     (
         "core/backoff.py",
