@@ -236,9 +236,8 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "the reply to the question is waited for in any case; it is a courtesy to the server",
     (
         "backends/rabbitmq/dead_letters.py",
-        "while listing.last_was_requeued and len(listing.held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):",
-        "while listing.last_was_requeued and len(listing.held) <= MAX_ORDERED "
-        "and await self._take(channel, GET_CHUNK):",
+        "while listing.last_was_requeued and len(listing.held) < MAX_ORDERED:",
+        "while listing.last_was_requeued and len(listing.held) <= MAX_ORDERED:",
     ): "a chunk more is taken before the order is given up",
     (
         "worker/queue_consumer.py",

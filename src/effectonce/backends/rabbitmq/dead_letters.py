@@ -166,8 +166,9 @@ class RabbitMQDeadLetters:
         queue counts them again.
         """
         listing = self._listing
-        while listing.last_was_requeued and len(listing.held) < MAX_ORDERED and await self._take(channel, GET_CHUNK):
-            pass
+        while listing.last_was_requeued and len(listing.held) < MAX_ORDERED:
+            if not await self._take(channel, GET_CHUNK):
+                break
         tags = list(listing.held)
         self._listing = _Listing()
         deadline = time.monotonic() + REQUEUE_TIMEOUT_S
