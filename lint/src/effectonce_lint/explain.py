@@ -60,30 +60,29 @@ _USAGE = """\
 `effectonce-lint PATHS…` finds consumers whose effects would double, in Python code and in deployment files: AsyncAPI,
 Terraform, CloudFormation, Serverless and docker-compose. With `--designs` it also reads lists and tables of consumers
 (YAML, JSON, Markdown), Mermaid diagrams and the tables of SQL files. It runs none of your code and needs no server.
-Python up to 3.14 is read, whatever version runs the checker. Exit code 0: nothing found; 1: there are findings; 2:
-wrong usage, or a file or a consumer that could not be checked.
+It reads Python up to 3.14, whichever version it runs on. Exit code 0: nothing found; 1: there are findings; 2: wrong
+usage, or a file or a consumer could not be checked.
 
-It is a distribution of its own and needs no effectonce. With effectonce installed, `effectonce lint` is the same
-command.
+You can use it without effectonce. If effectonce is installed, too, `effectonce lint` is the same command.
 
 ```console
 $ pip install ./lint                                  # in a clone; it is not on PyPI yet
 $ effectonce-lint .                                   # code frames, colour in a terminal
 $ effectonce-lint . --output-format concise           # full, concise, json, sarif, github, junit
-$ effectonce-lint . --all                             # also what is less sure
+$ effectonce-lint . --all                             # also findings that are less sure
 $ effectonce-lint . --diff                            # the changes that --fix would make
-$ effectonce-lint --explain P11                       # or EO1, for all that begin so
-$ effectonce-lint --stdin-filename app/tasks.py       # what an editor has not saved yet
+$ effectonce-lint --explain P11                       # or EO1: all rules that begin with EO1
+$ effectonce-lint --stdin-filename app/tasks.py       # checks stdin: what an editor has not saved yet
 $ effectonce-lint . --write-baseline lint-baseline.json
-$ effectonce-lint . --baseline lint-baseline.json     # only what is new
+$ effectonce-lint . --baseline lint-baseline.json     # only new findings
 ```
 
 Settings are in `pyproject.toml`; the command line overrides them:
 
 ```toml
 [tool.effectonce.lint]
-select = ["ALL"]                  # rules, or their beginnings: "EO1"
-confidence = 0.8                  # leave out what is less sure; --all is 0
+select = ["ALL"]                  # rules, or how they begin: "EO1"
+confidence = 0.8                  # leave out findings that are less sure; --all is 0
 ignore = ["EO502"]
 exclude = ["migrations"]
 baseline = "lint-baseline.json"
@@ -92,13 +91,13 @@ baseline = "lint-baseline.json"
 "scripts/*" = ["P11"]
 ```
 
-Each finding has a confidence. [How right the checker is on real code](../checker.md) says what the default of 0.8
-leaves out, and how that was measured.
+Each finding has a confidence. [The checker on real code](../checker.md) says what the default of 0.8 leaves out, and
+how that was measured.
 
 ## What it does not know
 
-A library of your own, or one that is not known to the checker, is declared by dotted name, the module that defines it
-first:
+If you use a library of your own, or one that the checker does not know, declare its names, each with the module that
+defines it:
 
 ```toml
 [tool.effectonce.lint]
@@ -107,24 +106,24 @@ effects = ["myapp.gateway.pay"]
 guards = ["myapp.dedup.once"]
 ```
 
-- `consumers`: decorators, and functions that are passed a handler; or the method of a base class by which its derived
-  classes handle a message.
-- `effects`: functions that must not run twice for a message. Their code is not followed.
-- `guards`: decorators, functions and context managers that keep a duplicate out. They are trusted.
+- `consumers`: decorators, functions that take a handler, and methods of a base class that derived classes override to
+  handle a message.
+- `effects`: functions that must not run twice for a message. The checker does not look into them.
+- `guards`: decorators, functions and context managers that keep a duplicate out. The checker trusts them.
 
-`effectonce-lint --init` proposes consumers: it prints the decorators whose names or code say that they make some, and
-that it does not know. What wraps a known library is mostly found without a declaration: decorators, base classes and
-registrations are followed through imports and assignments.
+`effectonce-lint --init` proposes consumers: it prints decorators that look as if they register a handler, and that it
+does not know. You rarely have to declare a wrapper around a known library: the checker follows decorators, base classes
+and registrations through imports and assignments.
 
 ## To hide a finding
 
-`# effectonce: ignore[P11] why` hides a finding: at the consumer, at the effect, or on a line of its own above it (in
-Markdown between `<!--` and `-->`, in SQL behind `--`). A comment that hides nothing is itself a finding. For
-pre-commit, use the hook `effectonce-lint`.
+`# effectonce: ignore[P11] why` hides a finding. Write it at the consumer, at the effect, or alone on the line above (in
+Markdown between `<!--` and `-->`, in SQL after `--`). A comment that hides nothing is itself a finding. For pre-commit,
+use the hook `effectonce-lint`.
 
-It decides by imports, decorators and what objects are made of, follows calls through the project's own files, and knows
-what is idempotent by itself (an upsert, a set, a delete by id) and what guards (a unique insert, `SET NX`, an
-idempotency key, effectonce, powertools and their like). What it cannot see it does not call wrong.
+The checker looks at imports, decorators and the types of objects, and follows calls through your project's own files.
+It knows what is idempotent by itself (an upsert, a set, a delete by id), and what is a guard (a unique insert, `SET
+NX`, an idempotency key, effectonce, powertools and others). It reports nothing that it cannot see.
 
 ## What it looked at
 
@@ -135,15 +134,14 @@ All clear.
 971 files, 84 consumers (celery 79, webhook 5), 189 handlers judged, none skipped.
 ```
 
-- **Consumers** are counted by what delivers to them. With none, the result is "No consumers found", and the exit code
-  is 0.
-- **Handlers judged** are the consumers, and endpoints and the like, to which few rules apply.
-- **Skipped** is what was not checked to its end: a line above names each function, and why. Code that is too large or
-  nested too deeply is skipped from that point on; what was found before counts. A consumer on which the checker fails
-  is EO900, and the others of its file are checked all the same.
+- **Consumers** are counted by framework. If there are none, the result is "No consumers found", and the exit code is 0.
+- **Handlers judged** are the consumers, plus endpoints and similar functions, to which few rules apply.
+- **Skipped** functions were not checked to their end. A line above names each, and says why. If code is too large or
+  nested too deeply, the checker stops there, and reports what it has found so far. If the checker itself fails on a
+  consumer, that is EO900, and the other consumers of the file are still checked.
 
-JSON has the same as `coverage`, beside `findings`. SARIF has it as properties of the run, and a notification for each
-skip.
+JSON output has these figures as `coverage`, beside `findings`. SARIF has them as properties of the run, with a
+notification for each skipped function.
 """
 
 

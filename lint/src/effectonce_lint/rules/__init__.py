@@ -39,7 +39,7 @@ class Mode(Struct, frozen=True):
 
 
 MODES = {
-    "T": Mode("T", "transactional", "eo.Inbox: the dedup row first, in the transaction of the effect"),
+    "T": Mode("T", "transaction", "eo.Inbox: the dedup row first, in the transaction of the effect"),
     "K": Mode(
         "K", "keyed call", "eo.Intents: the call logged before it is made, with a key that every attempt repeats"
     ),

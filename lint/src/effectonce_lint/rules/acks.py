@@ -12,12 +12,11 @@ RULES = [
         confidence=0.9,
         summary="The message is acked before the work is done, so a crash loses it.",
         why="""\
-An acked message is gone from the broker. Auto-ack, `acks_late=False` and auto-committed offsets ack it on delivery: if
-the worker dies in the middle of the work, the broker does not deliver it again. The same holds for a message that is
-put into a queue inside the process, or passed to a task, a thread, an executor or `BackgroundTasks`, and acked (a
-webhook: answered) before the work is done: what is in memory dies with the process. Ack last, where the work is done,
-and make the consumer survive the redelivery that this allows. Storing the message first, in a table or another broker's
-queue, is as good.""",
+The broker forgets a message that was acked. Auto-ack, `acks_late=False` and auto-committed offsets ack it on delivery:
+if the worker dies in the middle of the work, the broker does not deliver it again. The same happens if you put the
+message into a queue in memory, or pass it to a task, a thread, an executor or `BackgroundTasks`, and ack it (for a
+webhook: answer) before the work is done. Ack when the work is done, and make the consumer survive the redelivery that
+this allows. You can also store the message first, in a table or in another broker's queue, and then ack.""",
         bad="""\
 import json
 
@@ -65,8 +64,8 @@ channel.basic_consume(queue="orders", on_message_callback=on_order, auto_ack=Fal
         confidence=0.6,
         summary="An exception of the work is caught and only logged, and then the message is acked.",
         why="""\
-The handler returns as if all went well, so the broker takes the message off the queue. The work was not done, and
-nothing will try it again. Let the exception out, or nack, or park the message where an operator will see it.""",
+The handler returns as if all went well, so the broker removes the message. But the work was not done, and nothing will
+try it again. Let the exception through, nack the message, or put it where an operator will see it.""",
         bad="""\
 import logging
 

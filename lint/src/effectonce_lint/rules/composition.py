@@ -12,8 +12,8 @@ RULES = [
         confidence=0.6,
         summary="A message is published after the database has committed, without an outbox.",
         why="""\
-The process dies between the commit and the publish, and the event is never sent. If the consumer dedups, the redelivery
-is skipped, so it never will be. Write the event into an outbox in the same transaction, and let a relay send it.""",
+If the process dies between the commit and the publish, the event is not sent. If the consumer skips duplicates, the
+redelivery does not send it either. Write the event into an outbox in the same transaction, and let a relay send it.""",
         bad="""\
 import json
 
@@ -58,8 +58,8 @@ def pay(message_id, order_id):
         confidence=0.5,
         summary="A compensation has no guard, so it undoes a step again each time it runs.",
         why="""\
-A compensation is retried like everything else: it crashes half-way, the message comes back, the step fails again. A
-refund without a key, or stock that is added back, then happens twice. Compensations need a guard of their own.""",
+A compensation is retried like everything else: it crashes half-way, the message comes back, and the step fails again.
+Then a refund without a key happens twice, and stock is added back twice. Guard compensations as well.""",
         bad="""\
 import stripe
 from celery import shared_task
@@ -92,6 +92,6 @@ def fulfil(message_id, order):
         stripe.Refund.create(charge=charge.id, idempotency_key=f"refund:{message_id}")
         raise
 """,
-        modes="K or T for the compensation too; `eo.Saga` records each step and each compensation once.",
+        modes="K or T, for the compensation as well. `eo.Saga` records each step and each compensation once.",
     ),
 ]

@@ -47,8 +47,8 @@ RULES = [
         severity="warning",
         summary="The queue delivers a message again while its consumer may still be working on it.",
         why="""\
-When the visibility timeout ends before the handler does, a second worker gets the message and both run at once. AWS
-asks for six times the function's timeout; it must at least be longer.""",
+If the visibility timeout ends before the handler does, a second worker gets the message, and both run at once. AWS
+recommends six times the function's timeout. It must at least be longer.""",
         bad=_QUEUE_WITH_DEAD_LETTERS.replace("SECONDS", "30") + _LAMBDA_WITH_TIMEOUT,
         good=_QUEUE_WITH_DEAD_LETTERS.replace("SECONDS", "360") + _LAMBDA_WITH_TIMEOUT,
         modes="Any; L keeps the second worker out while the first one's lease holds.",
@@ -60,8 +60,8 @@ asks for six times the function's timeout; it must at least be longer.""",
         severity="warning",
         summary="A queue that is consumed has no dead-letter queue: a poison message comes back until it is lost.",
         why="""\
-A message that always fails is delivered again and again until the queue's retention drops it. Each time its effects up
-to the failure happen again. After a few attempts it belongs where an operator looks at it.""",
+A message that always fails is delivered again and again until the queue's retention drops it. Each time, its effects up
+to the failure happen again. After a few attempts, move it to a queue that an operator looks at.""",
         bad=_QUEUE_WITHOUT_DEAD_LETTERS + _LAMBDA_MAPPING,
         good=_QUEUE_WITH_DEAD_LETTERS.replace("SECONDS", "360") + _LAMBDA_MAPPING,
         modes="Any; the dedup retention has to cover the dead-letter queue and the redrive as well.",
@@ -73,8 +73,8 @@ to the failure happen again. After a few attempts it belongs where an operator l
         severity="warning",
         summary="The design relies on the broker's own deduplication, which covers sends only, and for minutes.",
         why="""\
-SQS FIFO forgets a deduplication id after five minutes, Kafka's idempotent producer knows its own session only, Service
-Bus looks at a window of sends. None of them stops a redelivery after a crash. It is a help, not the guard.""",
+SQS FIFO forgets a deduplication id after five minutes. Kafka's idempotent producer only knows its own session. Service
+Bus only compares the sends of a few minutes. None of them prevents a redelivery after a crash. Guard the consumer.""",
         bad="""\
 consumers:
   - name: charge-card

@@ -13,10 +13,10 @@ RULES = [
         why="""\
 Queues, webhooks and retried calls deliver at least once: a worker that dies between the effect and the ack gets the
 same message again. A consumer that charges, sends, inserts or counts does so once more. An effect is harmless only if
-twice equals once: an upsert, `SET status = 'paid'`, a delete by id.
+doing it twice changes nothing: an upsert, `SET status = 'paid'`, a delete by id.
 
-A design is judged by what it says. A list in prose that is silent about duplicates is a finding only if the document
-says that they occur (at least once), or says how another consumer handles them.""",
+In a design, the rule judges what the design says. If a list in prose does not mention duplicates, that is a finding
+only if the document says that they occur (at least once), or how another consumer handles them.""",
         bad="""\
 import stripe
 from celery import shared_task
@@ -52,12 +52,12 @@ anything else. S only for what is idempotent already.""",
         summary="The look-up for duplicates and the record are two steps, and two deliveries fit between them.",
         why="""\
 Two workers get the same message (a rebalance, an expired visibility timeout). Both look, both find nothing, both act.
-Under load this is not rare; and a crash after the effect, before the record, repeats it too. Uniqueness is kept where
-the data is: one atomic step that only the first can pass.
+Under load this is not rare. A crash between the effect and the record repeats the effect, too. Let the database decide,
+in one atomic step that only the first delivery can pass.
 
 In an SQL file the rule looks at the dedup tables: an inbox, `processed_messages`, `idempotency_keys` and the like. It
-reports one whose key has no primary key, unique constraint or unique index, in that file or in another migration. A key
-combined with a number, a random id or the insert's time (as PostgreSQL's partitions need it) admits a second row.""",
+reports a table whose key has no primary key, unique constraint or unique index, in that file or in another migration. A
+key combined with a number, a random id or the insert's time (PostgreSQL needs that for partitions) admits a second row.""",
         bad="""\
 import json
 
@@ -114,8 +114,8 @@ channel.basic_consume("payments", on_payment)
         severity="error",
         summary="The dedup record and the rows it protects are committed in different transactions.",
         why="""\
-A crash between the two commits leaves one without the other: the record alone loses the message, the rows alone
-double it. Only a record in the same transaction goes and comes with them.""",
+A crash between the two commits leaves one without the other. If only the record is there, the message is lost. If only
+the rows are there, they are written twice. So write both in one transaction.""",
         bad="""\
 from celery import shared_task
 from sqlalchemy import create_engine, text
@@ -149,10 +149,10 @@ def credit(message_id, account, amount):
         id="EO103",
         name="effect-before-record",
         severity="error",
-        summary="The effect comes first and the record that should have stopped it afterwards.",
+        summary="The effect comes first, and the record that should have prevented it comes afterwards.",
         why="""\
-By the time the unique constraint refuses the duplicate, the duplicate has had its effect; and a crash between the two
-leaves an effect that nothing remembers. The record goes first: what it refuses never runs.""",
+When the unique constraint refuses the duplicate, the effect has already happened again. And a crash between the two
+leaves an effect without a record. Write the record first: then a duplicate is refused before it runs.""",
         bad="""\
 import psycopg2
 from celery import shared_task
@@ -199,9 +199,9 @@ def notify(message_id, phone):
         severity="error",
         summary="The message is marked as done before the work has succeeded, and stays marked if it fails.",
         why="""\
-The work raises, the message is delivered again, the mark says "done", and it is dropped: lost without a trace. A
-claim before the work is right, but it has to be given back on failure, or run out. For rows of a database it belongs
-in their transaction: a mark in Redis outlives a rollback.""",
+The work raises, the message is delivered again, the mark says "done", and the message is dropped: it is lost. To claim
+the message before the work is right, but the claim must be released if the work fails, and must end by itself if the
+worker dies. If the work writes rows, write the claim in their transaction: a mark in Redis survives a rollback.""",
         bad="""\
 import redis
 import requests
@@ -242,8 +242,9 @@ def ship(self, message_id, order):
         severity="warning",
         summary="A dedup key in Redis is set without NX, or never expires.",
         why="""\
-GET and SET are two commands, and two workers fit between them; SET with NX is one. A key without an expiry stays for
-ever: memory grows until Redis evicts keys, and then it forgets the wrong ones.""",
+Two workers can come between a GET and a SET. SET with NX is one command. A key without an expiry stays forever: memory
+grows until Redis evicts keys, and then it forgets the wrong ones. Delete the key if the work fails. If the worker is
+killed after the SET, the message is still lost: only a lease, which ends by itself, prevents that.""",
         bad="""\
 import redis
 import requests
@@ -256,7 +257,11 @@ cache = redis.Redis()
 def ship(message_id, order):
     if not cache.set(f"shipped:{message_id}", 1, nx=True):
         return
-    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    try:
+        requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    except requests.RequestException:
+        cache.delete(f"shipped:{message_id}")
+        raise
 """,
         good="""\
 import redis
@@ -270,7 +275,11 @@ cache = redis.Redis()
 def ship(message_id, order):
     if not cache.set(f"shipped:{message_id}", 1, nx=True, ex=1296000):
         return
-    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    try:
+        requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    except requests.RequestException:
+        cache.delete(f"shipped:{message_id}")  # else the next delivery is dropped
+        raise
 """,
         modes="L on Redis: one script claims, renews and records, and every key expires.",
         fix="Adds `nx=True` where the answer of SET is checked, and `ex=1296000` (15 days) where there is no expiry.",
@@ -281,8 +290,9 @@ def ship(message_id, order):
         severity="warning",
         summary="The dedup record expires before the broker stops delivering the message again.",
         why="""\
-A message can come back as long as retries, visibility timeout, dead-letter queue and redrive last. A record that is
-gone by then stops nothing. SQS keeps messages for up to 14 days; 15 days is a safe default, 30 to 90 for money.""",
+A message can come back after all of its retries, visibility timeouts, its time in the dead-letter queue and a redrive.
+If the record has expired by then, the message is handled again. SQS keeps messages for up to 14 days; 15 days is a safe
+default, 30 to 90 for money. Delete the key if the work fails, or the retry is taken for a duplicate.""",
         bad="""\
 import redis
 import requests
@@ -295,7 +305,11 @@ cache = redis.Redis()
 def ship(self, message_id, order):
     if not cache.set(f"shipped:{message_id}", 1, nx=True, ex=600):
         return
-    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    try:
+        requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    except requests.RequestException as error:
+        cache.delete(f"shipped:{message_id}")
+        raise self.retry(exc=error)
 """,
         good="""\
 import redis
@@ -309,7 +323,11 @@ cache = redis.Redis()
 def ship(self, message_id, order):
     if not cache.set(f"shipped:{message_id}", 1, nx=True, ex=1296000):
         return
-    requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    try:
+        requests.post("https://carrier.example/parcels", json=order, timeout=10)
+    except requests.RequestException as error:
+        cache.delete(f"shipped:{message_id}")  # else the retry is dropped
+        raise self.retry(exc=error)
 """,
         modes="L or T with `retention=` above the redelivery window; `effectonce doctor` checks it against the broker.",
     ),

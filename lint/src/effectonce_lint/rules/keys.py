@@ -11,9 +11,9 @@ RULES = [
         severity="error",
         summary="The key differs between deliveries: a delivery tag, a receipt handle, a broker's id, uuid4(), now().",
         why="""\
-A duplicate is recognised by having the same key. Delivery tags and receipt handles are new for each delivery; a
-broker's MessageId or offset is new for each send, redrive and relay; what the handler makes up is new for each run.
-With such a key every duplicate looks like something new.""",
+A duplicate is recognised by its key. Delivery tags and receipt handles are new for each delivery. A broker's MessageId
+or offset is new for each send and each redrive. An id that the handler makes is new for each run. With such a key,
+every duplicate looks like a new message.""",
         bad="""\
 import uuid
 
@@ -40,10 +40,10 @@ def charge(payment_id, amount):
         id="EO302",
         name="payload-key",
         severity="warning",
-        summary="The key is made of the payload alone, so two honest identical requests count as one.",
+        summary="The key is made of the payload alone, so two intended, identical requests count as one.",
         why="""\
-The same customer buys the same thing twice: the payloads are equal, the second order is dropped in silence. Only the
-sender knows whether it repeats a request or makes a new one; its id belongs in the key.""",
+The same customer buys the same thing twice. The payloads are equal, and the second order is silently dropped. Only the
+sender knows whether it repeats a request or makes a new one, so take the sender's id as the key.""",
         bad="""\
 import hashlib
 import json
@@ -67,7 +67,7 @@ def charge(payload):
     key = f"charge:{payload['message_id']}"
     stripe.Charge.create(amount=payload["amount"], currency="eur", idempotency_key=key)
 """,
-        modes="Any; `eo.keys.content_hash` is there for those who can live with it, and says so.",
+        modes="Any. If you can live with that risk, use `eo.keys.content_hash`.",
     ),
     Rule(
         id="EO303",
@@ -75,8 +75,8 @@ def charge(payload):
         severity="warning",
         summary="A provider that takes an idempotency key is called without one.",
         why="""\
-Stripe, PayPal, Square, Adyen and others answer a repeated key with the first result instead of a second charge. That is
-the one guard that holds even if the consumer dies between the call and its own record.""",
+Stripe, PayPal, Square, Adyen and others answer a repeated key with the first result instead of a second charge. It
+is the only guard that still works if the consumer dies between the call and its own record.""",
         bad="""\
 import stripe
 from celery import shared_task
@@ -105,8 +105,8 @@ def refund(message_id, charge):
         confidence=0.5,
         summary="Each attempt of a retry makes a new key, so each attempt can succeed.",
         why="""\
-The first attempt times out after the provider has charged. The second brings another key, so it is another charge.
-The key belongs to the operation: make it before the first attempt, and hand the same one to all.""",
+The first attempt times out after the provider has charged. The second one has another key, so it charges again. Make
+the key before the first attempt, and send the same one with every attempt.""",
         bad="""\
 import uuid
 

@@ -9,9 +9,9 @@ RULES = [
         id="EO900",
         name="unreadable",
         severity="error",
-        summary="A file or a consumer could not be checked: not valid, not text, too large, of an unknown version.",
+        summary="A file or a consumer could not be checked: not valid, not text, too large, or an unknown version.",
         why="""\
-What cannot be read cannot be checked, and silence would look like "clean". The run ends with exit code 2.""",
+A file that cannot be read cannot be checked, and without this finding the run would look clean. The exit code is 2.""",
         bad="def charge(:\n",
         good="def charge(): ...\n",
         modes="None.",
@@ -22,7 +22,7 @@ What cannot be read cannot be checked, and silence would look like "clean". The 
         severity="warning",
         summary="A comment `# effectonce: ignore[…]` hides nothing.",
         why="""\
-It hid something once. If it stays, it will hide the next thing that goes wrong on that line.""",
+It hid a finding once. If it stays, it hides the next finding on that line.""",
         bad="""\
 def total(prices):  # effectonce: ignore[P11] prices are not messages
     return sum(prices)
