@@ -23,7 +23,7 @@ def unfinished() -> int:
 
 
 def compare(bought: dict[str, Basket]) -> list[Line]:
-    """``bought``: the orders that customers were told of, by number."""
+    """``bought``: the orders that customers know, by number."""
     with closing(sqlite3.connect(provider.LEDGER)) as db:
         booked = db.execute("SELECT kind, order_id, amount, kind || '_' || number FROM ledger").fetchall()
     with transaction() as session:

@@ -42,3 +42,10 @@ def test_an_unknown_code_names_the_list(inline: Cli) -> None:
     assert (
         done.err == "effectonce: [configuration] there is no error 'eo-142'; `effectonce explain` lists all of them\n"
     )
+
+
+@pytest.mark.parametrize("rule", ["EO201", "p11"])
+def test_a_rule_of_the_checker_names_the_command_that_explains_it(inline: Cli, rule: str) -> None:
+    command = inline("explain", rule).err.rpartition(": ")[2]
+    assert command == f"effectonce lint --explain {rule.upper()}\n"
+    assert inline(*command.split()[1:]).out.startswith(f"{rule.upper()}: ")

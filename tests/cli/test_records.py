@@ -351,8 +351,8 @@ def test_doctor_without_findings_says_what_it_looked_at(cli: Cli) -> None:
     assert (report["ok"], report["findings"]) == (True, [])
     assert [check["name"] for check in report["checks"] if check["result"] == "ok"] == checks
     assert {check["about"]: check["detail"] for check in report["checks"] if check["result"] == "skipped"} == {
-        "broker": "none was given",
-        "programs": "none was given",
+        "broker": "none was given (--broker URL)",
+        "programs": "none was given (MODULE:NAME)",
     }
 
 

@@ -79,8 +79,8 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     add("--ignore", metavar="RULES", type=_split_rules, help="not these rules")
     add("--extend-select", metavar="RULES", type=_split_rules, default=[], help="these rules as well")
-    add("--all", action="store_true", help="also findings that are less sure than 0.8, or the setting `confidence`")
-    add("--designs", action="store_true", help="also lists of consumers, Markdown, Mermaid and SQL files")
+    add("--all", action="store_true", help="also show findings that are less sure than the setting `confidence` (0.8)")
+    add("--designs", action="store_true", help="also check lists of consumers, Markdown, Mermaid and SQL files")
     add("--fix", action="store_true", help="apply the fixes that can be made mechanically")
     add("--diff", action="store_true", help="show what --fix would change, and change nothing")
     add("--explain", nargs="?", const="", metavar="RULE", help="explain rules: P11, or EO1; without one, list all")
@@ -97,7 +97,11 @@ def command_line(program: str = PROGRAM) -> argparse.ArgumentParser:
     add("--jobs", "-j", type=int, default=0, metavar="N", help="processes (default: one per core, if it pays)")
     add("--color", "--colour", choices=("auto", "always", "never"), default="auto", help="default: auto")
     add("--exit-zero", action="store_true", help="exit with 0 even if something was found")
-    add("--stdin-filename", metavar="FILE", help="check what is typed in, as if it were this file; one line a finding")
+    add(
+        "--stdin-filename",
+        metavar="FILE",
+        help="check standard input as if it were this file; print one line for each finding",
+    )
     add(
         "--quiet",
         "-q",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -18,6 +18,8 @@ from .groups import first_sentence
 from .options import Json
 from .output import print_json
 
+#: How the checker names its rules: EO201, P11.
+_RULE: Final = re.compile(r"(?:EO|P)\d+", re.IGNORECASE)
 ERRORS: dict[str, type[EffectOnceError]] = {
     error.code: error
     for name in errors.ERROR_NAMES
@@ -45,6 +47,10 @@ def explain(
         return
     by_class = {error.__name__: error for error in ERRORS.values()}
     error = ERRORS.get(code.lower()) or by_class.get(code)
+    if error is None and _RULE.fullmatch(code):
+        raise ConfigurationError(
+            f"{code.upper()} is a rule of the checker; to explain it, run: effectonce lint --explain {code.upper()}"
+        )
     if error is None:
         meant = did_you_mean(code, ERRORS)
         raise ConfigurationError(f"there is no error {show(code)!r};{meant} `effectonce explain` lists all of them")

@@ -58,9 +58,13 @@ def examine(
             redelivering: list[Broker | None] = [*_drop_repeats(broker, *(worker.broker for worker in workers))]
             for redeliverer in redelivering or [None]:
                 examine_intents(examination, program, redeliverer)
-    for part, is_given in (("store", stores), ("broker", broker or workers or relays), ("programs", programs)):
+    for part, is_given, option in (
+        ("store", stores, "--store URL"),
+        ("broker", broker or workers or relays, "--broker URL"),
+        ("programs", programs, "MODULE:NAME"),
+    ):
         if not is_given:
-            examination.skip(part, "all checks", "none was given")
+            examination.skip(part, "all checks", f"none was given ({option})")
     return examination.report()
 
 

@@ -34,12 +34,12 @@ ADVICE = {
         "error",
     ),
     "store-unavailable": Advice(
-        "Nothing can be claimed meanwhile: handlers do not run, deliveries are retried later.",
+        "Until it answers, nothing can be claimed: handlers do not run, and deliveries are retried later.",
         "check the server and the network, then: effectonce check --store '{about}'",
         "error",
     ),
     "broker-unavailable": Advice(
-        "Nothing is delivered and nothing is sent meanwhile.",
+        "Until it answers, nothing is delivered and nothing is sent.",
         "check the broker and the network, then run doctor again",
         "error",
     ),
@@ -58,14 +58,14 @@ ADVICE = {
         "The table grows without end, and everything in it gets slower.", "effectonce records purge --store '{about}'"
     ),
     "in-doubt": Advice(
-        "It is unknown whether these effects happened. Their deliveries are refused until an operator decides.",
+        "It is unknown whether these effects happened. Nothing runs them until an operator decides.",
         "effectonce records list --state in-doubt --store '{about}'; look each up where its effect would be, then: "
         "effectonce records resolve (scope intents/…: intents resolve; scope saga/…: sagas resolve)",
         "note",
     ),
     # a store: its server
     "long-transaction": Advice(
-        "The server keeps every row version since its start: tables grow, and claims get slower.",
+        "While it is open, the server keeps every old version of a row: tables grow, and claims get slower.",
         "end it in the program that opened it; else, for {transaction}: SELECT pg_terminate_backend(pid), ROLLBACK "
         "PREPARED, or KILL in MySQL",
     ),
@@ -82,7 +82,7 @@ ADVICE = {
         "open it with ?synchronous=full, or without the option",
     ),
     "persistence": Advice(
-        "A restart loses {lost}, and what is delivered again then runs again.",
+        "A restart loses {lost}. Messages of theirs that are delivered again run again.",
         "CONFIG SET appendonly yes (and write it into redis.conf); for money use a store with durable commits",
     ),
     "persistence-failed": Advice(
@@ -114,8 +114,8 @@ ADVICE = {
         "note",
     ),
     "sync-interval": Advice(
-        "A power cut of all servers of a stream loses what was confirmed since, also with replicas: those messages are "
-        "never handled.",
+        "If all servers of a stream lose power, messages that were confirmed since the last write are lost, even with "
+        "replicas.",
         "set sync_interval: always in the jetstream block of the server's configuration; this check sees it with "
         "?monitoring=http://host:8222 in the URL",
     ),

@@ -91,7 +91,7 @@ class _StoreReading:
             check.skipped = "this store does not count them"
             return
         count = f"{figures.overdue:,}{' or more' if figures.overdue >= figures.cap else ''}"
-        check.saw = f"{count} wait for the sweeper" if figures.overdue else "none is left over"
+        check.saw = f"{count} wait for the sweeper" if figures.overdue else "none left"
         oldest = figures.oldest_overdue
         if oldest is not None and self._seconds_since(oldest) > self._limits.overdue:
             age = format_age(self._now, oldest)

@@ -20,7 +20,7 @@ is a call of ours after one whose outcome stayed unknown. The first row that fit
     a code of ``mismatch``         unknown        unknown             unknown        the key is of another request
     2xx                            success        success             success        it says so
     2xx, and then an exception     unknown        unknown             unknown        the client could not read it
-    REFUSED_BEFORE_EXECUTION,      not_executed   unknown (also if    not_executed   a limit or a login stood before it;
+    REFUSED_BEFORE_EXECUTION,      not_executed   unknown (even if    not_executed   a limit or a login stood before it;
       a code of ``turned_away``                   it may have been)                  the send before may have passed
     MAY_STILL_BE_RUNNING,          unknown        unknown             unknown        the effect may follow, or precede
       1xx, 3xx, 5xx

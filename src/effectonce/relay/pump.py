@@ -2,7 +2,7 @@
 
 Nothing is open in the database while rows are published. If the relay dies after the broker has a row and before it is
 settled, the row's lease ends, and it is sent again with the same id (F42). So every row that was leased is settled or
-given back before the next lease, also when the pump is cancelled; if the database does not answer, when its lease ends.
+given back before the next lease, even when the pump is cancelled; if the database does not answer, when its lease ends.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RelayPump:
             await batch.publish()
             state.outage = batch.outage
         finally:
-            # Also when cancelled: known outcomes are settled, and the other rows are free for the next lease.
+            # Even when cancelled: known outcomes are settled, and the other rows are free for the next lease.
             await self._settle(owner, batch.release_rest(), deadline)
         if batch.timed_out:
             self._batch_size.record_timeout(len(rows))

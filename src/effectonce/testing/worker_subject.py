@@ -169,7 +169,7 @@ class _TrialMessage:
         settled: list[str] = []
         for worker in workers:
             cast(_FaultyBroker, worker.broker.backend).settled = settled
-        injector.armed = False  # what a worker does at its start is no step of a delivery
+        injector.armed = False  # what a worker does at its start is not a step of a delivery
         now = self._backend.clock.now()
         awaited = sum(message.visible_at <= now for message in self._group.messages.values())
         deadline = time.monotonic() + SETTLE_TIMEOUT_S

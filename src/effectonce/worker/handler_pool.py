@@ -16,7 +16,7 @@ What must hold for that:
 
 Everything runs on one event loop; only the function of a sync handler runs on a thread. Work counts in
 ``claimed_count`` from `begin_claim` to `end_claim`, and from `add_ready` until it has ended, was late, or was taken
-back by `take_ready`. For work that has started, either ``on_success`` or ``on_error`` is called, once, also when its
+back by `take_ready`. For work that has started, either ``on_success`` or ``on_error`` is called, once, even when its
 task is cancelled: what it has claimed must be settled.
 """
 

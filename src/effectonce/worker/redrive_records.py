@@ -1,4 +1,4 @@
-"""The records of a redrive: what would become of a dead letter that is redriven now (F51), and the change that lets it
+"""The records of a redrive: what would happen to a dead letter that is redriven now (F51), and the change that lets it
 run.
 
 `StoreRedrive` and `InboxRedrive` have the same three methods, for a `DeadLetterQueue`. A prediction changes nothing. It

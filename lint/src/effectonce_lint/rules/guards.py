@@ -57,7 +57,8 @@ in one atomic step that only the first delivery can pass.
 
 In an SQL file the rule looks at the dedup tables: an inbox, `processed_messages`, `idempotency_keys` and the like. It
 reports a table whose key has no primary key, unique constraint or unique index, in that file or in another migration. A
-key combined with a number, a random id or the insert's time (PostgreSQL needs that for partitions) admits a second row.""",
+key that also has a number, a random id or the time of the insert (PostgreSQL's partitions need that) admits a second
+row.""",
         bad="""\
 import json
 

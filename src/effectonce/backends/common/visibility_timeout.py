@@ -212,7 +212,7 @@ class PollingConsumer(Consumer, Generic[HeldT]):
         self._unsettled.release_all()
 
     async def _stop_polling(self) -> list[HeldT]:
-        """End the poll. Returns the deliveries that are still ours: the caller shall give them back to the broker."""
+        """End the poll. Returns the deliveries that are still ours: the caller must give them back to the broker."""
         poll, self._poll = self._poll, None
         if poll is not None:
             poll.cancel()

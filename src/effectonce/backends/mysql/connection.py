@@ -84,7 +84,7 @@ class MySQLOptions:
     def session_setup(self) -> str:
         """The packet that sets up a new session and reads the server's properties; `_read_server` reads its results.
 
-        The server shall give up on a lock before the client gives up on the server. It counts whole seconds, so with a
+        The server must give up on a lock before the client gives up on the server. It counts whole seconds, so with a
         timeout under two seconds the client may be first.
         """
         lock_wait = max(1, int(self.timeout * 0.8))

@@ -180,7 +180,7 @@ class SQLitePort(Port):
             return invalid
 
     def _due_rowid(self, at_us: int) -> int:
-        """A rowid for a record that the sweep shall visit at ``at_us``. Another row rarely has the same one."""
+        """A rowid for a record that the sweep must visit at ``at_us``. Another row rarely has the same one."""
         return (at_us // 1000 << _SEQUENCE_BITS) | (next(self._sequence) & _SEQUENCE_MASK)
 
     def _claim(self, cursor: sqlite3.Cursor, op: Claim) -> Answer:

@@ -6,7 +6,7 @@ A thread that calls `ThreadGroup.submit` takes part in one of three ways:
   operation included, batch after batch until its own is answered. Then it releases the lock, wakes the first thread of
   the queue to lead, and after that the threads that it has answered.
 - *Follower*: another thread leads. Its operation is in the queue, and it blocks on the ``gate`` of its entry. It is
-  woken when its operation is answered, or when it shall lead. In case the wake-up was lost with a leader that was
+  woken when its operation is answered, or when it must lead. In case the wake-up was lost with a leader that was
   killed, it also looks by itself every `FOLLOWER_TIMEOUT_S`.
 - *Lone caller*: a leader that finds no other thread here. It sends its operation without making a batch.
 

@@ -141,7 +141,7 @@ class Run(Struct, eq=False, gc=False):
     def lease_lost(self) -> bool:
         """Whether another delivery may be running beside this one: stop before the next outside effect.
 
-        True once a renewal was refused, and also when the lease has run out without one getting through, even if no
+        True once a renewal was refused, and when the lease has run out without one getting through, even if no
         other delivery has taken over. So raise, `Retryable` for example: a handler that returns is recorded as done if
         none has, and its effect is lost.
         """

@@ -227,7 +227,7 @@ def effect_by_verb(call: Call) -> Effect | None:
 
 
 def _key_of(call: Call) -> tuple[Value | None, bool]:
-    """The idempotency key that a call passes, and whether it passes one: also if the code computes the arguments."""
+    """The idempotency key that a call passes, and whether it passes one, even if the code computes the arguments."""
     for name in _KEY_ARGUMENTS & call.keywords.keys():
         if call.keywords[name].literal is not None:
             return call.keywords[name], True

@@ -21,7 +21,7 @@ async def each_settlement_is_stored(h: StoreHarness) -> None:
 
 
 async def an_open_record_keeps_its_error_until_an_attempt_ends_otherwise(h: StoreHarness) -> None:
-    """Operators see why the last attempt failed, also while the next one runs."""
+    """Operators see why the last attempt failed, even while the next one runs."""
     for state in ("free", "in_doubt"):
         await h.make_record(state, state, error=b"e")
         expect_fields(await h.record(state), state=state, result=None, error=b"e")
