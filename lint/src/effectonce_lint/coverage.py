@@ -16,7 +16,7 @@ class Handler(Struct, frozen=True, kw_only=True):
     subject: str
     """How messages name it: "the Celery task `charge`"."""
     framework: str
-    """What delivers its messages: "celery", "webhook", "design". Empty if it is not a consumer, like a plain endpoint."""
+    """What delivers its messages: "celery", "webhook", "design". Empty for what is not a consumer: a plain endpoint."""
     place: Place
 
 

@@ -81,7 +81,7 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
     def decide_failure(self, error: BaseException, attempt: int) -> RetryAfter | RedeliverUncounted | GiveUp:
         """Decide what happens to a message whose attempt number ``attempt`` raised ``error``.
 
-        Two errors come from a guard, an intent or a saga that the handler calls: `InProgress` is not a failure, since that
+        Two errors come from a guard, an intent or a saga that the handler calls: `InProgress` is not a failure, as it
         runs elsewhere; after `InDoubt` no attempt can run until an operator has decided.
         """
         if isinstance(error, self.policy.permanent) and not isinstance(error, EffectOnceError):
