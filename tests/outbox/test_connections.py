@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 import effectonce as eo
 from effectonce.contracts import Event
@@ -134,8 +137,37 @@ async def test_an_async_send_that_is_not_awaited_is_not_silent(
     assert [warning.filename for warning in warned] == [__file__]
     (logged,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert f"{__file__}, line {warned[0].lineno}: outbox.send(...) was never awaited" in logged.getMessage()
-    await caller.commit()
     assert office.ids == []
+
+
+@pytest.mark.parametrize("dialect", ["sqlite+aiosqlite", "postgresql+asyncpg"])
+@pytest.mark.parametrize("of", ["session", "connection"])
+@pytest.mark.filterwarnings("ignore:outbox.send")
+async def test_sqlalchemy_does_not_commit_a_send_that_was_not_awaited(
+    request: pytest.FixtureRequest, tmp_path: Path, dialect: str, of: str
+) -> None:
+    """F71: the message would be lost, and only a line in the log would say so."""
+    url = f"sqlite:///{tmp_path}/shop.db" if dialect.startswith("sqlite") else request.getfixturevalue("empty_postgres")
+    with eo.connect(url, sweep_every=None) as store:
+        store.migrate()
+        engine = create_async_engine(url.replace(url.partition(":")[0], dialect, 1))
+        outbox = eo.Outbox(to="orders")
+        async with async_sessionmaker(engine)() if of == "session" else engine.connect() as conn:
+            await outbox.send(conn, paid("lost"))
+            outbox.send(conn, paid("forgotten"))
+            with pytest.raises(eo.NotAwaited, match=r"not committed: outbox\.send\(\.\.\.\) in .*line \d+"):
+                await conn.commit()
+            await conn.rollback()
+            async with conn.begin():
+                await outbox.send(conn, paid("kept"))
+            await outbox.send(conn, paid("given up"))
+            outbox.send(conn, paid("forgotten"))
+            await conn.rollback()
+            await outbox.send(conn, paid("kept, too"))
+            await conn.commit()
+            rows = await conn.execute(text("SELECT message_id FROM effectonce_outbox ORDER BY message_id"))
+            assert [row[0] for row in rows] == ["kept", "kept, too"]
+        await engine.dispose()
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.is_async and kind.connect])

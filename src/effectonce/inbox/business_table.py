@@ -61,7 +61,11 @@ class OnTable:
         sql = f"INSERT INTO {quote_name(self.table, session.dialect)} ({names}) VALUES ({placeholders})"
         session.require_transaction()
         inserting = self._insert_translated(session, text, self._insert(session, sql, list(columns.values())))
-        return Pending(inserting, "on_table(...).insert(...)") if session.is_async else run_sync(inserting)
+        return (
+            Pending(inserting, "on_table(...).insert(...)", writes_on=session)
+            if session.is_async
+            else run_sync(inserting)
+        )
 
     async def _insert(self, session: BaseDriverSession, sql: str, params: Sequence[Any]) -> Inserted:
         if session.dialect == "mysql" and not self._is_unique:

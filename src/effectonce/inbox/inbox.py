@@ -148,7 +148,7 @@ class Inbox:
         key = self.key_for(message, payload)
         session.require_transaction()
         recording = self._first(session, key, attempt_of(message))
-        return Pending(recording, "inbox.first(...)") if session.is_async else run_sync(recording)
+        return Pending(recording, "inbox.first(...)", writes_on=session) if session.is_async else run_sync(recording)
 
     @overload
     def first_many(self, conn: SyncConnection, messages: Iterable[Message[Any] | Key]) -> list[bool]: ...
@@ -169,7 +169,9 @@ class Inbox:
             raise InvalidOption(f"first_many takes up to {MAX_BATCH} messages, not {len(keys)}; call it for slices")
         session.require_transaction()
         recording = self._first_many(session, keys, [attempt_of(message) for message in messages])
-        return Pending(recording, "inbox.first_many(...)") if session.is_async else run_sync(recording)
+        return (
+            Pending(recording, "inbox.first_many(...)", writes_on=session) if session.is_async else run_sync(recording)
+        )
 
     @overload
     def call(
@@ -196,7 +198,7 @@ class Inbox:
         session.require_transaction()
         run = CallRun(self, session, key, codec, message)
         if session.is_async:
-            return Pending(run_async_handler(run, fn, message), "inbox.call(...)")
+            return Pending(run_async_handler(run, fn, message), "inbox.call(...)", writes_on=session)
         return run_handler(run, fn, message)
 
     @overload

@@ -63,7 +63,7 @@ class Sent(Generic[Res]):
         session = session_on(connection)
         session.require_transaction()
         written = self._write_completion(session, self._result if result is ... else result)
-        return Pending(written, "complete(…)") if session.is_async else run_sync(written)
+        return Pending(written, "complete(…)", writes_on=session) if session.is_async else run_sync(written)
 
     async def _write_completion(self, session: DriverSession, result: Any) -> None:
         run = self._run

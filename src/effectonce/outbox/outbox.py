@@ -115,7 +115,7 @@ class Outbox:
         delay_us = read_delay(delay, messages)
         session.require_transaction()
         sending = self._insert(session, rows, delay_us)
-        return Pending(sending, call) if session.is_async else run_sync(sending)
+        return Pending(sending, call, writes_on=session) if session.is_async else run_sync(sending)
 
     def _with_trace(self, message: Message[Any]) -> Message[Any]:
         return carry_trace(message) if self.tracer is None else self.tracer.inject_context(self.to, message)

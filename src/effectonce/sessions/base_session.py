@@ -118,6 +118,9 @@ class BaseDriverSession(ABC):
 
     # -- on a connection that effectonce opened itself
 
+    def refuse_commit(self, error: Exception) -> None:  # noqa: B027 - most drivers cannot
+        """Let the commit of the open transaction raise ``error``, if the driver lets us see that commit."""
+
     async def begin(self) -> None:
         """Begin a transaction. `ConfigurationError` where one is open: it belongs to other code."""
         if await self._in_transaction():

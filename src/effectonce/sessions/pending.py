@@ -13,6 +13,8 @@ from typing import Any, NoReturn, TypeVar
 
 from effectonce.errors import NotAwaited
 
+from .base_session import BaseDriverSession
+
 T_co = TypeVar("T_co", covariant=True)
 
 log = logging.getLogger("effectonce")
@@ -27,15 +29,18 @@ class Pending(Coroutine[Any, Any, T_co]):
     """The coroutine of one call. Testing it without `await` raises `NotAwaited`, since it would always be true.
 
     If it is never awaited, nothing of the call has happened. Then its end logs an ERROR with the line of the call, and
-    warns as Python does for a coroutine; and a transaction that effectonce commits itself is not committed
-    (`require_awaited`).
+    warns as Python does for a coroutine; and the transaction is not committed, where effectonce commits it itself
+    (`AwaitedCalls`) or can see the commit of ``writes_on``, the session on which the call was to write.
     """
 
-    __slots__ = ("_call", "_calls_of_handler", "_coroutine", "_file", "_is_used", "_line", "_number")
+    __slots__ = ("_call", "_calls_of_handler", "_coroutine", "_file", "_is_used", "_line", "_number", "_writes_on")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T_co], call: str) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T_co], call: str, *, writes_on: BaseDriverSession | None = None
+    ) -> None:
         self._coroutine = coroutine
         self._call = call
+        self._writes_on = writes_on
         self._is_used = False
         self._file, self._line = _place_of_caller()
         self._calls_of_handler = _unawaited_calls.get()
@@ -78,6 +83,8 @@ class Pending(Coroutine[Any, Any, T_co]):
         self._coroutine.close()  # else Python warns as well, without the line
         message = f"{self._call} was never awaited, so it did nothing; write `await {self._call}`"
         log.error("%s, line %d: %s", self._file, self._line, message)
+        if self._writes_on is not None:
+            self._writes_on.refuse_commit(_refusal(f"{self._call} in {self._file}, line {self._line}"))
         warnings.warn_explicit(message, RuntimeWarning, self._file, self._line)
 
 
@@ -101,8 +108,11 @@ class AwaitedCalls:
     def require_all(self) -> None:
         """Raise `NotAwaited` if a call was made and never awaited: to commit would lose what it was to write."""
         if self._unawaited:
-            calls = "; ".join(self._unawaited.values())
-            raise NotAwaited(f"never awaited, so nothing was written, and the transaction is not committed: {calls}")
+            raise _refusal("; ".join(self._unawaited.values()))
+
+
+def _refusal(calls: str) -> NotAwaited:
+    return NotAwaited(f"never awaited, so nothing was written, and the transaction is not committed: {calls}")
 
 
 def _place_of_caller() -> tuple[str, int]:

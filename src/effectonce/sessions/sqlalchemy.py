@@ -97,6 +97,30 @@ class AsyncSQLAlchemySession(SQLAlchemySession):
         # An async_scoped_session has no `run_sync` of its own.
         super().__init__(connection() if hasattr(connection, "registry") else connection)
 
+    def refuse_commit(self, error: Exception) -> None:
+        """A session and a connection tell of their commits. Only the transaction that is open now is refused.
+
+        A session rolls back what it could not commit. A connection has ended its transaction by then, as far as it
+        knows, and would commit what was written with the next one.
+        """
+        from sqlalchemy import event
+
+        is_session = hasattr(self.connection, "sync_session")
+        target = self.connection.sync_session if is_session else self.connection.sync_connection
+        refusals = [error]
+
+        def refuse(committing: Any) -> None:
+            if refusals:
+                if not is_session:
+                    committing.connection.rollback()
+                raise refusals.pop()
+
+        def forget(_: Any) -> None:
+            refusals.clear()
+
+        event.listen(target, "before_commit" if is_session else "commit", refuse)
+        event.listen(target, "after_rollback" if is_session else "rollback", forget)
+
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         result: T = await self.connection.run_sync(function, *args)
         return result
