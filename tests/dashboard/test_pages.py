@@ -383,8 +383,15 @@ def test_doctors_findings_are_shown(operator: Visitor) -> None:
         assert word in page
 
 
+def test_doctor_says_what_it_checked_without_a_finding(operator: Visitor, world: World) -> None:
+    page = text(operator, "/doctor")
+    passed = [check for check in world.sources().examine().checks if not check.findings]
+    assert {"clock", "sweeper"} <= {check.name for check in passed}
+    assert all(check.name in page for check in passed)
+
+
 def test_a_finding_is_shown_once(world: World) -> None:
-    findings: list[DoctorFinding] = world.sources().examine()
+    findings: list[DoctorFinding] = world.sources().examine().findings
     assert len({(finding.code, finding.about) for finding in findings}) == len(findings)
 
 

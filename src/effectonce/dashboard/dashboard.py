@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from effectonce.display import formatting
 from effectonce.display.sagas import format_saga_state
 from effectonce.display.state_filters import STATE_FILTERS
-from effectonce.doctor import DoctorFinding
+from effectonce.doctor import DoctorReport
 from effectonce.errors import show
 from effectonce.telemetry.cached_probe import CachedProbe
 from effectonce.values.durations import format_span
@@ -44,8 +44,8 @@ class Dashboard:
         #: (tone, text) messages by session id, shown on the session's next page.
         self.flashes: dict[str, list[tuple[str, str]]] = {}
         self.redrive_lock = threading.Lock()  # held by the one redrive that may run at a time
-        #: When doctor ran (monotonic), and its findings. All requests of the next `FINDINGS_MAX_AGE_S` share them.
-        self.doctor_findings: CachedProbe[tuple[float, list[DoctorFinding]]] = CachedProbe(
+        #: When doctor ran (monotonic), and what it found. All requests of the next `FINDINGS_MAX_AGE_S` share them.
+        self.doctor_report: CachedProbe[tuple[float, DoctorReport]] = CachedProbe(
             "doctor", lambda: (time.monotonic(), sources.examine()), FINDINGS_MAX_AGE_S
         )
         self.templates = jinja2.Environment(

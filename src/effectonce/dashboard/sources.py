@@ -14,7 +14,7 @@ from effectonce.dead_letters.queue import DeadLetterQueue
 from effectonce.display.formatting import format_target
 from effectonce.display.state_filters import StateFilter
 from effectonce.display.timeline import Moment, record_timeline
-from effectonce.doctor import DoctorFinding, examine
+from effectonce.doctor import DoctorReport, examine
 from effectonce.errors import ConfigurationError, CorruptRecord, InvalidOption, show
 from effectonce.intents.intents import Intents
 from effectonce.intents.logged_intent import LoggedIntent
@@ -304,22 +304,22 @@ class Sources:
 
     # -- doctor
 
-    def examine(self) -> list[DoctorFinding]:
-        """Return doctor's findings, each once: a store that a program uses is examined with the program only."""
+    def examine(self) -> DoctorReport:
+        """Return doctor's checks, each once: a store that a program uses is examined with the program only."""
         programs: list[Worker | Intents] = [*self.workers, *dict.fromkeys(self.intents.values())]
         backends = {id(program.store.runtime.backend) for program in programs if program.store is not None}
-        findings = examine(
+        report = examine(
             None if id(self.polling_store.runtime.backend) in backends else self.polling_store,
             broker=self.broker,
             queues=self.queues,
             group=self.group,
             programs=programs,
             outbox=self.table if self.outbox is self.store else None,
-        ).findings
-        if self.outbox is not None and self.outbox is not self.store:
-            of_outbox = examine(self.outbox, outbox=self.table).findings
-            findings += [finding for finding in of_outbox if finding not in findings]
-        return findings
+        )
+        if self.outbox is None or self.outbox is self.store:
+            return report
+        of_outbox = examine(self.outbox, outbox=self.table)
+        return DoctorReport(report.checks + [check for check in of_outbox.checks if check not in report.checks])
 
     # -- closing
 

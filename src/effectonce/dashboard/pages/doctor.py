@@ -1,4 +1,4 @@
-"""Doctor's findings."""
+"""Doctor's findings, and what it checked."""
 
 from __future__ import annotations
 
@@ -11,5 +11,10 @@ from effectonce.dashboard.view_pool import VIEW_TIMEOUT_S
 
 
 def show_findings(context: RequestContext) -> Response:
-    examined_at, findings = context.dashboard.doctor_findings.refresh().result(VIEW_TIMEOUT_S)
-    return context.render("doctor.html", findings=findings, seconds=time.monotonic() - examined_at)
+    examined_at, report = context.dashboard.doctor_report.refresh().result(VIEW_TIMEOUT_S)
+    return context.render(
+        "doctor.html",
+        findings=report.findings,
+        passed=[check for check in report.checks if not check.findings],
+        seconds=time.monotonic() - examined_at,
+    )
