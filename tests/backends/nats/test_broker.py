@@ -160,6 +160,20 @@ class TestAcks:
             assert await consumer.dead_letter(bad, {"why": "test"})
             assert await under_test.dead_letters().count() == number + 1
 
+    async def test_dead_letters_whose_stream_was_deleted_get_it_back(
+        self, under_test: QueueUnderTest, other: Any
+    ) -> None:
+        """Also by who only cleaned up: the message is not lost with it, and not redelivered for ever."""
+        consumer = await under_test.consumer()
+        await under_test.publish(b"bad")
+        (bad,) = await receive(consumer, 1)
+        streams = other.jetstream()
+        for info in await streams.streams_info():
+            if info.config.name.startswith(under_test.queue) and "dead" in info.config.name:
+                await streams.delete_stream(info.config.name)
+        assert await consumer.dead_letter(bad, {"why": "test"})
+        assert [letter.packet.body for letter in (await under_test.dead_letters().browse(5))[0]] == [b"bad"]
+
     async def test_a_second_attempt_to_give_up_is_not_a_second_letter(
         self, under_test: QueueUnderTest, proxy: FaultProxy
     ) -> None:
@@ -192,7 +206,10 @@ class TestAcks:
         await heir.close()
         await under_test.close()
 
-    async def test_an_ack_makes_room_for_a_receive_that_waits(self, under_test: QueueUnderTest) -> None:
+    @pytest.mark.parametrize("settle", ["ack", "dead_letter"])
+    async def test_what_is_settled_makes_room_for_a_receive_that_waits(
+        self, under_test: QueueUnderTest, settle: str
+    ) -> None:
         await under_test.consumer()
         consumer = under_test.backend.consumer(under_test.queue, group="g", prefetch=1)
         await under_test.publish(b"1", b"2")
@@ -200,7 +217,7 @@ class TestAcks:
         waiting = asyncio.ensure_future(consumer.receive(1, 20.0))
         await asyncio.sleep(0.05)
         assert await consumer.extend([first], 5.0) == [True]
-        await consumer.ack([first])
+        await (consumer.ack([first]) if settle == "ack" else consumer.dead_letter(first, {"why": "test"}))
         async with asyncio.timeout(15):
             (second,) = await waiting
         assert second.packet.body == b"2"
