@@ -221,6 +221,18 @@ async def test_no_more_is_read_than_the_prefetch_allows() -> None:
         assert bodies(await receive(consumer, 1)) == [b"4"]
 
 
+async def test_a_session_is_locked_only_where_a_message_of_it_can_be_read() -> None:
+    """A lock without room for a message would keep it from a consumer that has room."""
+    async with consuming(Session(Message(1)), Session(Message(2)), prefetch=1) as (consumer, service):
+        (first,) = await receive(consumer, 1)
+        assert not await consumer.receive(1, 0.05)
+        assert service.accepted == 1
+        await consumer.ack([first])
+        assert bodies(await receive(consumer, 1)) == [b"2"]
+    async with consuming(Session(Message(1)), Session(Message(2)), prefetch=2) as (consumer, _):
+        assert sorted(bodies(await receive(consumer, 2))) == [b"1", b"2"], "there was room for one more"
+
+
 async def test_a_receiver_that_locked_no_session_is_closed() -> None:
     """Its link would go on waiting for a session, and lock one that nothing reads."""
     unlocked = Session()

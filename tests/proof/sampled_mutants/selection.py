@@ -7,11 +7,14 @@ EFFECTONCE_TESTS=FILE    run the tests that are named there, one per line, in th
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import coverage
 import msgspec
@@ -51,8 +54,16 @@ class _Selection:
 
 
 class _Recording:
+    """Records what the tests of this process reach, and forks of it that end by `os._exit`, as those of tests do. What
+    other processes reach, which tests start as programs, is not seen."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._forks = path.with_suffix(".forks")
+        self._forks.mkdir()
+        self._process, self._test = os.getpid(), ""
+        self._exit = os._exit
+        os._exit = self._leave
         self._seconds: dict[str, float] = {}
         self._failed: list[str] = []
         self._package = Path.cwd() / PACKAGE
@@ -66,6 +77,7 @@ class _Recording:
             self._coverage.stop()
             self._coverage.start()
             self._trace = sys.gettrace()
+        self._test = item.nodeid
         self._coverage.switch_context(item.nodeid)
         started = time.perf_counter()
         result = yield
@@ -76,10 +88,30 @@ class _Recording:
         if report.failed:
             self._failed.append(report.nodeid)
 
+    def _leave(self, status: int) -> NoReturn:
+        """`os._exit`, which in a fork writes the lines that its test has reached by then, there or before the fork."""
+        if os.getpid() != self._process and self._test:
+            with suppress(Exception):  # as the fork is told to end, it does
+                data = self._coverage.get_data()
+                data.set_query_context(self._test)
+                lines = {self._inside(file): data.lines(file) or [] for file in data.measured_files()}
+                (self._forks / str(os.getpid())).write_bytes(msgspec.json.encode((self._test, lines)))
+        self._exit(status)
+
+    def _inside(self, file: str) -> str:
+        return str(Path(file).relative_to(self._package))
+
     def pytest_sessionfinish(self) -> None:
+        os._exit = self._exit
         self._coverage.stop()
         data = self._coverage.get_data()
-        tests = {
-            str(Path(file).relative_to(self._package)): data.contexts_by_lineno(file) for file in data.measured_files()
-        }
+        tests = {self._inside(file): data.contexts_by_lineno(file) for file in data.measured_files()}
+        for fork in self._forks.iterdir():
+            test, lines_by_path = msgspec.json.decode(fork.read_bytes(), type=tuple[str, dict[str, list[int]]])
+            for path, lines in lines_by_path.items():
+                for line in lines:
+                    of_line = tests.setdefault(path, {}).setdefault(line, [])
+                    if test not in of_line:
+                        of_line.append(test)
+        shutil.rmtree(self._forks)
         self._path.write_bytes(msgspec.json.encode(Reach(self._seconds, tests, self._failed)))
