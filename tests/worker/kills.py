@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import effectonce as eo
 from tests.harness import servers
@@ -35,6 +36,7 @@ class Count:
     unrecorded: int  # mode L: runs whose success was not recorded when their process was killed
     fenced: int  # mode L: runs that had lost their lease when they wanted to record it
     dead: int
+    in_doubt: int  # mode first: messages that have no effect and are in doubt
     seconds: float
 
     @property
@@ -49,7 +51,7 @@ class Count:
         return (
             f"{self.deliveries} deliveries of {self.messages} messages, {self.kills} kills: {self.lost} lost, "
             f"{self.doubled} doubled, {self.unrecorded} unrecorded at the kills, {self.fenced} fenced, "
-            f"{self.dead} dead; {self.seconds:.1f} s"
+            f"{self.dead} dead, {self.in_doubt} in doubt; {self.seconds:.1f} s"
         )
 
 
@@ -65,32 +67,35 @@ class Show:
         self.path = str(folder / "effects.db")
         self.random = random.Random(seed)
         self.broker = eo.connect_broker(broker)
-        self.store = eo.connect(store, sweep_every=None) if mode == "L" else None
+        self.store = eo.connect(store, sweep_every=None) if mode in ("L", "first") else None
         self.effects = sqlite3.connect(self.path, timeout=30, isolation_level=None)
         self.effects.executescript(
             "PRAGMA journal_mode = WAL; CREATE TABLE effects (key TEXT, pid INTEGER);"
             "CREATE TABLE fenced (key TEXT, pid INTEGER)"
         )
-        if mode != "L":
+        if self.store is None:
             self.effects.executescript(eo.Inbox(scope=mortal.NAME).schema_sql("sqlite"))
         self.unrecorded = 0
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, mode: str = "") -> subprocess.Popen[bytes]:
         urls = [self.broker_url, self.store_url, self.path]
-        command = [sys.executable, "-m", "tests.worker.mortal", self.mode, self.queue, *urls]
+        command = [sys.executable, "-m", "tests.worker.mortal", mode or self.mode, self.queue, *urls]
         return subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
 
     def count(self, sql: str, *params: object) -> int:
         return int(self.effects.execute(sql, params).fetchone()[0])
+
+    def publish(self, messages: Sequence[eo.Message[Any]]) -> None:
+        self.broker.declare(self.queue, group=mortal.NAME)
+        for start in range(0, len(messages), 100):
+            self.broker.publish(self.queue, messages[start : start + 100])
 
     def run(self, messages: int, kills: int, workers: int = 2) -> Count:
         began = time.monotonic()
         sent = [eo.Message(type="paid", data={"n": number}) for number in range(messages)]
         flow = sent + self.random.sample(sent, messages // 10)
         self.random.shuffle(flow)
-        self.broker.declare(self.queue, group=mortal.NAME)
-        for start in range(0, len(flow), 100):
-            self.broker.publish(self.queue, flow[start : start + 100])
+        self.publish(flow)
         running = [self.start() for _ in range(workers)]
         killed = 0
         try:
@@ -104,16 +109,9 @@ class Show:
                 killed += 1
                 self.look_back(running[victim].pid)
                 running[victim] = self.start()
-            self.wait(lambda: self.done() == messages, 60 + messages / 50)
+            self.wait(lambda: self.done() + self.in_doubt() == messages, 60 + messages / 50)
         finally:
-            for each in running:
-                each.send_signal(signal.SIGTERM)
-            for each in running:
-                try:
-                    each.wait(20)
-                except subprocess.TimeoutExpired:
-                    each.kill()
-                    each.wait()
+            end(*running)
         dlq = eo.DeadLetterQueue(self.broker, self.queue, group=mortal.NAME)
         count = Count(
             messages,
@@ -124,16 +122,28 @@ class Show:
             self.unrecorded,
             self.count("SELECT count(*) FROM fenced"),
             dlq.count(),
+            self.in_doubt(),
             time.monotonic() - began,
         )
+        self.close()
+        return count
+
+    def close(self) -> None:
         self.broker.close()
         self.effects.close()
         if self.store is not None:
             self.store.close()
-        return count
 
     def done(self) -> int:
         return self.count("SELECT count(DISTINCT key) FROM effects")
+
+    def in_doubt(self) -> int:
+        """How many messages are in doubt and had no effect. Only with ``ack="first"`` are there any."""
+        if self.mode != "first" or self.store is None:
+            return 0
+        self.store.purge()  # what was left claimed is in doubt once its lease is over
+        keys = [record.key for record in self.store.list(scope=self.scope, state="in_doubt", limit=1000).records]
+        return sum(self.count("SELECT count(*) FROM effects WHERE key = ?", key) == 0 for key in keys)
 
     def worked(self, running: list[subprocess.Popen[bytes]], enough: int, messages: int) -> int | None:
         """Which of them is the first to have got so far; None when there is nothing left to do."""
@@ -169,6 +179,17 @@ class Show:
         while not condition():
             assert time.monotonic() < deadline, "it did not come to its end"
             time.sleep(0.005)
+
+
+def end(*processes: subprocess.Popen[bytes]) -> None:
+    for each in processes:
+        each.send_signal(signal.SIGTERM)
+    for each in processes:
+        try:
+            each.wait(20)
+        except subprocess.TimeoutExpired:
+            each.kill()
+            each.wait()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from .kills import Show
+import effectonce as eo
+
+from . import mortal
+from .kills import Show, end
 
 
 @pytest.mark.quick_on("redis-L", "rabbitmq-T")
@@ -43,3 +46,27 @@ def test_workers_are_killed_and_nothing_is_lost(
         assert count.doubled <= count.unrecorded + count.fenced
     else:
         assert count.doubled == 0
+
+
+def test_one_kill_repeats_the_effects_of_the_handlers_that_ran(
+    tmp_path: Path, unique_name: str, redis_url: str
+) -> None:
+    """The row *The attempt died* of docs/run-twice.md: up to ``concurrency`` effects."""
+    show = Show("L", f"{redis_url}?ack_window=2s", redis_url, tmp_path, seed=7, queue=unique_name)
+    messages = [eo.Message(type="paid", data={"n": number}) for number in range(5 * mortal.CONCURRENCY)]
+    show.publish(messages)
+    victim = show.start("halting")
+    show.wait(lambda: show.done() == mortal.CONCURRENCY, 60)
+    victim.kill()
+    victim.wait()
+    heir = show.start()
+    show.wait(lambda: recorded(show) == len(messages), 60)
+    end(heir)
+    assert show.done() == len(messages)
+    assert show.count("SELECT count(*) FROM effects") == len(messages) + mortal.CONCURRENCY
+    show.close()
+
+
+def recorded(show: Show) -> int:
+    assert show.store is not None
+    return len(show.store.list(scope=show.scope, state="done", limit=1000).records)

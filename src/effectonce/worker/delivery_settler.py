@@ -74,6 +74,18 @@ class DeliverySettler:
             if self._grace is None:
                 self._grace = self._loop.call_later(FETCH_GRACE_S, self._end_grace)
 
+    async def ack_now(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        """Ack ``deliveries`` without waiting for others, and return which ones were still ours. A consumer may keep
+        these acks until its next `flush`."""
+        began = self._loop.time()
+        answers = await self._consumer.ack(deliveries)
+        self._count("acked", deliveries, began)
+        return answers
+
+    async def flush(self) -> None:
+        """Send the acks that the broker's consumer keeps."""
+        await self._consumer.flush()
+
     def _end_grace(self) -> None:
         self._grace = None
         self._flush_due = True

@@ -67,6 +67,7 @@ class Job(Struct, eq=False, gc=False):
     must_run_alone: bool = False  # a suspect: see `quarantine`
     started_at: float = 0.0  # mode T: when its handler was called; 0: it was not, since it is a duplicate
     stale: bool = False  # the broker has given it to another consumer
+    acked: bool = False  # before it ran, for ``ack="first"``: the broker has forgotten it
     result: bytes | None = STORED_NONE  # what its record keeps; None: nothing, since the store rejected it
     outgoing: list[Message[Any]] | None = None  # to be sent once its record is complete
 

@@ -36,6 +36,7 @@ from effectonce.store import Store
 from . import forwarding
 from .background_tasks import ReportFailure, wait_until_either_is_set
 from .dead_letter_cause import CauseCode
+from .early_acks import EarlyAcks
 from .handler_pool import HandlerPool
 from .jobs import Job
 from .outage_pause import Pause
@@ -107,6 +108,7 @@ class LeaseExecutor:
             for route in routes
         }
         self.pools = tuple(self._pool_of.values())
+        self._early_acks = EarlyAcks(consumer, self._return_ready, fail, self._make_progress)
         self._unanswered_suspect: Job | None = None  # the store did not answer its claim
         self._late_grants: list[Job] = []  # the store did not answer the release of their grants
         self._closed = False
@@ -188,7 +190,10 @@ class LeaseExecutor:
                 begin.take_answer(job.run, reply)
                 if job.redelivered or reply.attempts > 1:
                     job.show_attempt(job.attempt)
-                pool.add_ready(job)
+                if job.route.acks_first and not job.acked:
+                    self._early_acks.add(job, pool)
+                else:
+                    pool.add_ready(job)
             else:
                 self._settle_unstarted(job, request, reply, decision)
 
@@ -312,6 +317,7 @@ class LeaseExecutor:
         """Ack recorded jobs, run granted ones, and claim as many as there is room for. Called when the store has
         answered a batch, or a job has left."""
         self._recorder.settle_recorded()
+        self._early_acks.send()
         for pool in self.pools:
             if pool.ready:
                 pool.wake()
@@ -327,10 +333,10 @@ class LeaseExecutor:
     async def stop(self, drain_ended: asyncio.Event) -> None:
         for pool in self.pools:
             for job in pool.take_ready():
-                assert job.run is not None
-                job.run.active = False
-                self._runtime.leased_runs.discard(job.run)
-                self._return_unstarted(job, job.run.claim_request(), job.run.answer)
+                if job.acked:  # there is no other delivery of it
+                    pool.add_ready(job)
+                else:
+                    self._return_ready(job)
         self._make_progress()
         await wait_until_either_is_set(self._idle, drain_ended)
         if not self._idle.is_set():
@@ -341,9 +347,21 @@ class LeaseExecutor:
             )
         for pool in self.pools:
             await pool.close()
+            for job in pool.take_ready():  # acked, and too late to run: in doubt when its lease ends
+                assert job.run is not None
+                self._runtime.leased_runs.discard(job.run)
         self._closed = True
+        await self._early_acks.wait()
         await self._recorder.stop()
         self._quarantine.unregister(self)
+
+    def _return_ready(self, job: Job) -> None:
+        """`_return_unstarted` for a job whose grant was noted on its run."""
+        run = job.run
+        assert run is not None
+        run.active = False
+        self._runtime.leased_runs.discard(run)
+        self._return_unstarted(job, run.claim_request(), run.answer)
 
     def _return_unstarted(self, job: Job, claim: Claim | Look, answer: Answer) -> None:
         """Release the granted claim of a job that is never to be started, and then give its delivery back."""

@@ -198,7 +198,7 @@ class QueueConsumer:
             if job.redelivered:
                 self.counts.forget(job)
         self._advance(jobs)
-        self.settler.ack([job.delivery for job in jobs if not job.stale])
+        self.settler.ack([job.delivery for job in jobs if not (job.stale or job.acked)])
 
     def ack_batched(self, job: Job) -> None:
         """Ack a job that shared a transaction with later ones of its lane (`Lanes.take_batchable`). The last of them is
@@ -213,6 +213,14 @@ class QueueConsumer:
 
         ``tried``: that was an attempt.
         """
+        if job.acked:
+            log.warning(
+                "queue %s: message %s is not delivered again, since it was acked before it ran (ack='first')",
+                self.queue,
+                show(job.message.id),
+            )
+            self._leave(job)
+            return
         delay = round(delay, 2)
         behind = self.lanes.remove_waiting(job.lane)
         if job.message.ordering_key:  # without a delay, too: what was given back before it must not come first
@@ -242,15 +250,24 @@ class QueueConsumer:
     def dead_letter(
         self, job: Job, error: BaseException, why: CauseCode, attempts: int, *, first_attempt_at: float = 0.0
     ) -> None:
-        """Log that ``job`` is given up because of ``error``, and move it to the dead letters. Those behind it may
-        start. ``first_attempt_at`` is in seconds since the epoch; 0: not known."""
+        """Log that ``job`` is given up because of ``error``, and move it to the dead letters, unless it was acked
+        before it ran. Those behind it may start. ``first_attempt_at`` is in seconds since the epoch; 0: not known."""
         attempts = max(0, attempts)
-        self.log_failed(job, error, _goes_to_the_dead_letters(why), attempt=attempts, last=True)
+        then = _IS_LOST if job.acked else _goes_to_the_dead_letters(why)
+        self.log_failed(job, error, then, attempt=attempts, last=True)
+        if job.acked:
+            self._leave(job)
+            return
         cause = cause_of(error, why, attempts, private=self._private)
         cause.handler, cause.scope, cause.key = job.route.name, job.route.policy.scope, show(job.key, 200)
         cause.first_attempt_at = first_attempt_at
         self.counts.forget(job)
         self.settler.dead_letter(job.delivery, cause)
+        self._advance([job])
+
+    def _leave(self, job: Job) -> None:
+        """Forget ``job``, whose delivery is acked already. Those behind it may start."""
+        self.counts.forget(job)
         self._advance([job])
 
     def log_failed(self, job: Job, error: BaseException, then: str, *, attempt: int = 0, last: bool = False) -> None:
@@ -300,7 +317,7 @@ class QueueConsumer:
         """Keep all that is in flight for another window (F54: a long handler outlives the broker's ack window). What is
         another consumer's by now is neither started nor acked."""
         assert self._ack_window_s is not None
-        jobs = list(self.in_flight)
+        jobs = [job for job in self.in_flight if not job.acked]
         try:
             owned = await self._consumer.extend([job.delivery for job in jobs], self._ack_window_s)
         except BrokerUnavailable as error:
@@ -322,7 +339,7 @@ class QueueConsumer:
                 self.redeliver(pool.waiting.popleft(), 0.0)
         await self.executor.stop(drain_ended)
         for job in self.in_flight:  # in this order: some brokers requeue as they are asked to
-            if not job.stale:
+            if not (job.stale or job.acked):
                 self.settler.redeliver(job.delivery, 0.0)
         self.in_flight.clear()
         async with self.settler.sending:  # a batch under way ends first: cut off, it would be sent twice
@@ -332,6 +349,9 @@ class QueueConsumer:
                 await last()
             except Exception as error:  # it ends in any case; what was not settled is delivered again
                 log.warning("queue %s: %s; the broker will redeliver the messages in flight", self.queue, error)
+
+
+_IS_LOST: Final = "is lost: it was acked before it ran (ack='first'); its record has the outcome"
 
 
 def _goes_to_the_dead_letters(why: CauseCode) -> str:

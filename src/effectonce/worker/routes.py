@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from effectonce.core.codec import Codec, json_decoder
 from effectonce.core.guarded_call.run import Policy
 from effectonce.core.retry import Retry, is_final
 from effectonce.errors import ConfigurationError, EffectOnceError, InDoubt, InProgress, show
 from effectonce.guard.introspection import is_async, name_of, refuse_unguardable
-from effectonce.guard.options import check_scope, policy_options
+from effectonce.guard.options import check_scope, policy_options, read_choice
 from effectonce.keys import KAFKA_OFFSET, Extract, FingerprintSpec, KeySpec, extractor, key_text
 from effectonce.message import Message
 from effectonce.values.durations import Duration
@@ -72,6 +73,7 @@ class HandlerRoute(Struct, kw_only=True, eq=False):
     concurrency: int
     batch: bool
     to: str | None  # the queue that the messages which it returns are sent to
+    acks_first: bool  # its messages are acked before they run: at most once
     has_default_lease: bool  # then it may be cut to fit the broker's ack window
     key: Extract | None  # None: the message's own
     key_text: str  # the option, for people
@@ -104,10 +106,11 @@ class HandlerOptions(Struct, kw_only=True, frozen=True):
     key: KeySpec | None
     scope: str | None
     mode: Literal["lease", "seen"]
-    retry: Retry
+    retry: Retry | None
     concurrency: int | None
     batch: bool
     to: str | None
+    ack: Literal["last", "first"]
     lease: Duration | None
     retention: Duration
     max_run: Duration
@@ -134,6 +137,9 @@ def make_route(
     _check_options(name_of(function), options, transactional)
     scope = f"{queue}/{type or '*'}/{consumer}" if options.scope is None else options.scope
     check_scope(scope)
+    acks_first = read_choice("ack", options.ack, "first", "last")
+    if acks_first:
+        options = _at_most_once(name_of(function), options, transactional)
     settings = policy_options(
         mode=options.mode,
         lease=DEFAULT_LEASE if options.lease is None else options.lease,
@@ -154,10 +160,11 @@ def make_route(
         with_connection=transactional,
         data_type=data_type_of(function, parameters[-1].name),
         policy=Policy(scope=scope, codec=Codec(returns, max_result), logs_failures=True, **settings),
-        retry=options.retry,
+        retry=Retry() if options.retry is None else options.retry,
         concurrency=options.concurrency or _default_concurrency(is_async(function), transactional, options.batch),
         batch=options.batch,
         to=None if options.to is None else require_name(options.to),
+        acks_first=acks_first,
         has_default_lease=options.lease is None,
         key=None if options.key in (None, KAFKA_OFFSET) else extractor(options.key, function),
         key_text="message.key" if options.key is None else key_text(options.key),
@@ -195,8 +202,28 @@ def _check_options(name: str, options: HandlerOptions, transactional: bool) -> N
             f"{name}: in a transaction nothing is leased and nothing in doubt; mode=, on_error= and on_lapse= are for "
             "workers with store="
         )
-    if not isinstance(options.retry, Retry):
+    if not isinstance(options.retry, Retry | None):
         raise ConfigurationError(f"retry={options.retry!r} of {name}: give Retry(…)")
+
+
+def _at_most_once(name: str, options: HandlerOptions, transactional: bool) -> HandlerOptions:
+    """The options of a handler with ``ack="first"``; `ConfigurationError` for those that promise another attempt.
+
+    What was claimed may have run, and nothing may run twice: a claim that ends without a word is in doubt. A handler
+    that raised is done with, and failed.
+    """
+    if transactional:
+        problem = "the row and the effect are one commit in a transaction, and an ack after it loses nothing"
+    elif options.mode == "seen":
+        problem = "a seen-set records a message after its run, so a redelivery could run beside it; use mode='lease'"
+    elif options.to is not None:
+        problem = "to= promises that what it returns is sent, and a crash would lose that with the message"
+    elif options.retry is not None:
+        problem = "a message that is acked is not delivered again, so retry= has no meaning"
+    else:
+        permanent: Permanent = () if options.on_error == "doubt" else (Exception,)
+        return replace(options, retry=Retry(1), on_lapse="doubt", on_error="doubt", permanent=permanent)
+    raise ConfigurationError(f"ack='first' of {name}: {problem}")
 
 
 def _default_concurrency(asynchronous: bool, transactional: bool, batch: bool) -> int:

@@ -150,6 +150,7 @@ class Worker:
         concurrency: int | None = None,
         batch: bool = False,
         to: str | None = None,
+        ack: Literal["last", "first"] = "last",
         lease: Duration | None = None,
         retention: Duration | None = None,
         max_run: Duration = "1h",
@@ -166,6 +167,10 @@ class Worker:
         What it returns is not kept. With ``to=`` it returns a `Message`, or a list of them: these are kept in the
         record, sent to that queue before the ack, and sent again, with the same ids, if that is in doubt.
 
+        ``ack="first"``, with ``store=`` only, claims the message, acks it, and then runs the handler: at most once. A
+        crash may lose the message, and nothing runs twice. What a crash has left unfinished is in doubt in the store;
+        a handler that raises has failed for good, or is in doubt with ``on_error="doubt"``.
+
         The other options are those of `once`. Unless given, ``scope`` is queue/type/worker, and ``lease`` is 30 s, or
         half of the broker's ack window where that is shorter. ``key="topic:partition:offset"`` is for Kafka's records
         that came without a key; `keys.KAFKA_OFFSET` says what it cannot recognise.
@@ -179,10 +184,11 @@ class Worker:
             key=key,
             scope=scope,
             mode=mode,
-            retry=Retry() if retry is None else retry,
+            retry=retry,
             concurrency=concurrency,
             batch=batch,
             to=to,
+            ack=ack,
             lease=lease,
             retention=default_retention if retention is None else retention,
             max_run=max_run,
