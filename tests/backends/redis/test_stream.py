@@ -92,7 +92,8 @@ def test_an_entry_of_another_program_is_read_as_far_as_it_can_be() -> None:
 
 @pytest.mark.parametrize("namespace", ["", "a{b", "a}b", "a%0Ab"])
 def test_a_namespace_leaves_the_hash_tag_to_the_queue(namespace: str) -> None:
-    assert KEYS.names == [b"eo:{q}", b"eo:{q}:delayed:g", b"eo:{q}:dead:g"]
+    assert KEYS.settled == [b"eo:{q}", b"eo:{q}:delayed:g", b"eo:{q}:dead:g"]
+    assert KEYS.maintained == [b"eo:{q}", b"eo:{q}:delayed:g", b"eo:{q}:scheduled"]
     with pytest.raises((InvalidOption, ValueError)):
         RedisBrokerBackend(Address(f"redis://h?namespace={namespace}"))
 
