@@ -25,10 +25,11 @@ from .libraries import (
     sql_drivers,
     standard_library,
 )
-from .libraries.message_parts import BODY_PARAMETERS, MESSAGE, PAYLOAD, message_parameter
+from .libraries.message_parts import BODY_PARAMETERS, message_parameter
 from .libraries.object_types import ATTRIBUTES, FLUENT_METHOD, tag_of
 from .project import OUTSIDE_PACKAGES
-from .values import Function, Scope, Value
+from .taints import MESSAGE, PAYLOAD
+from .values import Ending, Function, Scope, Value
 from .walk_state import join_values, origins_of, taints_of
 
 MAX_CALL_DEPTH = 14
@@ -384,7 +385,7 @@ class CallWalker(ExpressionWalker):
     # -- in the last part of the walk
 
     @abstractmethod
-    def walk_block(self, body: list[ast.stmt]) -> str: ...
+    def walk_block(self, body: list[ast.stmt]) -> Ending: ...
 
 
 def _is_static(node: ast.AST) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from .libraries.message_parts import BODY_PARAMETERS, MESSAGE, message_parameter
+from .libraries.message_parts import BODY_PARAMETERS, message_parameter
 from .project import Project
 from .statements import StatementWalker
+from .taints import MESSAGE
 from .values import DetectedConsumer, Trace, Value
 from .walk_state import FuelExhausted
 

@@ -26,6 +26,7 @@ from .libraries.frameworks import (
 )
 from .modules import ClassDefinition, Module
 from .project import RECEIVE_CALL, Project
+from .taints import MESSAGE
 from .values import DetectedConsumer, Function, Scope, TracedOperation, Value
 from .walk_state import FuelExhausted
 
@@ -165,19 +166,21 @@ class ConsumerScanner(RegistrationWalker):
         The place of a loop is where it receives; of one that is inherited, the class ``at`` that inherits it.
         """
         self._start_walk()
+        if function is None:
+            self.fuel = max(FUNCTION_FUEL, _FUEL_PER_STATEMENT * len(self.scanned.tree.body))
+        granted_fuel = self.fuel
         try:
             if function is None:
-                self.fuel = max(FUNCTION_FUEL, _FUEL_PER_STATEMENT * len(self.scanned.tree.body))
                 self.walk_block(self.scanned.tree.body)
             else:
                 self.invoke(function, (), {}, function.node)
         except FuelExhausted:
             self._skip(TOO_LARGE)  # the registrations and loops so far count
-        self._file_fuel -= FUNCTION_FUEL - max(self.fuel, 0)
+        self._file_fuel -= granted_fuel - max(self.fuel, 0)
         receives: dict[str, TracedOperation] = {}  # by family, the one that the fewest calls lead to
         for op in self.trace.ops:
-            if op.kind == "receive" and (op.store not in receives or len(op.trail) < len(receives[op.store].trail)):
-                receives[op.store] = op
+            if op.kind == "receive" and (op.family not in receives or len(op.trail) < len(receives[op.family].trail)):
+                receives[op.family] = op
         for family, op in receives.items():
             source = op.key or Value()
             settings = {**_settings_of(source.base or source), **(source.fields or {})}
@@ -229,7 +232,7 @@ class ConsumerScanner(RegistrationWalker):
     def _arq_context(self, cls: ClassDefinition) -> Value:
         """The ``ctx`` that arq passes to each job, as the function ``on_startup`` has filled it."""
         context = Value(
-            text="ctx", fields={"redis": Value(text="ctx['redis']", tag="redis")}, taint=frozenset({"message"})
+            text="ctx", fields={"redis": Value(text="ctx['redis']", tag="redis")}, taint=frozenset({MESSAGE})
         )
         startup = cls.attributes.get("on_startup", (None, None))[0]
         if startup is not None:

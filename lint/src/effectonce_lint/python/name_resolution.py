@@ -7,10 +7,10 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .libraries.message_parts import MESSAGE, PAYLOAD
 from .libraries.object_types import tag_of
 from .libraries.record_services import SERVICES
 from .modules import Binding, ClassDefinition, Module
+from .taints import MESSAGE, PAYLOAD
 from .values import EMPTY_SET, Function, Instance, Scope, Value
 from .walk_state import BUILTINS, WalkState, taints_of
 

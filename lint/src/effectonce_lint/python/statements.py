@@ -9,8 +9,9 @@ from .calls import CallFrame
 from .handler_tables import registered_handlers
 from .libraries import background_work, brokers, error_handling, nosql, orm, registrations
 from .modules import Binding, ClassDefinition, imports_of
+from .taints import ATTEMPT_NUMBER, MESSAGE
 from .try_and_with import NEXT, TryWithWalker, join_endings
-from .values import ATTEMPT_NUMBER, UNKNOWN_LITERAL, Function, TracedOperation, Value
+from .values import UNKNOWN_LITERAL, Ending, Function, TracedOperation, Value
 from .walk_state import HeldGuard, join_values, origins_of, taints_of
 
 _MAX_UNROLLED_ITEMS = 40
@@ -21,14 +22,14 @@ class StatementWalker(TryWithWalker):
     """Walks through statements. Each method returns the ending: `NEXT`, or how the code leaves ("return", "raise",
     "loop")."""
 
-    def walk_block(self, body: list[ast.stmt]) -> str:
+    def walk_block(self, body: list[ast.stmt]) -> Ending:
         for node in body:
             ending = self.walk_statement(node)
             if ending != NEXT:
                 return ending
         return NEXT
 
-    def walk_statement(self, node: ast.stmt) -> str:
+    def walk_statement(self, node: ast.stmt) -> Ending:
         match node:
             case ast.Expr():
                 self._walk_expression(node.value)
@@ -216,7 +217,7 @@ class StatementWalker(TryWithWalker):
         if node.value is not None or value.is_known():
             self.assign(node.target, value)
 
-    def _walk_return(self, node: ast.Return) -> str:
+    def _walk_return(self, node: ast.Return) -> Ending:
         value = self.value(node.value) if node.value is not None else Value(text="None", literal=None)
         if self.call_stack:
             if ops := self._controlling_operations():
@@ -233,7 +234,7 @@ class StatementWalker(TryWithWalker):
         ops += [held.op for held in self.held[frame.held_before :] if held.until != "block"]
         return tuple(dict.fromkeys(ops))
 
-    def _walk_raise(self, node: ast.Raise) -> str:
+    def _walk_raise(self, node: ast.Raise) -> Ending:
         if node.exc is not None:
             raised = self.value(node.exc)
             name = raised.ref or raised.text
@@ -244,7 +245,7 @@ class StatementWalker(TryWithWalker):
 
     # -- branches
 
-    def _walk_if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> str:
+    def _walk_if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> Ending:
         condition = self.value(test)
         outcome = self._decide_test(test)
         if outcome is not None:
@@ -269,14 +270,14 @@ class StatementWalker(TryWithWalker):
             return None
         if value.literal is None:
             return is_none
-        return not is_none if "message" in value.taint and value.text != name.id else None
+        return not is_none if MESSAGE in value.taint and value.text != name.id else None
 
-    def _walk_branches(self, condition: Value, arms: list[list[ast.stmt]]) -> str:
+    def _walk_branches(self, condition: Value, arms: list[list[ast.stmt]]) -> Ending:
         """Walk each arm on its own, then continue with the names and guards that any of them may have left."""
         branch = self.number()
         names_before = dict(self.scope.names)
         held_before, epoch_before = len(self.held), self.epoch
-        endings: list[str] = []
+        endings: list[Ending] = []
         states: list[dict[str, Value]] = []
         held_after: list[list[HeldGuard]] = []
         epochs: list[int] = []
@@ -306,7 +307,7 @@ class StatementWalker(TryWithWalker):
             self.held.extend(held_after[0])
         return NEXT
 
-    def _walk_match(self, node: ast.Match) -> str:
+    def _walk_match(self, node: ast.Match) -> Ending:
         subject = self.value(node.subject)
         arms = []
         for case in node.cases:
@@ -322,7 +323,7 @@ class StatementWalker(TryWithWalker):
 
     # -- loops
 
-    def _walk_for(self, node: ast.For | ast.AsyncFor) -> str:
+    def _walk_for(self, node: ast.For | ast.AsyncFor) -> Ending:
         iterable = self._evaluate_iterable(node)
         if iterable is None:
             return NEXT
@@ -364,7 +365,7 @@ class StatementWalker(TryWithWalker):
         iterable = self.walk_generator(function, walk_body)
         return None if was_walked else iterable
 
-    def _walk_while(self, node: ast.While) -> str:
+    def _walk_while(self, node: ast.While) -> Ending:
         test = self.value(node.test)
         retry = error_handling.is_retry_loop(node, test)
         forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
@@ -372,7 +373,7 @@ class StatementWalker(TryWithWalker):
         breaks = any(isinstance(child, ast.Break) for child in ast.walk(node))
         return "return" if forever and not breaks and ending == NEXT and self.call_stack else ending
 
-    def _walk_loop(self, body: list[ast.stmt], orelse: list[ast.stmt], *, retry: bool) -> str:
+    def _walk_loop(self, body: list[ast.stmt], orelse: list[ast.stmt], *, retry: bool) -> Ending:
         """Walk once through a loop's body. A loop that retries runs to its end once. Any other may run no round at
         all, so the guards and the ending of its body say nothing about the code behind it."""
         held_before = len(self.held)

@@ -6,16 +6,21 @@ import ast
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from effectonce_lint.word_lists import word_set
 
 from .calls import CallFrame, CallWalker
 from .libraries import error_handling, guards
 from .sql import SqlStatement, join_statements
-from .values import ATTEMPT_NUMBER, UNKNOWN_LITERAL, ExceptBlock, Function, TracedOperation, Value
+from .taints import ATTEMPT_NUMBER
+from .values import UNKNOWN_LITERAL, Ending, ExceptBlock, Function, TracedOperation, Value
 from .walk_state import join_values, origins_of, taints_of
 
-NEXT = "next"
+WalkBody = Callable[[], Ending]
+"""Walks the body of a `with`."""
+
+NEXT: Final = "next"
 """The ending of code that continues with the next statement."""
 _VIOLATION_ERRORS = word_set(
     "IntegrityError UniqueViolation UniqueViolationError DuplicateKeyError DuplicateKey ConditionalCheckFailed"
@@ -40,7 +45,7 @@ class TryWithWalker(CallWalker):
 
     # -- errors
 
-    def walk_try(self, node: ast.Try | ast.TryStar) -> str:
+    def walk_try(self, node: ast.Try | ast.TryStar) -> Ending:
         number = self.number()
         caught = [self._caught_names(handler) for handler in node.handlers]
         names_before = dict(self.scope.names)
@@ -53,7 +58,8 @@ class TryWithWalker(CallWalker):
             if ending != NEXT:
                 self.trace.exits[number, 0] = (ending, self.position.frames[-1])
         names_after_body, held_in_body, epoch_after_body = self.scope.names, self.held[held_before:], self.epoch
-        endings, epochs = [ending], [epoch_after_body]
+        endings: list[Ending] = [ending]
+        epochs = [epoch_after_body]
         states = [names_after_body] if ending == NEXT else []
         duplicates_leave = True
         for handler, names in zip(node.handlers, caught, strict=True):
@@ -80,7 +86,7 @@ class TryWithWalker(CallWalker):
                 return final_ending
         return NEXT if NEXT in endings else join_endings(endings)
 
-    def _walk_try_body(self, body: list[ast.stmt], number: int, *, catches_violation: bool) -> str:
+    def _walk_try_body(self, body: list[ast.stmt], number: int, *, catches_violation: bool) -> Ending:
         if catches_violation:
             self.unique_tries.append(number)
         with self.at_position(self.position.in_try(number)):
@@ -99,7 +105,7 @@ class TryWithWalker(CallWalker):
 
     def _walk_except(
         self, handler: ast.ExceptHandler, caught: tuple[str, ...], try_number: int, claims: tuple[TracedOperation, ...]
-    ) -> str:
+    ) -> Ending:
         number = self.number()
         if handler.name:
             self.scope.names[handler.name] = Value(text=handler.name)
@@ -132,7 +138,7 @@ class TryWithWalker(CallWalker):
 
     # -- contexts
 
-    def walk_with(self, items: list[ast.withitem], body: list[ast.stmt]) -> str:
+    def walk_with(self, items: list[ast.withitem], body: list[ast.stmt]) -> Ending:
         if not items:
             return self.walk_block(body)
         item, *rest = items
@@ -144,9 +150,9 @@ class TryWithWalker(CallWalker):
             return self._enter_object_manager(item, value, lambda: self.walk_with(rest, body))
         return self._enter_library_manager(item, value, lambda: self.walk_with(rest, body))
 
-    def _enter_generator_manager(self, item: ast.withitem, function: Function, walk_body: Callable[[], str]) -> str:
+    def _enter_generator_manager(self, item: ast.withitem, function: Function, walk_body: WalkBody) -> Ending:
         """Walk through a `@contextmanager` of the project: its code up to the yield, then the body, then the rest."""
-        endings: list[str] = []
+        endings: list[Ending] = []
 
         def enter(yielded: Value) -> bool:
             if item.optional_vars is not None:
@@ -210,7 +216,7 @@ class TryWithWalker(CallWalker):
             self.walk_block(function.node.body)
         return Value(tag="generator", items=tuple(frame.yielded), taint=taints_of(*frame.yielded))
 
-    def _enter_object_manager(self, item: ast.withitem, value: Value, walk_body: Callable[[], str]) -> str:
+    def _enter_object_manager(self, item: ast.withitem, value: Value, walk_body: WalkBody) -> Ending:
         """Walk through an object of the project as a context manager: its ``__enter__``, the body, its ``__exit__``."""
         assert value.instance is not None
         for enter, leave in (("__enter__", "__exit__"), ("__aenter__", "__aexit__")):
@@ -229,7 +235,7 @@ class TryWithWalker(CallWalker):
             return ending
         return self._enter_library_manager(item, value, walk_body)
 
-    def _enter_library_manager(self, item: ast.withitem, value: Value, walk_body: Callable[[], str]) -> str:
+    def _enter_library_manager(self, item: ast.withitem, value: Value, walk_body: WalkBody) -> Ending:
         """Walk through the body of a library's context manager, with what that stands for: a guard, a transaction, a
         lock, a retry."""
         entered = self.value_of_enter(value)
@@ -259,7 +265,7 @@ class TryWithWalker(CallWalker):
             return ending
         return walk_body()
 
-    def _walk_suppress(self, item: ast.withitem, walk_body: Callable[[], str]) -> str:
+    def _walk_suppress(self, item: ast.withitem, walk_body: WalkBody) -> Ending:
         """Walk through `with suppress(…):` as through a `try` whose handler does nothing."""
         try_number = self.number()
         with self.at_position(self.position.in_try(try_number)):
@@ -328,7 +334,7 @@ def _join_literals(first: object, second: object) -> object:
     return UNKNOWN_LITERAL
 
 
-def join_endings(endings: list[str]) -> str:
+def join_endings(endings: list[Ending]) -> Ending:
     """How a statement ends all of whose ways leave: with "raise" only if all of them raise."""
     return next((ending for ending in endings if ending != "raise"), "raise")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from effectonce_lint.findings import Place
 
@@ -14,10 +14,64 @@ if TYPE_CHECKING:
 EMPTY_SET: Final = frozenset[str]()
 UNKNOWN_LITERAL: Final = object()
 """Stands in `Value.literal` for a value that is not a literal."""
-ATTEMPT_NUMBER: Final = "attempt:the attempt's number"
-"""The taint of the variable of a retry loop."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+OperationKind = Literal[
+    "ack",
+    "call",  # of something unseen
+    "claim",  # an atomic first-one-wins
+    "commit",
+    "effect",
+    "guard",  # a tool that dedups
+    "mark",  # writes a dedup record
+    "nack",
+    "raise",
+    "read",  # a look-up that may be a check
+    "receive",
+    "retry",
+    "rollback",
+    "unmark",  # deletes a dedup record
+    "wait",  # for work that was handed over
+    "write",  # to a database, harmless when repeated
+]
+"""What an operation of a consumer is."""
+OperationStore = Literal[
+    "",
+    "cache",
+    "dynamo",
+    "entity",  # an object of an ORM that is in memory
+    "http",
+    "memory",  # of this process
+    "mongo",
+    "opaque",  # code that is out of sight, known by its name
+    "orm",
+    "outbox",
+    "redis",
+    "service",
+    "sql",
+    "tool",  # effectonce, or another library that dedups
+]
+"""Where an operation looks, or what it changes."""
+EffectCategory = Literal[
+    "append",
+    "call",
+    "counter",
+    "enqueue",
+    "http",
+    "increment",
+    "insert",
+    "mail",
+    "message",  # SMS, chat, push
+    "payment",
+    "publish",
+]
+Ending = Literal["next", "loop", "return", "raise"]
+"""How a block ends: it goes on to the next statement, leaves the round of a loop, returns, or raises."""
+Acks = Literal["return", "explicit", "never"]
+"""How a consumer acks: by a normal return, by code of its own, or not at all, since nothing is redelivered."""
+HoldUntil = Literal["block", "function", "raise", "walk"]
+"""Up to where a guard holds: see `HeldGuard`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +147,7 @@ class Value:
     - ``home``: of a container that is a global, its module;
     - ``items``: of a sequence, its items; of tag "one of", the values that it may be; of a call, its arguments;
     - ``fields``: of a dict, its values by key; of a call, its keyword arguments;
-    - ``taint``: where it comes from: "message", "payload", "field:NAME", "unstable:WHAT", "attempt:WHAT", "digest";
+    - ``taint``: where it comes from: see `taints`;
     - ``origin``: the reads and claims that it depends on.
     """
 
@@ -139,8 +193,7 @@ class Value:
 class Effect:
     """A change that is visible outside the consumer, and happens twice if the message is handled twice."""
 
-    category: str
-    """payment, mail, message (SMS, chat, push), http, publish, enqueue, insert, increment, counter, append, call."""
+    category: EffectCategory
     what: str
     """The words for it in a message, after "it": "charges a card"."""
     provider: str = ""
@@ -163,20 +216,17 @@ class Effect:
 
 @dataclass(slots=True, eq=False)
 class TracedOperation:
-    """One thing that a consumer does, with its place in the code and the guards that hold there.
+    """One thing that a consumer does, with its place in the code and the guards that hold there. `WalkState.emit` makes
+    it of `OperationFields`, and fills in where in the walk it is."""
 
-    Kinds: ``effect``; ``write`` (to a database, harmless when repeated); ``read`` (a look-up that may be a check);
-    ``claim`` (an atomic first-one-wins); ``mark`` (writes a dedup record); ``unmark``; ``ack``; ``nack``; ``retry``;
-    ``commit``; ``receive``; ``raise``; ``call`` (of something unseen); ``guard`` (a tool that dedups);
-    ``wait`` (for work that was handed over).
-    """
-
-    kind: str
+    kind: OperationKind
     at: Place
     text: str = ""
     effect: Effect | None = None
-    store: str = ""
-    """Where a read, claim or mark is kept: redis, sql, orm, entity, memory, dynamo, mongo, cache, opaque, tool."""
+    store: OperationStore = ""
+    """Where a read, claim, mark or write is kept."""
+    family: str = ""
+    """Of a receive: the library that delivers, as `DetectedConsumer.family`."""
     location: str = ""
     """The table, key or set. A check and the record that it looks for have the same."""
     key: Value | None = None
@@ -220,6 +270,30 @@ class TracedOperation:
     retrying: bool = False
 
 
+class OperationTarget(TypedDict, total=False):
+    """What an operation is about: fields of `TracedOperation`."""
+
+    text: str
+    store: OperationStore
+    location: str
+    key: Value | None
+    columns: tuple[str, ...]
+    dedup: bool
+    tx: str
+
+
+class OperationFields(OperationTarget, total=False):
+    """What the code that recognises an operation knows of it: its target, and how it behaves there."""
+
+    effect: Effect | None
+    family: str
+    atomic: bool
+    ignored_conflict: bool
+    expires: bool | None
+    seconds: float | None
+    locked: bool
+
+
 @dataclass(slots=True, eq=False)
 class ExceptBlock:
     """An ``except`` block that was walked."""
@@ -231,8 +305,8 @@ class ExceptBlock:
     """It catches whatever goes wrong, anywhere or in one library."""
     names: tuple[str, ...]
     """The errors that it catches."""
-    ending: str
-    """How it ends: next, loop, return, raise."""
+    ending: Ending
+    """How it ends."""
     raises: bool
     """It raises, retries or nacks."""
     returns_failure: bool
@@ -251,7 +325,7 @@ class Trace:
 
     ops: list[TracedOperation] = field(default_factory=list)
     handlers: list[ExceptBlock] = field(default_factory=list)
-    exits: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    exits: dict[tuple[int, int], tuple[Ending, int]] = field(default_factory=dict)
     """(branch, arm) of each arm that leaves: how (return, raise, loop), and the number of the frame that it leaves."""
     settings: dict[str, tuple[Value, Place]] = field(default_factory=dict)
     """What the code sets on an application's configuration, by the setting's name."""
@@ -284,8 +358,7 @@ class DetectedConsumer:
     module: Module
     function: Function | None
     """None: the code of the module itself."""
-    acks: str = "return"
-    """return: a normal return acks; explicit: the code acks; never: nothing is redelivered."""
+    acks: Acks = "return"
     family: str = ""
     """The library or protocol that delivers: "celery", "kafka", "webhook"."""
     tags: tuple[tuple[int, str], ...] = ()

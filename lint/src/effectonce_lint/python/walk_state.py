@@ -7,13 +7,13 @@ import builtins
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 from effectonce_lint.findings import Place
 
 from .modules import Module
 from .project import Project
-from .values import EMPTY_SET, Scope, Trace, TracedOperation, Value
+from .values import EMPTY_SET, HoldUntil, OperationFields, OperationKind, Scope, Trace, TracedOperation, Value
 
 BUILTINS = frozenset(dir(builtins))
 _MAX_TEXT_LENGTH = 160
@@ -34,7 +34,7 @@ class HeldGuard:
     """
 
     op: TracedOperation
-    until: Literal["block", "function", "raise", "walk"]
+    until: HoldUntil
 
 
 @dataclass(slots=True)
@@ -202,7 +202,7 @@ class WalkState:
 
     # -- what happens
 
-    def emit(self, kind: str, node: ast.AST, **fields: Any) -> TracedOperation:
+    def emit(self, kind: OperationKind, node: ast.AST, **fields: Unpack[OperationFields]) -> TracedOperation:
         """Add an operation to the trace, with the guards, transaction and branch that hold here."""
         op = TracedOperation(kind, self.place(node), node=node, module=self.module, **fields)
         position = self.position
@@ -225,7 +225,7 @@ class WalkState:
             self.trace.ops.append(op)
         return op
 
-    def hold(self, ops: Sequence[TracedOperation], until: Literal["block", "function", "raise", "walk"]) -> None:
+    def hold(self, ops: Sequence[TracedOperation], until: HoldUntil) -> None:
         """Guard all that follows, until ``until``: a duplicate that ``ops`` looked up or claimed does not get there."""
         self.held.extend(HeldGuard(op, until) for op in ops)
 

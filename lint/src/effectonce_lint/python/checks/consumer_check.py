@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from effectonce_lint.findings import Finding, Fix, Label, Place
-from effectonce_lint.python.libraries.message_parts import MESSAGE
+from effectonce_lint.python.taints import MESSAGE, taint_details
 from effectonce_lint.python.values import DetectedConsumer, Effect, Trace, TracedOperation, Value
 from effectonce_lint.rules import RULES
 
@@ -18,7 +18,7 @@ GUARD_RULES = frozenset({"EO101", "EO102", "EO103", "EO104", "EO105", "EO106", "
 AGENT_RULES = GUARD_RULES | {"P11", "EO303"}
 """The rules for a tool of an agent: nothing acks its calls, and what it publishes needs no outbox."""
 _IS_REQUEST_ID = re.compile(
-    r"field:(?:(?:event|message|msg|delivery|notification|webhook|request|idempotency)_?)?(?:id|key|uuid)$",
+    r"(?:(?:event|message|msg|delivery|notification|webhook|request|idempotency)_?)?(?:id|key|uuid)$",
     re.IGNORECASE,
 ).match
 
@@ -122,14 +122,14 @@ def _expects_duplicates(guard: TracedOperation) -> bool:
     """Whether a guard shows that requests are repeated: by its name, or because it claims the id of the request."""
     taint = guard.key.taint if guard.key is not None else frozenset()
     is_atomic_mark = guard.kind == "mark" and guard.atomic and guard.store in ("redis", "cache")
-    claims_request = is_atomic_mark and any(map(_IS_REQUEST_ID, taint))
+    claims_request = is_atomic_mark and any(map(_IS_REQUEST_ID, taint_details(taint, "field")))
     return (guard.dedup or claims_request) and guard.store not in TOOL_STORES and MESSAGE in taint
 
 
 def identifies_message(op: TracedOperation) -> bool:
     """Whether the key of an operation is made of the message's own id."""
     taint = op.key.taint if op.key is not None else frozenset()
-    return MESSAGE in taint and any(map(_IS_REQUEST_ID, taint))
+    return MESSAGE in taint and any(map(_IS_REQUEST_ID, taint_details(taint, "field")))
 
 
 def receives_message(op: TracedOperation) -> bool:

@@ -6,8 +6,8 @@ import ast
 import re
 
 from effectonce_lint.findings import Fix, Place
-from effectonce_lint.python.libraries.message_parts import OFFSET, STREAM_SEQUENCE
-from effectonce_lint.python.values import TracedOperation, Value
+from effectonce_lint.python.taints import DIGEST, OFFSET, STREAM_SEQUENCE, taint_details
+from effectonce_lint.python.values import OperationStore, TracedOperation, Value
 
 from .confidence import confidence_of_key, confidence_of_place
 from .consumer_check import TOOL_STORES, ConsumerCheck, effect_of, is_in_database
@@ -57,7 +57,7 @@ def _collect_keys(case: ConsumerCheck, verdicts: list[EffectVerdict]) -> list[tu
     return list(by_text.values())
 
 
-def _is_dedup_guard(guard: TracedOperation, recorded: set[tuple[str, str]]) -> bool:
+def _is_dedup_guard(guard: TracedOperation, recorded: set[tuple[OperationStore, str]]) -> bool:
     """Whether a guard is there to detect duplicates, rather than a condition of the business."""
     if guard.kind in ("guard", "claim") or guard.dedup or guard.store in TOOL_STORES:
         return True
@@ -68,7 +68,8 @@ def _is_dedup_guard(guard: TracedOperation, recorded: set[tuple[str, str]]) -> b
 
 def _check_key(case: ConsumerCheck, op: TracedOperation, key: Value, name: str) -> None:
     """Report what is wrong with ``key``. ``name``: what the message calls it."""
-    unstable, attempt, fields = _tainted_by(key, "unstable"), _tainted_by(key, "attempt"), _tainted_by(key, "field")
+    unstable, attempt = taint_details(key.taint, "unstable"), taint_details(key.taint, "attempt")
+    fields = taint_details(key.taint, "field")
     if unstable == [OFFSET] and op.kind == "mark" and is_in_database(op) and not op.ignored_conflict:
         # the consumer stores the offset it has read up to in the transaction of the effect: there the offset is right
         unstable = []
@@ -85,9 +86,9 @@ def _check_key(case: ConsumerCheck, op: TracedOperation, key: Value, name: str) 
         rule = "EO301"
         problem = f"is made from {unstable[0]}, which {_explain_change(unstable[0])}"
         remedy = "take the id that the producer gave the message, or a business key"
-    elif ("digest" in key.taint and all(map(_is_unspecific, fields))) or _lacks_occurrence(fields):
+    elif (DIGEST in key.taint and all(map(_is_unspecific, fields))) or _lacks_occurrence(fields):
         rule = "EO302"
-        source = "is a hash of the payload" if "digest" in key.taint else f"is made of {' and '.join(fields)}"
+        source = "is a hash of the payload" if DIGEST in key.taint else f"is made of {' and '.join(fields)}"
         problem = f"{source} alone: two honest identical requests count as one"
         remedy = "put the producer's message id into the key"
     else:
@@ -96,12 +97,6 @@ def _check_key(case: ConsumerCheck, op: TracedOperation, key: Value, name: str) 
     confidence = confidence_of_key(op)
     trail = case.calls_leading_to(op)
     case.report(rule, _place_of_key(op), message, trail=trail, help=remedy, mode=mode, confidence=confidence)
-
-
-def _tainted_by(key: Value, kind: str) -> list[str]:
-    """What of one kind taints ``key``: for "field", the names of the message's fields in it."""
-    prefix = f"{kind}:"
-    return sorted(taint.removeprefix(prefix) for taint in key.taint if taint.startswith(prefix))
 
 
 def _explain_change(part: str) -> str:

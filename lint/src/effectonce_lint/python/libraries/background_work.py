@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.python.in_process_queues import TAKE_METHODS, QueueReader, last_name
 from effectonce_lint.python.modules import ClassDefinition, Module
+from effectonce_lint.python.taints import MESSAGE
 from effectonce_lint.python.values import Function, TracedOperation, Value
 from effectonce_lint.python.walk_state import taints_of
 from effectonce_lint.word_lists import word_set
-
-from .message_parts import MESSAGE
 
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker

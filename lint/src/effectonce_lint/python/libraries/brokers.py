@@ -6,10 +6,10 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from effectonce_lint.python.taints import MESSAGE, PAYLOAD
 from effectonce_lint.python.values import EMPTY_SET, Value
 from effectonce_lint.word_lists import word_set
 
-from .message_parts import MESSAGE, PAYLOAD
 from .registrations import callback_of
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _emit_receive(walk: CallWalker, call: Call, family: str, tag: str) -> Value:
     if call.node is walk.discarded_call:  # `consumer.poll(0)` as a statement only keeps the connection alive
         return Value()
     source = Value(fields=dict(call.keywords), base=call.receiver)
-    walk.emit("receive", call.node, text=call.source_text, store=family, key=source)
+    walk.emit("receive", call.node, text=call.source_text, family=family, key=source)
     return Value(text=f"{call.source_text}()", tag=tag, taint=_WHOLE_MESSAGE)
 
 
@@ -166,7 +166,7 @@ def receive_by_iteration(walk: CallWalker, iterable: Value, node: ast.AST) -> Va
     tag = iterable.tag
     if tag in _ITERATED_SOURCES:
         family, message_tag = _ITERATED_SOURCES[tag]
-        walk.emit("receive", node, text=iterable.text, store=family, key=iterable)
+        walk.emit("receive", node, text=iterable.text, family=family, key=iterable)
         return Value(text=f"{iterable.text}[]", tag=message_tag, taint=_WHOLE_MESSAGE)
     if tag.startswith("stream:"):
         return Value(text=f"{iterable.text}[]", tag=tag.removeprefix("stream:"), taint=_WHOLE_MESSAGE)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from effectonce_lint.python.taints import MESSAGE
 from effectonce_lint.python.values import Function, Scope, Value
 
 from . import orm_rows
-from .message_parts import MESSAGE
 
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker

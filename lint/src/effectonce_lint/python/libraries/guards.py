@@ -6,10 +6,10 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from effectonce_lint.python.taints import DIGEST, OFFSET, unstable_taint
 from effectonce_lint.python.values import TracedOperation, Value
 from effectonce_lint.word_lists import tagged_pairs, word_set
 
-from .message_parts import OFFSET
 from .object_types import is_dedup_name, is_guard_name, to_snake_case
 from .redis import seconds_of
 
@@ -131,9 +131,9 @@ def _key_of_jmespath(path: Value) -> Value:
     text = path.string or ""
     last = text.rpartition(".")[2].strip("[]\"' ")
     if last in _UNSTABLE_FIELDS and not text.startswith(("powertools_json", "body")):
-        return replace(path, taint=frozenset({f"unstable:{_UNSTABLE_FIELDS[last]}"}))
+        return replace(path, taint=frozenset({unstable_taint(_UNSTABLE_FIELDS[last])}))
     is_whole_payload = text in ("body", "powertools_json(body)", "Records[*].body", "@")
-    return replace(path, taint=frozenset({"digest"})) if is_whole_payload else path
+    return replace(path, taint=frozenset({DIGEST})) if is_whole_payload else path
 
 
 def _resolve_key(walk: CallWalker, key: Value) -> Value:
@@ -142,9 +142,9 @@ def _resolve_key(walk: CallWalker, key: Value) -> Value:
         with walk.mute_trace():
             return walk.invoke(key.function, (), {}, key.function.node)
     if key.string is not None and (unstable_part := _UNSTABLE_FIELDS.get(key.string.rpartition(".")[2])):
-        return replace(key, taint=frozenset({f"unstable:{unstable_part}"}))
+        return replace(key, taint=frozenset({unstable_taint(unstable_part)}))
     if key.ref.startswith("effectonce.") and "content" in key.ref:
-        return replace(key, taint=frozenset({"digest"}))
+        return replace(key, taint=frozenset({DIGEST}))
     return key
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from effectonce_lint.python.taints import (
+    MESSAGE,
+    OFFSET,
+    PAYLOAD,
+    STREAM_SEQUENCE,
+    attempt_taint,
+    field_taint,
+    taint_details,
+    unstable_taint,
+)
 from effectonce_lint.python.values import Value
 from effectonce_lint.word_lists import word_set
-
-# taints of values; those of `_UNSTABLE_PARTS` become "unstable:…", those of `_ATTEMPT_COUNTS` "attempt:…"
-MESSAGE = "message"
-PAYLOAD = "payload"
-OFFSET = "the offset"
-STREAM_SEQUENCE = "the stream sequence"
 
 #: Parts that are the whole body, and methods that convert it.
 _WHOLE_BODY_NAMES = word_set(
@@ -78,18 +82,18 @@ def mark_message_part(value: Value, base: Value, part: str) -> None:
         return
     if MESSAGE not in base.taint:
         return
-    inherited = frozenset(
-        taint for taint in base.taint if taint.startswith(("unstable:", "attempt:")) or taint in (MESSAGE, "digest")
-    )
+    # the whole body and its fields are other parts than this one
+    other_parts = {PAYLOAD, *map(field_taint, taint_details(base.taint, "field"))}
+    inherited = base.taint - other_parts
     if name := _UNSTABLE_PARTS.get((tag, part)) or _UNSTABLE_NAMES.get(part):
-        value.taint = inherited | {f"unstable:{name}"}
+        value.taint = inherited | {unstable_taint(name)}
     elif name := _ATTEMPT_COUNTS.get((tag, part)):
-        value.taint = inherited | {f"attempt:{name}"}
+        value.taint = inherited | {attempt_taint(name)}
     elif part in _WHOLE_BODY_NAMES or not part:
-        is_field = any(taint.startswith("field:") for taint in base.taint)
+        is_field = bool(taint_details(base.taint, "field"))
         value.taint = base.taint if is_field else base.taint | {PAYLOAD}
     else:
-        value.taint = inherited | {f"field:{part}"}
+        value.taint = inherited | {field_taint(part)}
 
 
 def is_stable(value: Value) -> bool:
@@ -99,12 +103,12 @@ def is_stable(value: Value) -> bool:
 
 def is_unstable(value: Value) -> bool:
     """Whether a value differs between deliveries of the same message."""
-    return any(taint.startswith("unstable:") for taint in value.taint)
+    return bool(taint_details(value.taint, "unstable"))
 
 
 def message_parameter(name: str, tag: str = "", *, is_whole_body: bool = False) -> Value:
     """A parameter that is a field of the message, or, with ``is_whole_body``, all of it."""
-    part = PAYLOAD if is_whole_body else f"field:{name}"
+    part = PAYLOAD if is_whole_body else field_taint(name)
     return Value(text=name, tag=tag, taint=frozenset({MESSAGE, part}))
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from effectonce_lint.python.values import Effect, TracedOperation, Value
+from effectonce_lint.python.values import Effect, OperationTarget, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import is_stable, is_unstable
@@ -50,17 +50,17 @@ def interpret_call(walk: CallWalker, call: Call) -> Value | None:
 def _interpret_cache(walk: CallWalker, call: Call, name: str) -> Value | None:
     key = call.argument(0, "key") or Value()
     name_of_key = key.string or key.text
-    description: dict[str, Any] = {"text": call.source_text, "store": "cache", "location": key.text, "key": key}
+    description: OperationTarget = {"text": call.source_text, "store": "cache", "location": key.text, "key": key}
     description["dedup"] = is_dedup_name(name_of_key)
-    expiry = {"expires": True, "seconds": seconds_of(call.argument(2, *_EXPIRY_ARGUMENTS))}
+    seconds = seconds_of(call.argument(2, *_EXPIRY_ARGUMENTS))
     op: TracedOperation | None = None
     match name.removeprefix("a") if name not in ("add", "aadd") else "add":
         case "get" | "has_key":
             op = walk.emit("read", call.node, **description)
         case "add":
-            op = walk.emit("mark", call.node, atomic=True, **expiry, **description)
+            op = walk.emit("mark", call.node, atomic=True, expires=True, seconds=seconds, **description)
         case "set":
-            op = walk.emit("mark", call.node, **expiry, **description)
+            op = walk.emit("mark", call.node, expires=True, seconds=seconds, **description)
         case "incr" | "decr":
             op = walk.emit(
                 "effect", call.node, effect=Effect("counter", f"counts up {name_of_key!r}"), atomic=True, **description

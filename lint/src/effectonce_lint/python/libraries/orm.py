@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import Effect, TracedOperation, Value
+from effectonce_lint.python.values import Effect, OperationTarget, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from . import django, orm_rows, sqlalchemy
@@ -86,7 +86,7 @@ def _interpret_query(walk: CallWalker, call: Call, query: Value) -> Value | None
         return Value(text=f"{query.text}.{name}()", origin=(walk.emit("read", call.node, **description),))
     if name == "create":
         cls = query.base.cls if query.base is not None else None
-        columns, tx = description["columns"], description.get("tx", "")
+        columns, tx = tuple(call.keywords), description.get("tx", "")
         op = orm_rows.add_row(walk, call, query.text, call.keywords, cls, "creates a", columns=columns, tx=tx)
         if query.attr == "objects":
             django.run_signal_receivers(walk, call, cls, Value(text=query.text, tag="orm.new"), created=True)
@@ -111,7 +111,7 @@ def _interpret_query(walk: CallWalker, call: Call, query: Value) -> Value | None
     return None
 
 
-def _interpret_update(walk: CallWalker, call: Call, query: Value, description: dict[str, object]) -> Value:
+def _interpret_update(walk: CallWalker, call: Call, query: Value, description: OperationTarget) -> Value:
     """`filter(status="new").update(status="paid")` compares and sets; `update(n=F("n") + 1)` adds."""
     filtered_columns = {name.partition("__")[0] for name in (query.fields or {})} | sqlalchemy.compared_columns(
         query.items
@@ -229,8 +229,17 @@ def _interpret_peewee_insert(walk: CallWalker, call: Call) -> Value | None:
         return receiver
     if receiver.tag == "peewee.ignore":
         key = next((value for value in (receiver.fields or {}).values() if value.taint), None)
-        description = {"store": "orm", "location": receiver.text, "key": key, "dedup": is_dedup_name(receiver.text)}
-        op = walk.emit("mark", call.node, text=call.source_text, atomic=True, ignored_conflict=True, **description)
+        op = walk.emit(
+            "mark",
+            call.node,
+            text=call.source_text,
+            store="orm",
+            location=receiver.text,
+            key=key,
+            dedup=is_dedup_name(receiver.text),
+            atomic=True,
+            ignored_conflict=True,
+        )
         return Value(text=f"{receiver.text}.execute()", origin=(op,))
     if receiver.tag == "peewee.upsert":
         op = walk.emit("write", call.node, text=call.source_text, store="orm", location=receiver.text)

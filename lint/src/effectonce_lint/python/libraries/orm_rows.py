@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from effectonce_lint.python.values import Effect, Function, Scope, TracedOperation, Value
+from effectonce_lint.python.values import Effect, Function, OperationTarget, Scope, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import is_stable
@@ -45,7 +45,7 @@ def read_row(walk: CallWalker, call: Call, rows: Value) -> Value:
     return Value(text=f"{rows.text}<row>", tag="orm.entity", origin=(read,), base=rows)
 
 
-def describe(call: Call, rows: Value) -> dict[str, object]:
+def describe(call: Call, rows: Value) -> OperationTarget:
     """The fields of an operation on ``rows``: its text, store, location, key and columns."""
     fields = {**(rows.fields or {}), **call.keywords}
     return {
@@ -65,11 +65,11 @@ def add_row(
     fields: dict[str, Value],
     cls: ClassDefinition | None,
     verb: str,
-    **description: object,
+    **more: Unpack[OperationTarget],
 ) -> TracedOperation:
     """Emit the insert of a row: a claim if its table refuses a second row like it, else an effect.
 
-    ``verb`` is for the message ("creates a"), ``description`` has further fields of the operation.
+    ``verb`` is for the message ("creates a"), ``more`` has further fields of the operation.
     """
     models = [cls, *_base_classes(walk, cls)] if cls is not None else []
     declared = {name for base in models for name in base.attributes}
@@ -79,18 +79,19 @@ def add_row(
         for name, value in fields.items()
         if name in _KEY_FIELDS or name in unique or (is_dedup_name(name) and name not in declared)
     ]
-    description = {
+    is_dedup = is_dedup_name(model)
+    description: OperationTarget = {
         "text": call.source_text,
         "store": "orm",
         "location": model,
-        "dedup": is_dedup_name(model),
+        "dedup": is_dedup,
         "key": next((value for value in (*keys, *fields.values()) if value.taint), None),
-        **description,
+        **more,
     }
     unique_sets = [names for base in models for names in unique_together(base)]
     has_unique_set = any(all(name in fields and is_stable(fields[name]) for name in names) for names in unique_sets)
     # a dedup table some of whose columns are not in sight may well keep one of those unique
-    is_trusted = description["dedup"] and not (fields and fields.keys() <= declared)
+    is_trusted = is_dedup and not (fields and fields.keys() <= declared)
     if walk.unique_tries or is_trusted or any(map(is_stable, keys)) or has_unique_set:
         return hold_claim(walk, walk.emit("claim", call.node, atomic=True, **description))
     article = "n" if model[:1] in "AEIOUaeiou" else ""

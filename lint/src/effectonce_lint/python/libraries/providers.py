@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from effectonce_lint.python.values import EMPTY_SET, UNKNOWN_LITERAL, Effect, Value
+from effectonce_lint.python.taints import MESSAGE, PAYLOAD
+from effectonce_lint.python.values import EMPTY_SET, UNKNOWN_LITERAL, Effect, EffectCategory, Value
 from effectonce_lint.word_lists import word_set
-
-from .message_parts import MESSAGE, PAYLOAD
 
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
@@ -60,7 +59,7 @@ _PAYMENT_HOSTS = {
     "wise.com": ("Wise", "the header X-idempotence-uuid"),
 }
 #: By tag of the client: the category of its effects, and the methods that send.
-_MESSAGE_CLIENTS = {
+_MESSAGE_CLIENTS: dict[str, tuple[EffectCategory, frozenset[str]]] = {
     "smtp": ("mail", word_set("send_message sendmail send")),
     "sendgrid": ("mail", word_set("send post create")),
     "mailer": ("mail", word_set("send send_message send_bulk send_email send_transac_email send_mail begin_send")),
@@ -86,10 +85,10 @@ _PUSH_FUNCTIONS = word_set(
     "firebase_admin.messaging.send firebase_admin.messaging.send_multicast firebase_admin.messaging.send_each"
     " pywebpush.webpush apprise.notify"
 )
-_ACTIONS = {"payment": "moves money", "mail": "sends mail", "message": "sends a message"}
+_ACTIONS: dict[EffectCategory, str] = {"payment": "moves money", "mail": "sends mail", "message": "sends a message"}
 
 #: By category: names that leave no doubt, of functions whose code is not in the project. Local variables never count.
-_EFFECT_NAMES = {
+_EFFECT_NAMES: dict[EffectCategory, re.Pattern[str]] = {
     "payment": re.compile(
         r"^(?:charge|charge_\w+|(?:capture|take|make|process)_payment|debit\w*|refund\w*|payout\w*|pay|withdraw\w*|bill_\w+"
         r"|transfer_(?:funds|money)|create_(?:charge|payment|payout|refund|transfer|payment_intent))$"
@@ -203,9 +202,10 @@ def _message_effect(call: Call) -> Effect | None:
     if call.ref in _PUSH_FUNCTIONS:
         return Effect("message", "sends a push message")
     client = root_of(call.receiver)
-    category, methods = _MESSAGE_CLIENTS.get(client.tag, ("", EMPTY_SET))
-    if call.name in methods or (category and call.name.startswith("send_")):
-        return Effect(category, _ACTIONS[category])
+    if client.tag in _MESSAGE_CLIENTS:
+        category, methods = _MESSAGE_CLIENTS[client.tag]
+        if call.name in methods or call.name.startswith("send_"):
+            return Effect(category, _ACTIONS[category])
     keywords = call.keywords.keys()
     if client.tag == "aws.sns" and call.name == "publish" and "PhoneNumber" in keywords:
         return Effect("message", "sends an SMS")
@@ -219,8 +219,10 @@ def _message_effect(call: Call) -> Effect | None:
 
 def effect_by_verb(call: Call) -> Effect | None:
     """The effect of a function whose code is not in the project, by its name."""
-    category = next((category for category, pattern in _EFFECT_NAMES.items() if pattern.match(call.name)), "")
-    return Effect(category, _ACTIONS[category], sure=False) if category else None
+    for category, pattern in _EFFECT_NAMES.items():
+        if pattern.match(call.name):
+            return Effect(category, _ACTIONS[category], sure=False)
+    return None
 
 
 # -- keys

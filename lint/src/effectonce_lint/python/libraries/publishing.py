@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from effectonce_lint.python.taints import MESSAGE
 from effectonce_lint.python.values import UNKNOWN_LITERAL, Effect, Value
 from effectonce_lint.word_lists import tagged_pairs, word_set
 
-from .message_parts import MESSAGE
 from .providers import root_of
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from effectonce_lint.durations import parse_duration
-from effectonce_lint.python.values import Effect, Value
+from effectonce_lint.python.values import Effect, OperationTarget, Value
 from effectonce_lint.word_lists import word_set
 
 from .object_types import is_dedup_name
@@ -58,15 +58,16 @@ def _interpret_command(walk: CallWalker, call: Call, name: str) -> Value | None:
     location = key.text
     if member is not None:
         location += "/" + (",".join(member.fields) if member.fields else member.text)
-    description: dict[str, Any] = {"text": call.source_text, "store": "redis", "location": location}
+    description: OperationTarget = {"text": call.source_text, "store": "redis", "location": location}
     description["key"] = member if member is not None and member.taint else key
     description["dedup"] = is_dedup_name(key.string or key.text) or is_dedup_name(location)
     key_name = f"{key.string!r}" if key.string else "a key"
     if name in _READ_COMMANDS:
         op = walk.emit("read", call.node, **description)
     elif name in _WRITE_COMMANDS:
-        expiry = {"expires": _has_expiry(call, name), "seconds": _expiry_seconds(call, name)}
-        op = walk.emit("mark", call.node, atomic=_is_claim(call, name), **expiry, **description)
+        expires, seconds = _has_expiry(call, name), _expiry_seconds(call, name)
+        is_claim = _is_claim(call, name)
+        op = walk.emit("mark", call.node, atomic=is_claim, expires=expires, seconds=seconds, **description)
     elif name in _COUNTER_COMMANDS:
         effect = Effect("counter", f"counts up {key_name}")
         op = walk.emit("effect", call.node, effect=effect, expires=False, atomic=True, **description)

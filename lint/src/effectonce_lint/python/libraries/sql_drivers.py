@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from effectonce_lint.python import sql
 from effectonce_lint.python.handler_tables import imported_modules
-from effectonce_lint.python.values import UNKNOWN_LITERAL, Effect, TracedOperation, Value
+from effectonce_lint.python.values import UNKNOWN_LITERAL, Effect, OperationTarget, TracedOperation, Value
 from effectonce_lint.word_lists import word_set
 
 from .message_parts import is_stable, is_unstable
@@ -41,7 +41,7 @@ _TIME_COLUMN = re.compile(r"_(?:at|on|ts|time|date)$|^(?:created|processed|ts|ti
 def interpret_call(walk: CallWalker, call: Call) -> Value | None:
     """Interpret a call that runs SQL, reads a result, or begins or ends a transaction; None for other calls."""
     if call.name in ("commit", "rollback") and _is_database(call):
-        walk.emit(call.name, call.node, text=call.source_text)
+        walk.emit("commit" if call.name == "commit" else "rollback", call.node, text=call.source_text)
         walk.epoch += 1
         return Value(literal=None)
     if call.name in _EXECUTE_METHODS and (bound := _interpret_transaction_bounds(walk, call)) is not None:
@@ -129,12 +129,13 @@ def execute(walk: CallWalker, call: Call, statements: tuple[sql.SqlStatement, ..
 
 def _emit_statement(walk: CallWalker, call: Call, statement: sql.SqlStatement) -> TracedOperation:
     node = call.node
-    description = {
+    is_dedup = is_dedup_name(statement.table) or _is_dedup_row(statement)
+    description: OperationTarget = {
         "text": call.source_text,
         "store": "sql",
         "location": statement.table,
         "columns": statement.columns,
-        "dedup": is_dedup_name(statement.table) or _is_dedup_row(statement),
+        "dedup": is_dedup,
         "key": _first_value(call),
         "tx": f"auto{walk.number()}" if _is_autocommit(walk, call) else "",
     }
@@ -146,10 +147,11 @@ def _emit_statement(walk: CallWalker, call: Call, statement: sql.SqlStatement) -
         effect = Effect("increment", f"adds to {statement.table or 'a table'}.{statement.accumulates}")
         return walk.emit("effect", node, effect=effect, **description)
     if statement.verb == "update":
-        kind = "mark" if statement.conditional else "write"
-        return walk.emit(kind, node, atomic=statement.conditional, **description)
+        return walk.emit(
+            "mark" if statement.conditional else "write", node, atomic=statement.conditional, **description
+        )
     if statement.verb == "upsert":
-        return walk.emit("mark" if description["dedup"] else "write", node, ignored_conflict=True, **description)
+        return walk.emit("mark" if is_dedup else "write", node, ignored_conflict=True, **description)
     return _emit_insert(walk, call, statement, description)
 
 
@@ -160,11 +162,11 @@ def _is_dedup_row(statement: sql.SqlStatement) -> bool:
 
 
 def _emit_insert(
-    walk: CallWalker, call: Call, statement: sql.SqlStatement, description: dict[str, object]
+    walk: CallWalker, call: Call, statement: sql.SqlStatement, description: OperationTarget
 ) -> TracedOperation:
     """Emit the insert of a row: a claim if the database refuses a duplicate of it, else an effect."""
     node = call.node
-    is_dedup = bool(description["dedup"])
+    is_dedup = description["dedup"]
     key = _primary_key_value(call, statement)
     if key is None:
         key = _first_value(call) if is_dedup else _distinguishing_value(call, statement)

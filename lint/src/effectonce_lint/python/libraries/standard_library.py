@@ -7,12 +7,12 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from effectonce_lint.python.taints import DIGEST, PAYLOAD, unstable_taint
 from effectonce_lint.python.values import UNKNOWN_LITERAL, Effect, Value
 from effectonce_lint.python.walk_state import BUILTINS, origins_of, taints_of
 from effectonce_lint.word_lists import word_set
 
 from . import value_methods
-from .message_parts import PAYLOAD
 
 if TYPE_CHECKING:
     from effectonce_lint.python.calls import Call, CallWalker
@@ -103,9 +103,9 @@ def _interpret_function(walk: CallWalker, call: Call) -> Value | None:
     ref, last = call.ref, call.name
     text = _text_of_call(walk, ref, call)
     if ref in _GENERATORS:
-        return Value(text=text, taint=frozenset({f"unstable:{last}()"}))
+        return Value(text=text, taint=frozenset({unstable_taint(f"{last}()")}))
     if ref in _PROCESS_LOCAL:
-        taint = f"unstable:{last}(), which differs between processes"
+        taint = unstable_taint(f"{last}(), which differs between processes")
         return Value(text=text, taint=taints_of(*call.all_arguments()) | {taint})
     if ref in _OPEN_FUNCTIONS:
         mode = call.argument(1, "mode")
@@ -175,7 +175,7 @@ def _combine_arguments(call: Call, text: str) -> Value | None:
 
 def taint_of_hash(taint: frozenset[str]) -> frozenset[str]:
     """The taint of a hash of a value with ``taint``: the hash of a whole payload is a digest."""
-    return (taint - {PAYLOAD}) | {"digest"} if PAYLOAD in taint else taint
+    return (taint - {PAYLOAD}) | {DIGEST} if PAYLOAD in taint else taint
 
 
 def _make_named_tuple(call: Call, text: str) -> Value:
