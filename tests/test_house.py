@@ -65,7 +65,7 @@ TABLE = {
     "backends.sqs*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec botocore aiobotocore"),
     "backends.servicebus*": (f"{SEAMS} {COMMON}", "msgspec azure"),
     # the connection of the caller, of every driver
-    "sessions*": (f"{SEAMS}", "sqlite3 psycopg asyncpg pymysql aiomysql django"),
+    "sessions*": (f"{SEAMS}", "sqlite3 psycopg asyncpg pymysql aiomysql sqlalchemy django"),
     # messages as bytes
     "envelopes*": (f"{SEAMS} core*", "msgspec"),
     # outside APIs, as data

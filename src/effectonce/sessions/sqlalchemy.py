@@ -11,6 +11,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from sqlalchemy import event
+
 from effectonce.errors import ConfigurationError
 
 from .base_session import (
@@ -103,8 +105,6 @@ class AsyncSQLAlchemySession(SQLAlchemySession):
         A session rolls back what it could not commit. A connection has ended its transaction by then, as far as it
         knows, and would commit what was written with the next one.
         """
-        from sqlalchemy import event
-
         is_session = hasattr(self.connection, "sync_session")
         target = self.connection.sync_session if is_session else self.connection.sync_connection
         refusals = [error]
