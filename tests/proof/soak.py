@@ -101,7 +101,7 @@ class Soak:
             self.first_delivery_s = self.delivery_s = 2 * NAIVE_PAUSE_S
         self.messages_per_victim = max(1, round(plan.messages / max(plan.kills, 1)))
         self.started: set[str] = set()
-        self.settled = self.open = 0  # deliveries
+        self.settled = 0  # deliveries
 
     # -- the queue
 
@@ -110,7 +110,6 @@ class Soak:
         keys = [f"m{number}" for number in range(self.plan.messages)]
         self.ready = keys + self.random.sample(keys, len(keys) // 5)
         self.random.shuffle(self.ready)
-        self.open = len(self.ready)
         set_up(self.plan)
         self.observer = Observer(self.plan)
         gc.freeze()
@@ -134,10 +133,14 @@ class Soak:
         self.tally.seconds = time.monotonic() - began
         return self.tally
 
+    @property
+    def open(self) -> int:
+        """How many deliveries are not settled: those that wait, and those that a victim has not answered."""
+        unanswered = sum(len(victim.keys) - victim.replies for victim in self.victims.values())
+        return len(self.ready) + len(self.delayed) + unanswered
+
     def _withdraw(self) -> None:
-        kept = [key for key in self.ready if key in self.started]
-        self.open -= len(self.ready) - len(kept)
-        self.ready = kept
+        self.ready = [key for key in self.ready if key in self.started]
 
     def _fork(self) -> None:
         size = self.random.randint(1, 2 * self.messages_per_victim)
@@ -146,7 +149,6 @@ class Soak:
             other = self.random.choice(list(self.victims.values()))
             if other.replies < len(other.keys):
                 keys.insert(0, other.keys[other.replies])
-                self.open += 1
         self.started.update(keys)
         ends_after = self.random.randrange(size) if self.tally.kills < self.plan.kills else None
         stops = ends_after is not None and self.random.random() < 0.03
@@ -190,7 +192,6 @@ class Soak:
             self._deliver_again(key, 0.1)
         else:
             self.settled += 1
-            self.open -= 1
             self.tally.deliveries += 1
 
     def _deliver_again(self, key: str, after: float) -> None:
@@ -200,7 +201,6 @@ class Soak:
             violation = f"{key} was delivered {MAX_REDELIVERIES} times and never settled"
             if violation not in self.tally.violations:
                 self.tally.violations.append(violation)
-            self.open -= 1
             return
         heapq.heappush(self.delayed, (time.monotonic() + after, key))
 

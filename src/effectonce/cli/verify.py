@@ -123,14 +123,9 @@ def _load_subject(name: str, path: Path | None, request: str, headers: list[str]
     module, _, rest = name.partition(":")
     attribute, _, queue = rest.partition(":")
     target = load_object(f"{module}:{attribute}" if queue else name, "shop.tasks:charge")
-    if is_asgi_app(target):
-        return _make_http_subject(target, request, path, headers)
-    asgi_route = None if isinstance(target, Worker | CeleryTask) else find_asgi_route(target)
-    if asgi_route is not None:
-        app, method, url = asgi_route
-        if "{" in url and not request:
-            raise ConfigurationError(f"its path is {url}: say which request, as in --request '{method} /orders/1'")
-        return _make_http_subject(app, request or f"{method} {url}", path, headers)
+    http_subject = _make_http_subject_of(target, request, path, headers)
+    if http_subject is not None:
+        return http_subject
     if request:
         raise ConfigurationError(f"--request is for an ASGI application, and {show(name)!r} is not one: give shop:app")
     if headers:
@@ -139,23 +134,45 @@ def _load_subject(name: str, path: Path | None, request: str, headers: list[str]
         raise ConfigurationError("give --message FILE: a JSON file with what the handler is called with")
     value = _read_json(path)
     if isinstance(target, Worker):
-        queue = queue or only_queue(target)
-        kinds = [route.type for route in target.routes_of(queue)]
-        if len(kinds) > 1:
-            raise ConfigurationError(
-                f"queue {show(queue)} has handlers for several types of message; name one of the functions instead, as "
-                f"in {show(module)}:charge"
-            )
-        message: Message[Any] = Message(data=value, type=(kinds[0] if kinds else None) or "")
-        return make_subject(target, (message,), {"queue": queue})
+        return _make_worker_subject(target, queue or only_queue(target), value, module)
     if queue:
         raise ConfigurationError(f"{show(attribute)!r} is not a worker, so it has no queue: write {module}:{attribute}")
+    return _make_function_subject(target, value)
+
+
+def _make_worker_subject(worker: Worker, queue: str, value: Any, module: str) -> Subject:
+    """Make a worker the subject, with a message in ``queue`` of the one type that it takes there."""
+    types = [route.type for route in worker.routes_of(queue)]
+    if len(types) > 1:
+        raise ConfigurationError(
+            f"queue {show(queue)} has handlers for several types of message; name one of the functions instead, as "
+            f"in {show(module)}:charge"
+        )
+    message: Message[Any] = Message(data=value, type=(types[0] if types else None) or "")
+    return make_subject(worker, (message,), {"queue": queue})
+
+
+def _make_function_subject(target: Any, value: Any) -> Subject:
+    """Make a function, a task or a worker's handler the subject. `make_subject` says what cannot be one."""
     if not callable(target):
-        return make_subject(target, (), {})  # it says what can be tried
+        return make_subject(target, (), {})
     route = find_route(target)
     if route is not None:
         return make_subject(target, (Message(data=value, type=route[1].type or ""),), {})
     return make_subject(target, *arguments(target.run if isinstance(target, CeleryTask) else target, value))
+
+
+def _make_http_subject_of(target: Any, request: str, path: Path | None, headers: list[str]) -> Subject | None:
+    """Make an ASGI app, or the app of a route's function, the subject. None: ``target`` is neither."""
+    if is_asgi_app(target):
+        return _make_http_subject(target, request, path, headers)
+    asgi_route = None if isinstance(target, Worker | CeleryTask) else find_asgi_route(target)
+    if asgi_route is None:
+        return None
+    app, method, url = asgi_route
+    if "{" in url and not request:
+        raise ConfigurationError(f"its path is {url}: say which request, as in --request '{method} /orders/1'")
+    return _make_http_subject(app, request or f"{method} {url}", path, headers)
 
 
 def _make_http_subject(app: Any, request: str, path: Path | None, headers: list[str]) -> Subject:

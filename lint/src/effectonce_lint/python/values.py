@@ -142,7 +142,9 @@ class Value:
     """What is known about a value.
 
     - ``text``: the expression that it came from, normalized; values with the same text are taken for the same;
-    - ``tag``: which library object it is ("redis", "pika.channel"); ``ref``: its dotted name outside the project;
+    - ``tag``: what kind of object it is: "redis", "pika.channel" and others of `libraries.object_types`; "list" and
+      "generator" of Python itself; "guard" (entered by a `with`) and "guarded" (a decorator) of `libraries.guards`;
+    - ``ref``: its dotted name outside the project;
     - ``base`` and ``attr``: the value that it is an attribute of, and the attribute's name;
     - ``home``: of a container that is a global, its module;
     - ``items``: of a sequence, its items; of tag "one of", the values that it may be; of a call, its arguments;
