@@ -19,7 +19,6 @@ import pytest
 
 import effectonce as eo
 from effectonce.contracts import ConnectionLost
-from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.record import Claim
 from effectonce.testing import ManualClock
 from tests.harness.faulty_store import FaultyBackend, down
@@ -237,12 +236,12 @@ def test_f20_a_handler_that_kills_its_process_is_stopped_by_its_attempts(tmp_pat
 
 def test_f68_a_claim_resent_after_a_lost_reply_is_its_own(faulty: FaultyBackend, clock: ManualClock) -> None:
     """The reply to the claim is lost once; the repetition by the same owner is granted, as one attempt."""
-    from effectonce.core.group_commit.send_batch import send_batch
+    from effectonce.core.group_commit.send_batch import send_from_thread
 
     lost = [True]
     faulty.after = lambda op: ConnectionLost("reset") if lost and lost.pop() else None
     claim = Claim("s", "k", b"o" * 16, 30_000_000, 10**9)
-    (reply,) = run_sync(send_batch(faulty.sync_port(), [claim], pause_thread))
+    (reply,) = send_from_thread(faulty.sync_port(), [claim])
     assert not isinstance(reply, Exception | bool)
     assert (reply.kind, reply.attempts) == ("claimed", 1)
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from effectonce.contracts import Port
 from effectonce.record import Claim
 
-from .group_commit.send_batch import send_batch
-from .run_sync import pause_thread, run_sync
+from .group_commit.send_batch import send_from_thread
+from .run_sync import run_sync
 from .unanswered_claims import UnansweredClaims
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Heartbeat:
         """Renew the leases of ``due``. ``requested_at`` was read before the request is sent: a lease counts from when
         it was asked for. Read behind the reply, it would let this process believe in a lease that has ended."""
         pairs = sorted(((run.renewal(), run) for run in due), key=lambda pair: (pair[0].scope, pair[0].key))
-        replies = run_sync(send_batch(port, [renewal for renewal, _ in pairs], pause_thread))
+        replies = send_from_thread(port, [renewal for renewal, _ in pairs])
         for (_, run), reply in zip(pairs, replies, strict=True):
             if reply is True:
                 run.lease_requested_at = requested_at

@@ -10,8 +10,8 @@ from effectonce.contracts import Port
 from effectonce.errors import StoreUnavailable, show
 from effectonce.record import Claim, Settlement
 
-from .group_commit.send_batch import send_batch
-from .run_sync import pause_thread, run_sync
+from .group_commit.send_batch import send_from_thread
+from .run_sync import run_sync
 
 log = logging.getLogger("effectonce")
 
@@ -57,6 +57,6 @@ def _release_if_granted(port: Port, claim: Claim) -> None:
         return
     # Its work did not start, so that does not count as an attempt.
     op = Settlement(claim.scope, claim.key, claim.owner, record.token, "free", claim.retention_us, refund=True)
-    (reply,) = run_sync(send_batch(port, (op,), pause_thread))
+    (reply,) = send_from_thread(port, (op,))
     if isinstance(reply, Exception):
         raise reply

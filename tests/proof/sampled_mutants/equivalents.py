@@ -293,7 +293,6 @@ SIZES: Final[dict[str, str]] = {
     "core/group_commit/batcher.py": "MIN_JOBS_FOR_SECOND_TRIP",
     "core/group_commit/send_batch.py": "MAX_CONTENTION_RETRIES",
     "core/group_commit/tasks.py": "MIN_CALLS_FOR_SECOND_TRIP MIN_CALLS_FOR_SECOND_TRIP_IF_NEIGHBOUR_IDLE",
-    "core/group_commit/threads.py": "MAX_WOKEN_BY_LEADER",
     "core/heartbeat.py": "SWEEP_BATCH",
     "core/unfinished.py": "MAX_CONCURRENT_RESUMES _PAGE_SIZE _READ_FACTOR",
     "dashboard/saga_graph.py": "DRAWING_WIDTH STEPS_X TOP_MARGIN ROW_HEIGHT END_HEIGHT",

@@ -9,28 +9,43 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from effectonce.contracts import ConnectionLost, Contention, Port
 from effectonce.core.interrupts import is_being_cancelled, raise_interrupt
-from effectonce.core.run_sync import pause_thread
+from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.errors import ConfigurationError, StoreUnavailable
 from effectonce.record import Batchable, Reply
 
 MAX_CONTENTION_RETRIES = 5
 
 
+def send_from_thread(port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
+    """Send ``batch`` on a sync port, with `send_batch`. An exception of a signal handler is raised: it is this
+    thread's, and not an answer of the store."""
+    return run_sync(send_batch(port, batch, pause_thread, raise_interrupt))
+
+
+async def send_from_loop(port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
+    """Send ``batch`` on the running event loop, with `send_batch`. An exception of a signal handler is a reply like
+    other errors: raised here, it would reach the task that sends, and no caller."""
+    return await send_batch(port, batch, asyncio.sleep, lambda error: None)
+
+
 async def send_batch(
-    port: Port, batch: Sequence[Batchable], pause: Callable[[float], Awaitable[None]]
+    port: Port,
+    batch: Sequence[Batchable],
+    pause: Callable[[float], Awaitable[None]],
+    let_pass: Callable[[Exception], None],
 ) -> Sequence[Reply]:
     """Send ``batch``; return one reply for each operation. A failure of the whole batch is the reply of each.
 
     A lost connection is tried once more, because every operation recognises its repetition. Contention is tried again,
-    and then operation by operation, as after any other error, so that one bad operation harms itself only. In a thread,
-    the exception of a signal handler is raised: it is that of one caller. On an event loop it is a reply like others.
+    and then operation by operation, as after any other error, so that one bad operation harms itself only.
+    ``let_pass`` is called with each error, and raises one that is not about the store.
     """
     lost = contended = 0
     while True:
         try:
             return await port.run(batch)
         except ConnectionLost as error:
-            _let_interrupt_pass(error, pause)
+            let_pass(error)
             lost += 1
             if lost > 1:
                 return [error] * len(batch)
@@ -42,7 +57,7 @@ async def send_batch(
                 break
             await pause(random.uniform(0, 0.002 * 2**contended))
         except (StoreUnavailable, ConfigurationError) as error:
-            _let_interrupt_pass(error, pause)
+            let_pass(error)
             return [error] * len(batch)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
@@ -50,22 +65,17 @@ async def send_batch(
             # The driver has cancelled itself. Sent again without end, the batch would keep the loop to itself.
             return [StoreUnavailable(f"the store access was ended: {error!r}")] * len(batch)
         except Exception as error:
-            _let_interrupt_pass(error, pause)
+            let_pass(error)
             if len(batch) == 1:
                 return [error]
             break
     replies: list[Reply] = []
     for op in batch:
-        replies += await send_batch(port, (op,), pause)
+        replies += await send_batch(port, (op,), pause, let_pass)
         if isinstance(replies[-1], StoreUnavailable):  # it is down: do not ask it for each of the rest
             replies += [replies[-1]] * (len(batch) - len(replies))
             break
     return replies
-
-
-def _let_interrupt_pass(error: Exception, pause: Callable[[float], Awaitable[None]]) -> None:
-    if pause is pause_thread:
-        raise_interrupt(error)
 
 
 def _lost_every_race(error: Contention) -> StoreUnavailable:
