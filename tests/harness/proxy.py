@@ -118,6 +118,8 @@ class FaultProxy:
         self._frame, self._frames = frame, times
 
     def close(self) -> None:
+        if self._loop.is_closed():
+            return
         self._call(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -104,6 +104,36 @@ class Failover:
         self._wait_until(lambda: self._master_port() == self.replica.port, "promote the replica")
         self._wait_until(lambda: self.replica.execute("INFO", "replication")["role"] == "master", "make it the master")
 
+    def rejoin(self) -> None:
+        """Let the dead master come back as the replica of the new one; `master` and `replica` change their names."""
+        self._wire.blackhole = False
+        self.master, self.replica = self.replica, self.master
+        self.replica.follow(self.master)
+        self._wait_for_replica()
+
+    def pause(self, seconds: float) -> None:
+        """Freeze the master for longer than the sentinels wait, so that it is replaced; then it goes on, and learns
+        that it is a replica now."""
+        self.master.stop()
+        self._wait_until(lambda: self._master_port() == self.replica.port, "promote the replica")
+        time.sleep(seconds)
+        self.master.resume()
+        self.master, self.replica = self.replica, self.master
+        self._wait_for_replica()
+
+    def roll(self) -> None:
+        """Restart the replica, then the master, which loses its role meanwhile."""
+        self.replica.follow(self.master)
+        self._wait_for_replica()
+        self.fail_over()
+        self.rejoin()
+
+    def _wait_for_replica(self) -> None:
+        self._wait_until(
+            lambda: self.replica.execute("INFO", "replication").get("master_link_status") == "up", "replicate again"
+        )
+        self._wait_until(self._complete, "know the replica")
+
     def _sentinels(self) -> Any:
         from redis.sentinel import Sentinel
 

@@ -9,12 +9,11 @@ import os
 import pwd
 import shutil
 import signal
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from tests.harness.installed import NEXT, ROOT, Missing, find_binary, find_package_folder, require_installed, wants_next
@@ -48,6 +47,11 @@ class Redis(Server):
         if answering != self.pid:
             raise ServerFailed(f"process {answering} answers on the port of {self.pid}")
 
+    def follow(self, master: "Redis") -> None:
+        """Start again as a replica of ``master``."""
+        self._options = (*self._options, "--replicaof", f"127.0.0.1 {master.port}")
+        self.restart()
+
     def execute(self, *command: str | int) -> Any:
         """One command on a connection of its own."""
         import redis
@@ -58,14 +62,14 @@ class Redis(Server):
 
 def redis(*options: str) -> Redis:
     """Redis, or else the Valkey inside a package. Options as on the command line: `"--appendonly", "yes"`."""
-    return Redis(_redis_binary(), *options).start()
+    return Redis(redis_binary(), *options).start()
 
 
 def valkey(*options: str) -> Redis:
     return Redis(_valkey_binary(), *options).start()
 
 
-def _redis_binary() -> str:
+def redis_binary() -> str:
     found = find_binary("redis-server") or _packaged_valkey()
     return require_installed(found, "Redis", "apt-get install redis-server", "REDIS")
 
@@ -80,73 +84,6 @@ def _packaged_valkey() -> str | None:
     return next((str(path) for path in folder.glob("_binaries/*/valkey-server")), None) if folder else None
 
 
-class RedisCluster:
-    """Three masters, each with as many replicas as asked for; `nodes` holds the masters first."""
-
-    def __init__(self, binary: str, replicas: int) -> None:
-        self.nodes: list[Redis] = []
-        try:
-            for _ in range(3 * (1 + replicas)):
-                self.nodes.append(self._node(binary).start())
-            self._join()
-        except BaseException:
-            self.close(failed=True)
-            raise
-
-    @property
-    def url(self) -> str:
-        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
-
-    def close(self, failed: bool = False) -> None:
-        for node in self.nodes:
-            node.close(failed)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(failed=kind is not None)
-
-    @staticmethod
-    def _node(binary: str) -> Redis:
-        return Redis(binary, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "yes")
-
-    def _join(self) -> None:
-        masters = self.nodes[:3]
-        bounds = (0, 5461, 10923, 16384)
-        for index, node in enumerate(self.nodes):
-            node.execute("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
-            node.execute("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
-        for index, master in enumerate(masters):
-            slots = range(bounds[index], bounds[index + 1])
-            master.execute("CLUSTER", "ADDSLOTS", *slots)
-        self._wait_until(lambda: all(self._count_known_nodes(node) == len(self.nodes) for node in self.nodes))
-        for index, replica in enumerate(self.nodes[3:]):
-            master_id = str(masters[index % 3].execute("CLUSTER", "MYID"))
-            replica.execute("CLUSTER", "REPLICATE", master_id)
-        self._wait_until(lambda: all(self._is_ready(node) for node in self.nodes))
-
-    @staticmethod
-    def _count_known_nodes(node: Redis) -> int:
-        return int(node.execute("CLUSTER INFO")["cluster_known_nodes"])
-
-    @staticmethod
-    def _is_ready(node: Redis) -> bool:
-        return bool(node.execute("CLUSTER INFO")["cluster_state"] == "ok")
-
-    @staticmethod
-    def _wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                raise ServerFailed("the Redis Cluster was not complete in time")
-            time.sleep(0.05)
-
-
-def redis_cluster(replicas: int = 0) -> RedisCluster:
-    return RedisCluster(_redis_binary(), replicas)
-
-
 # PostgreSQL and PgBouncer
 
 
@@ -154,9 +91,7 @@ class _Unprivileged(Server):
     """A server that refuses to run as root: then its directory and its process belong to another user."""
 
     def prepare(self) -> None:
-        if os.geteuid() == 0:
-            user = _daemon_user()
-            os.chown(self.dir, user.pw_uid, user.pw_gid)
+        own_as_daemon(self.dir)
 
     @staticmethod
     def unprivileged(*command: str) -> list[str]:
@@ -164,6 +99,13 @@ class _Unprivileged(Server):
             return list(command)
         user = _daemon_user()
         return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", *command]
+
+
+def own_as_daemon(folder: Path) -> None:
+    """Give ``folder`` to the user that such a server runs as, if we are root."""
+    if os.geteuid() == 0:
+        user = _daemon_user()
+        os.chown(folder, user.pw_uid, user.pw_gid)
 
 
 def _daemon_user() -> pwd.struct_passwd:
@@ -237,10 +179,10 @@ class Postgres(_Unprivileged):
 
 def postgres(*, durable: bool = False, **options: str) -> Postgres:
     """`durable` leaves fsync on, for benchmarks and `check`. `options` are server settings: `wal_level="logical"`."""
-    return Postgres(_postgres_binaries(), durable, options).start()
+    return Postgres(postgres_binaries(), durable, options).start()
 
 
-def _postgres_binaries() -> Path:
+def postgres_binaries() -> Path:
     versions = NEXT / _DEBIAN_POSTGRES.relative_to("/") if wants_next() else _DEBIAN_POSTGRES
     version = os.environ.get("EFFECTONCE_TEST_POSTGRES_VERSION", "*")  # the newest, if none is named
     debian = sorted(versions.glob(f"{version}/bin/initdb"), key=_major_version)

@@ -23,6 +23,7 @@ from tests.harness.kafka import kafka
 from tests.harness.nats import nats
 from tests.harness.process import ServerFailed
 from tests.harness.rabbitmq import rabbitmq
+from tests.harness.redis_cluster import redis_cluster
 from tests.harness.sqs import elasticmq, ministack
 
 
@@ -36,7 +37,7 @@ class Running(Protocol):
 #: How each kind is started. What follows a blank in a name is the argument: `pgbouncer postgresql://…`.
 STARTERS: Final[dict[str, Callable[..., Running]]] = {
     "redis": lambda: servers.redis("--databases", "64"),  # one per test process
-    "redis_cluster": servers.redis_cluster,
+    "redis_cluster": redis_cluster,
     "valkey": lambda: servers.valkey("--databases", "64"),
     "postgres": lambda: servers.postgres(durable=True),  # `check` refuses fsync=off
     "pgbouncer": servers.pgbouncer,

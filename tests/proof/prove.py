@@ -32,7 +32,7 @@ from tests.harness.process import Server
 from tests.harness.provider import Provider
 from tests.harness.rabbitmq import rabbitmq
 from tests.harness.sentinel import sentinel
-from tests.proof import explorer, prove_failover, prove_faults, soak
+from tests.proof import explorer, prove_failover, prove_faults, prove_long, soak
 from tests.proof.soak import Tally
 from tests.proof.soak_victims import CONTROLS, Mode, SoakPlan
 
@@ -53,6 +53,7 @@ SOAKS: tuple[tuple[Mode, str, float], ...] = (
     ("I", "mariadb", 12),
 )
 EXPLORER_SECONDS = 140.0
+LONG_SCALE = 6.0  # from an hour on
 SERVERS: dict[str, Callable[[], Server]] = {
     "redis": lambda: servers.redis("--appendonly", "yes", "--appendfsync", "always"),
     "postgres": lambda: servers.postgres(durable=True),
@@ -143,6 +144,7 @@ class Proof:
             ("network L rabbitmq", 15.0, self._rabbitmq_network),
             ("failover L redis", 12.0, self._failover),
             ("explorer", EXPLORER_SECONDS, self._explorer),
+            *self._long_parts(),
         ]
         self._parts = [part for part in parts if only in part[0]]
         self._total = sum(share for _, share, _ in self._parts) or 1.0
@@ -240,6 +242,25 @@ class Proof:
         with sentinel() as shop:
             tally = prove_failover.run_stale_failover(shop, max(20, round(1000 * min(self.scale, 1.0))))
         self.rows.append(make_row("failover", "L", "redis", tally, "-", tally.unrecorded))
+
+    # -- order and clusters: where there is an hour, or where they are named
+
+    def _long_parts(self) -> Iterator[tuple[str, float, Callable[[], object]]]:
+        for part in prove_long.PARTS:
+            if self.scale >= LONG_SCALE or (self.only and self.only in part.name):
+                yield part.name, part.share, self._long_part(part)
+
+    def _long_part(self, part: prove_long.LongPart) -> Callable[[], object]:
+        def run() -> None:
+            seed = self._seed(*part.where.replace(",", "").split())
+            wanted = max(part.least, round(part.messages * self.scale))
+            with tempfile.TemporaryDirectory(prefix="eo-prove-") as folder:
+                tally = part.run(folder, seed, wanted, part.share * self.scale, self._report_progress)
+            allowed = None if part.must_lose else tally.unrecorded
+            self.rows.append(make_row(part.what, part.mode, part.where, tally, seed, allowed))
+            self.rows[-1].wanted = wanted
+
+        return run
 
     # -- the model
 

@@ -482,11 +482,23 @@ async def test_a_stream_that_would_drop_messages_is_not_set_up_for_delays(
 
 
 async def test_a_stream_that_others_declare_is_not_created() -> None:
-    connection = Connection()
+    connection = Connection(STREAM__INFO=NOT_FOUND)
     connection.answers = [NO_STREAM, reply(b'{"seq": 1}')]
     outcomes = await publisher_on(connection, shared_stream="shop").publish("q", PACKETS)
     assert [type(outcome) for outcome in outcomes] == [MissingStream, type(None)]
-    assert connection.calls == []
+    assert connection.calls == [("STREAM.INFO.shop", None)]
+
+
+@pytest.mark.parametrize("options", [{}, {"shared_stream": "shop"}])
+async def test_f85_a_stream_whose_replicas_have_no_leader_is_not_missing(options: dict[str, Any]) -> None:
+    connection = Connection(STREAM__INFO=SAFE_STREAM)
+    connection.gather_replies = always_silent  # type: ignore[method-assign]
+    outcomes = await publisher_on(connection, **options).publish("q", PACKETS)
+    assert [type(outcome) for outcome in outcomes] == [BrokerUnavailable, BrokerUnavailable]
+
+
+async def always_silent(*requests: Any) -> list[Any]:
+    return [NO_STREAM] * len(requests)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -573,6 +585,15 @@ async def test_a_dead_letter_is_confirmed_before_its_message_is_acked() -> None:
     assert await consumer.ack([delivery]) == [False]
 
 
+async def test_f85_a_dead_letter_waits_for_a_leader_of_its_stream() -> None:
+    connection = Connection(STREAM__INFO=SAFE_STREAM)
+    consumer, (delivery,) = await consumer_with(connection, b"x")
+    connection.gather_replies = always_silent  # type: ignore[method-assign]
+    with pytest.raises(BrokerUnavailable, match="no server leads"):
+        await consumer.dead_letter(delivery, {})
+    assert await consumer.ack([delivery]) == [True]
+
+
 async def test_a_dead_letter_that_is_refused_leaves_the_message_unsettled() -> None:
     connection = Connection()
     consumer, (delivery,) = await consumer_with(connection, b"x")
@@ -583,13 +604,20 @@ async def test_a_dead_letter_that_is_refused_leaves_the_message_unsettled() -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "description", "kind"),
-    [("503", "", MissingStream), ("409", "Consumer Deleted", MissingStream), ("409", "Exceeded", BrokerUnavailable)],
+    ("status", "description", "found", "kind"),
+    [
+        ("503", "", NOT_FOUND, MissingStream),
+        ("503", "", {}, BrokerUnavailable),  # its replicas are choosing a leader
+        ("503", "", BrokerUnavailable("no answer"), BrokerUnavailable),
+        ("503", "", JetStreamRefusal("forbidden", 403), JetStreamRefusal),
+        ("409", "Consumer Deleted", NOT_FOUND, MissingStream),
+        ("409", "Exceeded", {}, BrokerUnavailable),
+    ],
 )
 async def test_a_pull_that_the_server_cannot_serve_is_the_error_of_one_receive(
-    status: str, description: str, kind: type[Exception]
+    status: str, description: str, found: Any, kind: type[Exception]
 ) -> None:
-    connection = Connection()
+    connection = Connection(CONSUMER__INFO=found)
     consumer, _ = await consumer_with(connection)
     await connection.callback(reply(headers={"Status": status, "Description": description}, reply="", subject="x"))
     with pytest.raises(kind):

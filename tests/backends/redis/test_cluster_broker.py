@@ -22,6 +22,7 @@ from effectonce.values.urls import Address
 from tests.backends.queue_under_test import QueueUnderTest, receive
 from tests.backends.redis.test_routing import Socket
 from tests.harness import servers
+from tests.harness.redis_cluster import RedisCluster, redis_cluster
 
 
 class TestContractOnACluster(broker_suite()):  # type: ignore[misc]
@@ -57,7 +58,7 @@ async def test_queues_of_all_nodes_are_served_through_one_publisher(redis_cluste
 
 @pytest.mark.chaos
 async def test_f59_a_queue_goes_on_at_the_node_that_its_slot_has_moved_to(unique_name: str) -> None:
-    with servers.redis_cluster() as cluster:
+    with redis_cluster() as cluster:
         backend = RedisBrokerBackend(Address(f"{cluster.url}?namespace={unique_name}&ack_window=1s"))
         queue = QueueUnderTest(backend, "orders")
         consumer = await queue.consumer()
@@ -72,7 +73,7 @@ async def test_f59_a_queue_goes_on_at_the_node_that_its_slot_has_moved_to(unique
         await queue.close()
 
 
-def move_slot(cluster: servers.RedisCluster, key: str) -> None:
+def move_slot(cluster: RedisCluster, key: str) -> None:
     """Move the slot of ``key`` to another node, and stop half-way for a moment: with its keys there, and the slot not
     assigned yet."""
     slot = int(cluster.nodes[0].execute("CLUSTER", "KEYSLOT", key))

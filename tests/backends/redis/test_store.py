@@ -55,6 +55,7 @@ from tests.conftest import skip_or_fail
 from tests.harness import servers
 from tests.harness.process import ServerFailed, free_port
 from tests.harness.proxy import FaultProxy
+from tests.harness.redis_cluster import RedisCluster, redis_cluster
 from tests.harness.waiting import until
 
 SECOND = 1_000_000
@@ -1087,13 +1088,13 @@ def test_a_cursor_of_another_list_is_refused(redis_url: str, unique_name: str, c
 
 
 @pytest.fixture(scope="module")
-def own_cluster() -> Iterator[servers.RedisCluster]:
+def own_cluster() -> Iterator[RedisCluster]:
     """A cluster whose slots these tests may move."""
-    with servers.redis_cluster() as cluster:
+    with redis_cluster() as cluster:
         yield cluster
 
 
-def test_a_batch_spans_the_nodes_of_a_cluster(own_cluster: servers.RedisCluster, unique_name: str) -> None:
+def test_a_batch_spans_the_nodes_of_a_cluster(own_cluster: RedisCluster, unique_name: str) -> None:
     port = backend_at(own_cluster.url, namespace=unique_name).sync_port()
     for node in own_cluster.nodes:
         node.execute("SCRIPT", "FLUSH")
@@ -1108,7 +1109,7 @@ def test_a_batch_spans_the_nodes_of_a_cluster(own_cluster: servers.RedisCluster,
 @pytest.mark.chaos
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, mode: str) -> None:
-    with servers.redis_cluster() as cluster:
+    with redis_cluster() as cluster:
         backend = backend_at(cluster.url, namespace=unique_name, timeout="1.5")
         port = backend.sync_port() if mode == "sync" else backend.async_port()
         claims = [a_claim(f"{n}") for n in range(60)]
@@ -1141,7 +1142,7 @@ def test_f36_a_node_that_hangs_fails_its_own_operations_only(unique_name: str, m
 def test_f36_a_dead_node_does_not_delay_the_slots_of_the_others(unique_name: str, how: str) -> None:
     """Only the round trips that were under way wait for it. The cluster cannot fail over here: all that time the other
     nodes serve."""
-    with servers.redis_cluster() as cluster:
+    with redis_cluster() as cluster:
         for node in cluster.nodes:
             node.execute("CONFIG", "SET", "cluster-require-full-coverage", "no")
         backend = backend_at(cluster.url, namespace=unique_name, timeout="2", connect_timeout="2")
@@ -1171,7 +1172,7 @@ def test_f36_a_dead_node_does_not_delay_the_slots_of_the_others(unique_name: str
 @pytest.mark.long
 @pytest.mark.parametrize("endpoint", ["unknown-endpoint", "hostname"])
 def test_a_cluster_that_does_not_know_its_hosts_is_reached_where_it_was_asked(
-    own_cluster: servers.RedisCluster, unique_name: str, endpoint: str
+    own_cluster: RedisCluster, unique_name: str, endpoint: str
 ) -> None:
     """Behind a proxy or a load balancer it names none (``unknown-endpoint``); a node without its hostname is ``?``."""
     try:
@@ -1186,7 +1187,7 @@ def test_a_cluster_that_does_not_know_its_hosts_is_reached_where_it_was_asked(
             node.execute("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
 
 
-def test_a_node_that_breaks_its_connection_is_asked_again(own_cluster: servers.RedisCluster, unique_name: str) -> None:
+def test_a_node_that_breaks_its_connection_is_asked_again(own_cluster: RedisCluster, unique_name: str) -> None:
     port = backend_at(own_cluster.url, namespace=unique_name).sync_port()
     run_sync(port.run([a_claim(f"warm {n}") for n in range(60)]))
     own_cluster.nodes[1].execute("CLIENT", "KILL", "TYPE", "normal")
@@ -1200,7 +1201,7 @@ def test_a_node_that_breaks_its_connection_is_asked_again(own_cluster: servers.R
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_slot_that_moves_is_followed(own_cluster: servers.RedisCluster, unique_name: str, mode: str) -> None:
+def test_a_slot_that_moves_is_followed(own_cluster: RedisCluster, unique_name: str, mode: str) -> None:
     """While it moves, a record is not written apart from its index; afterwards it is found where it went."""
     backend = backend_at(own_cluster.url, namespace=unique_name)
     port = backend.sync_port() if mode == "sync" else backend.async_port()
@@ -1225,7 +1226,7 @@ def test_a_slot_that_moves_is_followed(own_cluster: servers.RedisCluster, unique
 
 
 @contextlib.contextmanager
-def moving(cluster: servers.RedisCluster, key: bytes) -> Iterator[Callable[[], None]]:
+def moving(cluster: RedisCluster, key: bytes) -> Iterator[Callable[[], None]]:
     """The key's slot is on its way to another node; the call moves its keys, and the end of the block ends it."""
     import redis
 
@@ -1258,7 +1259,7 @@ def _owns(node: servers.Redis, slot: int) -> bool:
 @pytest.mark.chaos
 @pytest.mark.long
 def test_a_failover_is_followed(unique_name: str) -> None:
-    with servers.redis_cluster(replicas=1) as cluster:
+    with redis_cluster(replicas=1) as cluster:
         port = backend_at(cluster.url, namespace=unique_name, timeout="1").sync_port()
         assert set(kinds(port, "before")) == {"claimed"}
         # A replica that has not had its first sync yet would not stand for election.
@@ -1279,7 +1280,7 @@ def kinds(port: Port, what: str) -> list[str]:
     return [reply.kind if isinstance(reply, Answer) else "unavailable" for reply in replies]
 
 
-def test_the_wrong_kind_of_url_is_named(own_cluster: servers.RedisCluster, own_redis: servers.Redis) -> None:
+def test_the_wrong_kind_of_url_is_named(own_cluster: RedisCluster, own_redis: servers.Redis) -> None:
     port = backend_at(own_cluster.nodes[0].url, namespace="wrong").sync_port()
     with pytest.raises(ConfigurationError, match=r"redis\+cluster://"):
         run_sync(port.run([a_claim(f"{n}") for n in range(64)]))

@@ -26,7 +26,7 @@ from effectonce.errors import BrokerUnavailable, show
 from .connection import NatsConnection, load_driver, read_status
 from .packets import make_headers, read_packet
 from .publisher import NatsMessage, publish_messages
-from .streams import MissingStream, StreamDeclarations, encode_name, missing_stream
+from .streams import MissingStream, StreamDeclarations, encode_name, missing_stream, no_leader
 
 MIN_PULL_S: Final = 0.02
 
@@ -68,6 +68,8 @@ class NatsConsumer:
                 return deliveries
             if self._failure is not None:
                 error, self._failure = self._failure, None
+                if isinstance(error, MissingStream):
+                    error = await self._streams.explain_silence(connection, self._queue, self._group)
                 raise error
             if self._pull_remaining and now > self._pull_overdue_at:
                 await connection.close()  # the server ends every pull with a status, so this connection is dead
@@ -191,6 +193,8 @@ class NatsConsumer:
         if isinstance(outcome, MissingStream):
             await streams.declare_dead_letters(connection, self._queue, self._group)
             (outcome,) = await publish_messages(connection, stream, messages)
+        if isinstance(outcome, MissingStream):
+            outcome = no_leader(streams.endpoint, stream)
         if isinstance(outcome, Exception):
             raise outcome
         if not self._unsettled.owns(held):

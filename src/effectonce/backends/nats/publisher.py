@@ -53,11 +53,16 @@ class NatsPublisher:
 
         message_id = None if streams.deduplicates else NO_MESSAGE_ID  # None: each packet's own
         await send(range(len(packets)), message_id)
-        undeclared = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, MissingStream)]
-        if undeclared and not streams.shared_stream:
+        unanswered = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, MissingStream)]
+        if unanswered and not streams.shared_stream:
             await streams.declare(connection, queue, None)
             self._delaying_queues.discard(queue)  # its stream is a new one
-            await send(undeclared, message_id)
+            await send(unanswered, message_id)
+            unanswered = [index for index in unanswered if isinstance(outcomes[index], MissingStream)]
+        if unanswered:
+            error = await streams.explain_silence(connection, queue)
+            for index in unanswered:
+                outcomes[index] = error
         redriven = [
             index
             for index, outcome in enumerate(outcomes)

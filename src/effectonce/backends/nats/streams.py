@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from effectonce.errors import ConfigurationError, InvalidOption, show
+from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
 from effectonce.values.queue_names import require_name
 
 from .connection import JetStreamRefusal, NatsConnection, NatsEndpoint
@@ -177,6 +177,20 @@ class StreamDeclarations(Struct, frozen=True, kw_only=True):
                 f"max_deliver {consumer.get('max_deliver')}: it would lose messages; set them to explicit and -1"
             )
 
+    async def explain_silence(self, connection: NatsConnection, queue: str, group: str | None = None) -> Exception:
+        """Return the error for a queue for which no server answers: `MissingStream` if its stream, or the consumer of
+        ``group``, is not there; else `BrokerUnavailable`, since its replicas have no leader yet."""
+        name = self.stream_name(queue)
+        paths = [f"STREAM.INFO.{name}", *([f"CONSUMER.INFO.{name}.{encode_name(group)}"] if group else [])]
+        try:
+            for path in paths:
+                await connection.call_jetstream(path)
+        except JetStreamRefusal as error:
+            return missing_stream(self.endpoint, queue) if error.status == 404 else error
+        except BrokerUnavailable as error:
+            return error
+        return no_leader(self.endpoint, queue)
+
     async def _get_stream_config(self, connection: NatsConnection, name: str, queue: str) -> dict[str, Any]:
         try:
             return dict((await connection.call_jetstream(f"STREAM.INFO.{name}"))["config"])
@@ -196,6 +210,10 @@ def missing_stream(endpoint: NatsEndpoint, queue: str) -> MissingStream:
         f"{endpoint.shown} has no stream or no consumers for {show(queue)}; start its worker, or declare it: "
         f"connect_broker(url).declare({show(queue)!r})"
     )
+
+
+def no_leader(endpoint: NatsEndpoint, queue: str) -> BrokerUnavailable:
+    return BrokerUnavailable(f"{endpoint.shown} has the stream of {show(queue)}, but no server leads it at the moment")
 
 
 def require_subject(queue: str) -> str:
