@@ -18,7 +18,7 @@ from effectonce.errors import ConfigurationError, EffectOnceError, PayloadTooLar
 from effectonce.values.awaitables import maybe_await
 
 from . import protocol
-from .guard import HttpGuard, HttpMiddleware, Principal, identify_request
+from .guard import HttpGuard, HttpMiddleware, Principal
 from .inner_app import KEYED_REQUEST_SCOPE_KEY, watch_base_http_middleware
 from .protocol import Response
 from .response_recording import IncompleteResponse, ResponseRecording
@@ -43,26 +43,31 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
 
     ``principal`` takes the ASGI scope and names the caller: a user or tenant id, sync or async; or it is `GLOBAL`.
     Settings for all routes are in ``default``, for some in ``routes``. ``service`` is the scope of the records: give
-    each application that shares a store its own. ``docs`` is the page that problems link to.
+    each application that shares a store its own. ``docs`` is the page that problems link to. ``profile``
+    is the protocol that its clients speak, where that is not the draft's (`http.profiles`).
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         plan = None
         if scope["type"] == "http":
-            plan = self._table.find(scope["method"].upper(), scope["path"], bool(key_lines(scope)))
+            may_have_key = bool(key_lines(scope) or self._profile.key_member)
+            plan = self._table.find(scope["method"].upper(), scope["path"], may_have_key)
         if plan is None:
             await self._app(scope, receive, send)
             return
         keyed_request = KeyedRequest(self._guard, scope, receive, send)
         try:
-            key = protocol.parse_key(key_lines(scope), plan.route.max_key)
+            key = None if self._profile.key_member else protocol.parse_key(key_lines(scope), plan.route.max_key)
             principal = await maybe_await(self._guard.get_principal(scope))
             response = await keyed_request.claim(plan, key, principal)
         except EffectOnceError as error:
             response = self._guard.refusal(error, keyed_request.method, scope["path"])
+            response.headers += self._guard.echo(key_lines(scope))
         except Disconnected:  # in the middle of its body: nothing was claimed, and no client waits for an answer
             return
-        if response is None:
+        if response is None and not keyed_request.is_claimed:  # its key would have been in the body
+            await self._app(scope, keyed_request.receive, send)
+        elif response is None:
             await keyed_request.run(self._app)
         else:
             for message in make_messages(response):
@@ -95,25 +100,40 @@ class KeyedRequest:
         self._broken_off: Exception | None = None  # why an end of the response must not be believed
         self._response_ended = asyncio.Event()
 
-    async def claim(self, plan: RoutePlan, key: str, principal: Principal) -> Response | None:
-        """Read the body up to its limit, and claim the request.
+    async def claim(self, plan: RoutePlan, key: str | None, principal: Principal) -> Response | None:
+        """Read the body up to its limit, and claim the request. ``key``: from the header; None: it is in the body.
 
         Returns the response to send instead of running the application; None if the application runs now. Raises what
         `HttpGuard.claim` raises, `PayloadTooLarge`, and `Disconnected`.
         """
         if self._recording is not None:
             raise ConfigurationError("this request is guarded twice; one guard is enough")
+        response: Response | None = None
+        runs = False
         try:
             fingerprint = await self._body.fingerprint(plan.route.max_body)
-            stored_key = identify_request(principal, self.method, self._scope["path"], key)
-            claimed = await self._guard.claim(plan, self._guard.store.runtime.async_client(), stored_key, fingerprint)
-            if isinstance(claimed, Response):
-                return claimed
-            self._recording = claimed
-            return None
+            request = self._guard.identify(
+                plan, key, fingerprint, self._body.peek, self.method, self._scope["path"], principal
+            )
+            if request is not None:
+                echoed = self._guard.echo(key_lines(self._scope))
+                client = self._guard.store.runtime.async_client()
+                claimed = await self._guard.claim_limited(plan, client, principal, *request)
+                if isinstance(claimed, Response):
+                    claimed.headers += echoed
+                    response = claimed
+                else:
+                    claimed.echoed = echoed
+                    self._recording = claimed
+            runs = response is None
+            return response
         finally:
-            if self._recording is None:
+            if not runs:
                 self._body.close()
+
+    @property
+    def is_claimed(self) -> bool:
+        return self._recording is not None
 
     async def run(self, app: App) -> None:
         """Run ``app``, and settle the request however it ends."""
@@ -250,6 +270,13 @@ class RequestBody:
         if self._size > limit:
             raise PayloadTooLarge(f"the body is over max_body={limit}")
         return protocol.fingerprint(self._state)
+
+    def peek(self) -> bytes:
+        """Return the whole body, which `fingerprint` has received. The application gets it all the same."""
+        assert self._spool is not None
+        body = self._spool.read()
+        self._spool.seek(0)
+        return body
 
     async def next(self) -> Message | None:
         """Return the next part for the application; None if it has had all."""

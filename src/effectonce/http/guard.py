@@ -7,7 +7,7 @@ written once, as `async def` over a `StoreClient`: async adapters await them, sy
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from effectonce.core.guarded_call.begin import begin, prepare_run
@@ -28,7 +28,8 @@ from effectonce.keys import Key, encode_key
 from effectonce.store import Store, require_store
 
 from . import protocol
-from .problems import problem
+from .key_limit import KeyLimit
+from .profiles import DRAFT, Profile
 from .protocol import Response
 from .response_recording import ResponseRecording
 from .routes import Route, RoutePlan, Routes, RouteTable
@@ -36,6 +37,9 @@ from .routes import Route, RoutePlan, Routes, RouteTable
 log = logging.getLogger("effectonce")
 
 Principal = Key | None
+DEFAULT_ROUTE: Final = Route()
+"""Stands for the profile's own settings."""
+
 A = TypeVar("A")
 GetPrincipalT = TypeVar("GetPrincipalT", bound=Callable[..., Any])
 
@@ -73,10 +77,10 @@ def key_lines(environ: Mapping[str, Any]) -> list[bytes]:
     return [] if line is None else [line.encode("latin-1", "replace")]
 
 
-def refusal(error: EffectOnceError, method: str, path: str, docs: str) -> Response:
+def refusal(error: EffectOnceError, method: str, path: str, docs: str, profile: Profile = DRAFT) -> Response:
     """Log why a request may not run, and return the problem to answer it with. A 5xx is logged as an error, the rest
     as information."""
-    response = problem(error, docs)
+    response = profile.answer(error, docs)
     if response.status >= 500:
         log.error("%s %s: %s: %s", show(method, 16), show(path), error.code, error)
     else:
@@ -93,7 +97,14 @@ class HttpGuard:
     """
 
     def __init__(
-        self, store: Store, service: str, docs: str, *, principal: Callable[..., Any] | str, errors: str = "respond"
+        self,
+        store: Store,
+        service: str,
+        docs: str,
+        *,
+        principal: Callable[..., Any] | str,
+        errors: str = "respond",
+        profile: Profile = DRAFT,
     ) -> None:
         require_store(store, "an HTTP guard on {}")
         protocol.load_parser()
@@ -104,7 +115,56 @@ class HttpGuard:
         self.service = service
         self.docs = docs
         self.get_principal = make_principal_getter(principal)
+        self.profile = profile
         self._raises = read_choice("errors", errors, "raise", "respond")
+        self._key_limit = KeyLimit(profile.keys_per_s, profile.burst) if profile.keys_per_s else None
+
+    async def claim_limited(
+        self, plan: RoutePlan, client: StoreClient, principal: Principal, key: str, fingerprint: bytes
+    ) -> ResponseRecording | Response:
+        """`claim`, for a caller that may use so many new keys as the profile says."""
+        limit = self._key_limit
+        if limit is None:
+            return await self.claim(plan, client, key, fingerprint)
+        caller = encode_key(principal)
+        wait_s = limit.take(caller)
+        if wait_s:
+            return self.profile.rate_limited(wait_s)
+        claimed: ResponseRecording | Response | None = None
+        try:
+            claimed = await self.claim(plan, client, key, fingerprint)
+            return claimed
+        finally:
+            if not isinstance(claimed, ResponseRecording):  # it is not new
+                limit.give_back(caller)
+
+    def echo(self, key_lines: Sequence[bytes]) -> protocol.Headers:
+        """Return the headers that an answer repeats from its request, whose Idempotency-Key has these lines."""
+        if not self.profile.echoes_key or len(key_lines) != 1:
+            return []
+        return [(protocol.KEY_HEADER, key_lines[0].decode("latin-1"))]
+
+    def identify(
+        self,
+        plan: RoutePlan,
+        key: str | None,
+        fingerprint: bytes,
+        read_body: Callable[[], bytes],
+        method: str,
+        path: str,
+        principal: Principal,
+    ) -> tuple[str, bytes] | None:
+        """Return the key of a request's record, and its fingerprint; None: it needs no key, and has none.
+
+        ``key`` and ``fingerprint`` are those of the draft: from the header, and of the body's bytes.
+        """
+        profile = self.profile
+        if profile.reads_body:
+            key, fingerprint = profile.read_body(read_body(), key, method, path)
+            if key is None and not plan.route.required:
+                return None
+        place = (method, path) if profile.keys_by_path else ("*", "*")
+        return identify_request(principal, *place, profile.require_key(key)), fingerprint
 
     async def claim(
         self, plan: RoutePlan, client: StoreClient, key: str, fingerprint: bytes
@@ -126,15 +186,15 @@ class HttpGuard:
             log.exception("scope %s: the claim failed", show(run.scope))
             raise StoreUnavailable(f"the store failed: {type(error).__name__}") from error
         if run.replayed:
-            return protocol.replay(run.value, plan.policy.retention_us)
+            return self.profile.replay(run.value, plan.policy.retention_us)
         run.enter()
-        return ResponseRecording(plan, run, client, self.docs)
+        return ResponseRecording(plan, run, client, self.docs, self.profile)
 
     def refusal(self, error: EffectOnceError, method: str, path: str) -> Response:
         """Return the problem for a refused request; raise ``error`` instead where ``errors`` says so."""
         if self._raises:
             raise error
-        return refusal(error, method, path, self.docs)
+        return refusal(error, method, path, self.docs, self.profile)
 
 
 class HttpMiddleware(Generic[A, GetPrincipalT]):
@@ -146,11 +206,13 @@ class HttpMiddleware(Generic[A, GetPrincipalT]):
         store: Store,
         *,
         principal: GetPrincipalT | str,
-        default: Route | None = Route(),  # noqa: B008 - frozen
+        default: Route | None = DEFAULT_ROUTE,
         routes: Routes | None = None,
         service: str = "http",
         docs: str = protocol.DRAFT_URL,
+        profile: Profile = DRAFT,
     ) -> None:
         self._app = app
-        self._guard = HttpGuard(store, service, docs, principal=principal)
-        self._table = RouteTable(default, routes, service)
+        self._guard = HttpGuard(store, service, docs, principal=principal, profile=profile)
+        self._profile = profile
+        self._table = RouteTable(profile.route() if default is DEFAULT_ROUTE else default, routes, service)

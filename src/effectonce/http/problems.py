@@ -74,16 +74,39 @@ _PROBLEMS: Final[dict[type[errors.EffectOnceError], _ProblemText]] = {
 _MAX_RETRY_AFTER_S: Final = 60
 
 
+class ProblemDescription(NamedTuple):
+    """What is said about an error, in whatever form."""
+
+    status: int
+    detail: str
+    retry_after: int | None  # in seconds
+
+
+def describe(error: errors.EffectOnceError) -> ProblemDescription:
+    """Describe ``error`` for its client, without the error's own text."""
+    text = _text_of(error)
+    retry_after = _retry_after(error) if _may_be_retried(text) else None
+    return ProblemDescription(text.status, text.detail, retry_after)
+
+
+def _text_of(error: errors.EffectOnceError) -> _ProblemText:
+    return next(_PROBLEMS[kind] for kind in type(error).__mro__ if kind in _PROBLEMS)
+
+
+def _may_be_retried(text: _ProblemText) -> bool:
+    return text.status == 503 or text.title == _IN_PROGRESS
+
+
 def problem(error: errors.EffectOnceError, docs: str = DRAFT_URL) -> Response:
     """Return ``error`` as problem+json; with status 503 unless the client or its request caused it.
 
     The error's own text is left out: it may hold what the client must not learn.
     """
-    text = next(_PROBLEMS[kind] for kind in type(error).__mro__ if kind in _PROBLEMS)
+    text = _text_of(error)
     code = errors.InProgress.code if isinstance(error, errors.Reentered) else error.code
     response = _make_response(docs, text, code)
     response.headers += [("cache-control", "no-store"), ("link", f'<{docs}>; rel="describedby"')]
-    if text.status == 503 or text.title == _IN_PROGRESS:
+    if _may_be_retried(text):
         response.headers.append(("retry-after", str(_retry_after(error))))
     if isinstance(error, errors.ResultNotStored):
         response.headers.append((REPLAYED_HEADER, "true"))

@@ -148,12 +148,13 @@ def fingerprint(state: FingerprintState) -> bytes:
 # -- responses
 
 
-class Response(msgspec.Struct):
+class Response(msgspec.Struct, omit_defaults=True):
     """A response as it is stored, and as the middleware sends it. Its ``body`` is None if it was too long to store."""
 
     status: int
     headers: Headers = []
     body: bytes | None = b""
+    stored_at: float = 0.0  # seconds since the epoch, where a profile has a replay window
 
 
 class ResponseCodec(Codec):

@@ -18,6 +18,7 @@ from effectonce.errors import EffectOnceError, StoreUnavailable, show
 
 from . import protocol
 from .problems import lost_attempt
+from .profiles import Profile
 from .protocol import Headers, Response
 from .routes import RoutePlan
 
@@ -41,12 +42,14 @@ class ResponseRecording:
     in one task or thread at a time.
     """
 
-    def __init__(self, plan: RoutePlan, run: StoreRun, client: StoreClient, docs: str) -> None:
+    def __init__(self, plan: RoutePlan, run: StoreRun, client: StoreClient, docs: str, profile: Profile) -> None:
         self.run = run
         self.client = client
         self.settled = False
         self.too_long = False  # over ``max_response``: it is sent, and not stored
         self.cause: BaseException | None = None  # what the framework has made this response of, where that is known
+        self.echoed: Headers = []  # headers of the request that its answer repeats
+        self._profile = profile
         self._route = plan.route
         self._plan = plan
         self._docs = docs
@@ -59,7 +62,8 @@ class ResponseRecording:
     @property
     def added_headers(self) -> Headers:
         """What the first response gets beside its own headers: how long its key is kept."""
-        return protocol.retention_headers(self._plan.policy.retention_us) if self.run.protected else []
+        kept_for = protocol.retention_headers(self._plan.policy.retention_us) if self.run.protected else []
+        return kept_for + self.echoed
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Record the status and the headers of the response."""
@@ -109,7 +113,9 @@ class ResponseRecording:
             await self.fail(IncompleteResponse("the response ended after its client had left"))
         else:
             body = None if self.too_long else b"".join(self._chunks)
-            return await self._record(Response(self._status, self._headers, body))
+            if body is None or self._profile.keeps(body):
+                return await self._record(Response(self._status, self._headers, body))
+            await self._settle_unfinished("free")
         return None
 
     async def _settle_unfinished(self, state: Literal["free", "in_doubt"]) -> None:
@@ -145,7 +151,7 @@ class ResponseRecording:
 
     async def _record(self, response: Response) -> EffectOnceError | None:
         try:
-            await finish(self.run, self.client, response)
+            await finish(self.run, self.client, self._profile.stamp(response))
         except EffectOnceError as error:
             return error
         except Exception as error:

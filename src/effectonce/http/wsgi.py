@@ -18,7 +18,7 @@ from effectonce.core.run_sync import run_sync
 from effectonce.errors import EffectOnceError, PayloadTooLarge
 
 from . import protocol
-from .guard import KEY_VARIABLE, HttpMiddleware, Principal, identify_request, key_lines
+from .guard import KEY_VARIABLE, HttpMiddleware, Principal, key_lines
 from .protocol import Headers, Response
 from .recorded_bodies import RecordedBody
 from .response_recording import ResponseRecording
@@ -35,22 +35,31 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
 
     ``principal`` takes the WSGI environ and names the caller: a user or tenant id; or it is `GLOBAL`. Settings for
     all routes are in ``default``, for some in ``routes``. ``service`` is the scope of the records: give each
-    application that shares a store its own. ``docs`` is the page that problems link to.
+    application that shares a store its own. ``docs`` is the page that problems link to. ``profile``
+    is the protocol that its clients speak, where that is not the draft's (`http.profiles`).
     """
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"].upper()  # as applications read it, whatever the server passes on
         path = path_of(environ)
-        plan = self._table.find(method, path, KEY_VARIABLE in environ)
+        plan = self._table.find(method, path, KEY_VARIABLE in environ or bool(self._profile.key_member))
         if plan is None:
             return self._app(environ, start_response)
 
-        def refuse(error: EffectOnceError) -> Response:
-            return self._guard.refusal(error, method, path)
+        echoed = self._guard.echo(key_lines(environ))
 
-        claimed: ResponseRecording | Response
+        def refuse(error: EffectOnceError) -> Response:
+            response = self._guard.refusal(error, method, path)
+            response.headers += echoed
+            return response
+
+        claimed: ResponseRecording | Response | None
         try:
             claimed, body = self._claim(plan, environ, method, path)
+            if isinstance(claimed, Response):
+                claimed.headers += echoed
+            elif claimed is not None:
+                claimed.echoed = echoed
         except EffectOnceError as error:
             claimed = refuse(error)
         except TruncatedBody:
@@ -58,6 +67,8 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
         if isinstance(claimed, Response):
             start_response(_status_line(claimed.status), claimed.headers)
             return [claimed.body] if claimed.body else []
+        if claimed is None:  # its key would have been in the body
+            return self._app({**environ, "wsgi.input": body}, start_response)
         # Without Accept-Encoding: a response in an encoding that this client accepts could not be replayed to another.
         app_environ = {name: value for name, value in environ.items() if name != "HTTP_ACCEPT_ENCODING"}
         app_environ["wsgi.input"] = body
@@ -70,12 +81,21 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
 
     def _claim(
         self, plan: RoutePlan, environ: Environ, method: str, path: str
-    ) -> tuple[ResponseRecording | Response, IO[bytes]]:
-        key = protocol.parse_key(key_lines(environ), plan.route.max_key)
-        stored_key = identify_request(self._guard.get_principal(environ), method, path, key)
+    ) -> tuple[ResponseRecording | Response | None, IO[bytes]]:
+        key = None if self._profile.key_member else protocol.parse_key(key_lines(environ), plan.route.max_key)
+        principal = self._guard.get_principal(environ)
         body, fingerprint = read_body(environ, method, path, plan.route.max_body)
+
+        def peek() -> bytes:
+            content = body.read()
+            body.seek(0)
+            return content
+
+        request = self._guard.identify(plan, key, fingerprint, peek, method, path, principal)
+        if request is None:
+            return None, body
         client = self._guard.store.runtime.sync_client()
-        return run_sync(self._guard.claim(plan, client, stored_key, fingerprint)), body
+        return run_sync(self._guard.claim_limited(plan, client, principal, *request)), body
 
 
 class RecordedResponse(RecordedBody):
