@@ -54,6 +54,8 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "guard": ("guard", "integrations/frameworks/test_introspection.py", "integrations/test_tasks.py"),
     **{room: (room, "telemetry/test_work_spans.py") for room in ("sagas", "intents")},
     "outbox": ("outbox", "relay/test_relay.py"),
+    "sessions": ("inbox", "outbox"),  # the caller's connections, of which these two take one
+    "search": ("search", "cli/test_find.py"),
     "relay": ("relay", "telemetry/test_endpoints.py"),
     "worker": ("worker", "dead_letters"),  # a redrive reads and changes the records of the worker
     "core": ("core", "guard", "backends/memory", "backends/test_guarded_calls.py", "test_connect.py", *TOOLS_ON_CORE),
