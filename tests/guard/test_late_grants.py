@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import effectonce as eo
+from effectonce.core.run_sync import run_sync
 from effectonce.record import Batchable, Claim, Settlement
 from effectonce.testing import ManualClock
 from tests.harness.faulty_store import FaultyBackend
@@ -125,3 +126,29 @@ def test_a_store_that_takes_longer_than_the_lease_lets_nothing_start(
     record = store.get("charge", "p1")
     assert record is not None
     assert (record.state, record.attempts, runs) == ("free", 0, [])
+
+
+def test_a_delivery_that_has_waited_longer_than_its_lease_keeps_its_grant(
+    faulty: FaultyBackend, form: HandlerForm, clock: ManualClock
+) -> None:
+    """Its lease began with the claim that was granted, and not with the first one that it has sent."""
+    store = eo.Store(faulty)
+    runs: list[bool] = []
+    releases: list[Settlement] = []
+
+    @form.once(store, scope="charge", key="k", lease="20s", wait="5m")
+    def charge(k: str) -> None:
+        runs.append(eo.current().lease_lost)
+
+    claim = Claim("charge", "p1", bytes(16), 50_000_000, 3_600_000_000)  # of a process that dies with it
+    run_sync(faulty.sync_port().run([claim]))
+
+    def watch(op: Batchable) -> None:
+        if isinstance(op, Claim):
+            clock.advance("12s")
+        if isinstance(op, Settlement) and op.refund:
+            releases.append(op)
+
+    faulty.before = watch
+    charge("p1")
+    assert (runs, releases) == ([False], [])

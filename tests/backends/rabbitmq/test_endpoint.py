@@ -74,7 +74,9 @@ async def test_a_password_may_come_from_a_function_and_its_failure_keeps_the_sec
         ("heartbeat=1", "heartbeat", 1),
         ("heartbeat=600s", "heartbeat", 600),
         ("frame_max=8192", "frame_max", 8192),
+        ("frame_max=2147483647", "frame_max", 2**31 - 1),
         ("channel_max=2", "channel_max", 2),
+        ("channel_max=65535", "channel_max", 65_535),
         ("connection_timeout=60000", "connection_timeout", 60.0),  # RabbitMQ's own URLs have milliseconds
         ("connection_timeout=5s", "connection_timeout", 5.0),
         ("blocked_timeout=0", "blocked_timeout", 0.0),
@@ -93,6 +95,7 @@ def test_an_option_is_taken_as_it_is_written(option: str, name: str, value: obje
         "heartbeat=601",
         "heartbeat=-1",
         "frame_max=8191",
+        "frame_max=2147483648",
         "channel_max=1",
         "channel_max=65536",
         "connection_timeout=5",

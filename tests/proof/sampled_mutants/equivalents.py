@@ -254,6 +254,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "log = LoggedIntent(body, name, account, step, transactional=transactional, in_saga=run.min_retention > 0)",
         "log = LoggedIntent(body, name, account, step, transactional=transactional, in_saga=run.min_retention > 1)",
     ): "it is 0, or the retention of a saga in microseconds",
+    (
+        "dashboard/sources.py",
+        'if record.note is None or kind == "guard":',
+        'if record.note is None and kind == "guard":',
+    ): "a record without a log cannot be decoded as one either, which gives None as well",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
