@@ -259,6 +259,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         'if record.note is None or kind == "guard":',
         'if record.note is None and kind == "guard":',
     ): "a record without a log cannot be decoded as one either, which gives None as well",
+    (
+        "cli/dashboard.py",
+        "operator = chosen_token or secrets.token_urlsafe(24)",
+        "operator = chosen_token or secrets.token_urlsafe(48)",
+    ): "a longer token is as good",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
