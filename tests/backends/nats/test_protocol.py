@@ -538,6 +538,14 @@ async def consumer_with(connection: Connection, *bodies: bytes, **options: Any) 
     return consumer, deliveries
 
 
+async def test_a_receive_returns_no_more_than_its_limit_of_what_has_arrived() -> None:
+    connection = Connection()
+    consumer, _ = await consumer_with(connection)
+    for sequence in (1, 2, 3):
+        await connection.callback(reply(b"x", {}, reply=ack_subject(sequence), subject="_INBOX.1.1"))
+    assert [len(await consumer.receive(2, 0.01)) for _ in range(3)] == [2, 1, 0]
+
+
 async def test_a_pull_asks_for_what_the_caller_wants() -> None:
     connection = Connection()
     _, (delivery,) = await consumer_with(connection, b"x")

@@ -264,6 +264,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "operator = chosen_token or secrets.token_urlsafe(24)",
         "operator = chosen_token or secrets.token_urlsafe(48)",
     ): "a longer token is as good",
+    (
+        "backends/rabbitmq/publish_gate.py",
+        "self.unconfirmed.reschedule(max(self.unconfirmed.when() or 0.0, self._deadline))",
+        "self.unconfirmed.reschedule(max(self.unconfirmed.when() or 1.0, self._deadline))",
+    ): "both are long ago, by a clock that started with the machine",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
