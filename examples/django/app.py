@@ -13,7 +13,6 @@ import time
 
 from django.conf import settings
 from django.core.management import execute_from_command_line
-from django.core.wsgi import get_wsgi_application
 from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
@@ -37,7 +36,6 @@ settings.configure(
     SECRET_KEY="only for this example",
     ALLOWED_HOSTS=["*"],
     ROOT_URLCONF=__name__,
-    WSGI_APPLICATION=f"{__name__}.application",
     DATABASES={"default": PLACE},
     MIDDLEWARE=[f"{__name__}.authentication", "effectonce.integrations.django.IdempotencyMiddleware"],
     EFFECTONCE={"STORE": STORE, "PRINCIPAL": caller, "SERVICE": "shop", "DEFAULT": None, "ROUTES": ROUTES},
@@ -75,7 +73,6 @@ def order(request: HttpRequest) -> HttpResponse:
 
 
 urlpatterns = [path("charges", charge), path("orders", order)]
-application = get_wsgi_application()
 
 
 def migrate() -> None:
