@@ -31,8 +31,8 @@ BLOCKED_ROW_RECHECK_US: Final = 600_000_000
 
 
 class OutboxRow(Struct, gc=False):
-    """One leased row: the parts of its message, its number in the table, and how often it was leased. The statements of
-    the backends select the columns in the order of these fields."""
+    """One leased row: the parts of its message, its number in the table, and how often it was leased. The backends'
+    statements select these fields: see `COLUMN_WORDS`."""
 
     seq: int
     id: str  # the message's key
@@ -82,7 +82,7 @@ class RowOutcome(Struct, gc=False):
 
 
 class OutboxEntry(Struct, frozen=True):
-    """One row as operators see it. The statements of the backends select the columns in the order of these fields."""
+    """One row as operators see it. The backends' statements select these fields: see `COLUMN_WORDS`."""
 
     seq: int
     id: str
@@ -97,6 +97,13 @@ class OutboxEntry(Struct, frozen=True):
     leased_until: int  # only for pending rows; 0: not leased
     published_at: int | None
     error: str | None
+
+
+#: The columns of `OutboxRow` and `OutboxEntry`: words in the backends' SQL files, so that a row is the struct's fields.
+COLUMN_WORDS: Final = {
+    "row_columns": ", ".join(OutboxRow.__struct_fields__),
+    "entry_columns": ", ".join(OutboxEntry.__struct_fields__),
+}
 
 
 class OutboxPage(Struct, frozen=True):

@@ -12,6 +12,7 @@ from typing import Final, get_args
 from zlib import crc32
 
 from effectonce.contracts.outbox import (
+    COLUMN_WORDS,
     COUNT_LIMIT,
     CleanupResult,
     LeaseCandidate,
@@ -183,6 +184,7 @@ def outbox_statements(table: str, prefix: str) -> dict[str, str]:
         now=NOW_SQL,
         began=STATEMENT_BEGAN_SQL,
         **outbox_words("mysql", table),
+        **COLUMN_WORDS,
     )
     inbox = inbox_statements("mysql", f"{prefix}_inbox", now=STATEMENT_BEGAN_SQL)
     return {**named, **{f"inbox {name}": sql for name, sql in inbox.items()}}

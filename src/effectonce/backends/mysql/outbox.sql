@@ -4,6 +4,7 @@
 -- {outbox}, {meta}       the tables
 -- {now}, {began}         the clock when the expression is evaluated, and when the statement began
 -- {owner}, {seqs} ...    literals
+-- {row_columns}          the fields of `contracts.outbox.OutboxRow`, {entry_columns} those of `OutboxEntry`
 -- {before_or_null}       `before`, or NULL where rows are leased without regard to their order
 --
 -- FORCE INDEX: for a list of numbers the optimizer prefers to walk over the whole table, and waits for other sessions'
@@ -54,8 +55,7 @@ WHERE seq IN ({seqs})
 
 -- name: leased
 -- The leased messages.
-SELECT seq, id, message_id, destination, ordering_key, type, headers, payload, content, trace_id, source, time, attempts
-FROM {outbox} FORCE INDEX (PRIMARY) WHERE seq IN ({seqs}) ORDER BY seq
+SELECT {row_columns} FROM {outbox} FORCE INDEX (PRIMARY) WHERE seq IN ({seqs}) ORDER BY seq
 
 
 -- name: probe
@@ -117,9 +117,7 @@ ORDER BY seq LIMIT {limit}
 
 -- name: list
 -- One page for operators.
-SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
-       published_at, error
-FROM {outbox}
+SELECT {entry_columns} FROM {outbox}
 WHERE state = {state} AND (due_at > {due_at} OR (due_at = {due_at} AND seq > {seq}))
 ORDER BY due_at, seq LIMIT {limit}
 
@@ -127,13 +125,12 @@ ORDER BY due_at, seq LIMIT {limit}
 -- name: find
 -- Rows of the {recent} newest whose key, message id or ordering key is from {first} up to before {end}. Compared as bytes:
 -- the columns' collation pads with spaces.
-SELECT o.seq, o.id, o.message_id, o.destination, o.ordering_key, o.type, o.state, o.attempts, o.created_at, o.due_at,
-       o.leased_until, o.published_at, o.error
-FROM (SELECT seq FROM {outbox} ORDER BY seq DESC LIMIT {recent}) r JOIN {outbox} o ON o.seq = r.seq
+SELECT {entry_columns}
+FROM (SELECT seq FROM {outbox} ORDER BY seq DESC LIMIT {recent}) r JOIN {outbox} o USING (seq)
 WHERE (CAST(o.id AS BINARY) >= {first} AND CAST(o.id AS BINARY) < {end})
    OR (CAST(o.message_id AS BINARY) >= {first} AND CAST(o.message_id AS BINARY) < {end})
    OR (CAST(o.ordering_key AS BINARY) >= {first} AND CAST(o.ordering_key AS BINARY) < {end})
-ORDER BY o.seq DESC LIMIT {limit}
+ORDER BY seq DESC LIMIT {limit}
 
 
 -- name: count_up_to

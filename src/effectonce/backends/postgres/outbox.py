@@ -13,6 +13,7 @@ from typing import Final
 
 from effectonce.contracts.outbox import (
     BLOCKED_ROW_RECHECK_US,
+    COLUMN_WORDS,
     COUNT_LIMIT,
     CleanupResult,
     LeasedRows,
@@ -37,7 +38,7 @@ from .codec import bigint_array, boolean, int4, int8, integer_array, text_array,
 
 MAX_FREED_ROWS: Final = 10_000  # rows behind unparked ones that become due at once
 #: The file also names parts of statements, which are not sent by themselves.
-STATEMENT_PARTS: Final = ("fresh", "columns", "taking")
+STATEMENT_PARTS: Final = ("fresh", "taking")
 #: `lease_in_order` returns one row that is not a message: its number of attempts is negative, and its ``seq`` is where
 #: the next page begins. With this number of attempts there may be more rows to read.
 MORE_TO_READ: Final = -2
@@ -141,7 +142,7 @@ class PostgresOutbox:
 
 @cache
 def _outbox_statements(table: str, prefix: str) -> dict[str, Statement]:
-    words = outbox_words("postgresql", table)
+    words = {**outbox_words("postgresql", table), **COLUMN_WORDS}
     meta = f'"{prefix}_meta"'
     outbox = read_statements("backends/postgres/outbox.sql", meta=meta, now=CLOCK_EXPRESSIONS["postgresql"], **words)
     inbox = inbox_statements("postgresql", f"{prefix}_inbox")

@@ -3,7 +3,7 @@
 -- {outbox}, {meta}   the tables
 -- {now}              the clock when the expression is evaluated
 -- {fresh}            rows after $4 that no other relay has leased, and that do not go to the queues $6
--- {columns}          of a leased row
+-- {row_columns}      the fields of `contracts.outbox.OutboxRow`, {entry_columns} those of `OutboxEntry`
 --
 -- A search for rows is ordered by the columns of the index that it shall use. It compares none of them with `=`, and
 -- `seq` never by itself, so that no other index fits. The primary key would walk over published rows, and statistics of
@@ -15,10 +15,6 @@ state = 'pending' AND due_at <= 0 AND (due_at, seq) > (0, $4::bigint)
 AND (leased_until <= (SELECT now FROM began) OR owner = $1::bytea) AND destination <> ALL ($6::text[])
 
 
--- name: columns
-seq, id, message_id, destination, ordering_key, type, headers, payload, content, trace_id, source, time, attempts
-
-
 -- name: taking
 -- How a row is leased. Repeated by its owner, it counts no attempt.
 state = 'pending', due_at = 0, owner = $1::bytea, leased_until = {now} + $2::bigint,
@@ -26,7 +22,8 @@ attempts = attempts + CASE WHEN owner IS NOT DISTINCT FROM $1::bytea THEN 0 ELSE
 
 
 -- name: lease
--- Leases rows without regard to their lines: several relays lease side by side.
+-- $1 the owner, $2 the lease in microseconds, $3 the size of a page, $4 where it begins, $5 the most rows to take, $6
+-- queues to leave out. Leases rows without regard to their lines: several relays lease side by side.
 WITH began AS MATERIALIZED (
     SELECT {now} AS now
 ),
@@ -43,9 +40,9 @@ taken AS (
     UPDATE {outbox} SET {taking}
     WHERE seq = ANY (ARRAY(
         SELECT seq FROM (SELECT seq FROM fresh_ones UNION ALL SELECT seq FROM due) c ORDER BY seq LIMIT $5::integer))
-    RETURNING {columns}
+    RETURNING {row_columns}
 )
-SELECT {columns} FROM taken
+SELECT {row_columns} FROM taken
 
 
 -- name: lease_in_order
@@ -89,14 +86,14 @@ judged AS MATERIALIZED (
 taken AS (
     UPDATE {outbox} SET {taking}
     WHERE seq = ANY (ARRAY(SELECT seq FROM judged WHERE is_in_turn ORDER BY seq LIMIT $5::integer))
-    RETURNING {columns}
+    RETURNING {row_columns}
 ),
 deferred AS (
     UPDATE {outbox} o SET state = 'waiting', due_at = j.until
     FROM judged j
     WHERE o.seq = j.seq AND NOT j.is_in_turn AND j.until IS NOT NULL
 )
-SELECT {columns} FROM taken
+SELECT {row_columns} FROM taken
 UNION ALL
 -- One more row, by its negative `attempts`: where the next page begins; -2 says that there may be more to read.
 SELECT CASE WHEN f.filled THEN (SELECT max(seq) FROM fresh_ones) ELSE 0 END,
@@ -106,7 +103,8 @@ FROM (SELECT (SELECT count(*) FROM fresh_ones) = $3::integer AS filled) f
 
 
 -- name: settle
--- Published rows stay for $3, or are deleted. Each of the others goes to the state that the arrays say.
+-- Rows leased by $1: those in $2 are published, and stay for $3 or (0) are deleted. $4 to $8 are the others, and for each
+-- the state that it goes to, how long it waits, the attempts to refund, and its error.
 WITH kept AS (
     UPDATE {outbox} SET
         state = 'published', due_at = {now} + $3::bigint, published_at = {now}, line = NULL, leased_until = 0,
@@ -137,7 +135,7 @@ SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM deleted) + (SELECT co
 
 -- name: probe
 -- Fails where the table lacks a column that this release reads.
-SELECT {columns}, line, created_at, state, due_at, leased_until, owner, error, published_at FROM {outbox} LIMIT 0
+SELECT {row_columns}, line, created_at, state, due_at, leased_until, owner, error, published_at FROM {outbox} LIMIT 0
 
 
 -- name: denied
@@ -176,8 +174,7 @@ SELECT (SELECT count(*) FROM freed) + (SELECT count(*) FROM dropped)
 
 
 -- name: list
-SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
-       published_at, error
+SELECT {entry_columns}
 FROM {outbox}
 WHERE state = $1::text AND (due_at, seq) > ($2::bigint, $3::bigint)
 ORDER BY due_at, seq LIMIT $4::integer
@@ -185,8 +182,7 @@ ORDER BY due_at, seq LIMIT $4::integer
 
 -- name: find
 -- Rows of the $3 newest whose key, message id or ordering key is from $1 up to before $2.
-SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
-       published_at, error
+SELECT {entry_columns}
 FROM (SELECT * FROM {outbox} ORDER BY seq DESC LIMIT $3::integer) o
 WHERE (id >= $1::text AND id < $2::text) OR (message_id >= $1::text AND message_id < $2::text)
    OR (ordering_key >= $1::text AND ordering_key < $2::text)

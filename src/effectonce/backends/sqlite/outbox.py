@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from effectonce.contracts.outbox import (
+    COLUMN_WORDS,
     COUNT_LIMIT,
     CleanupResult,
     LeaseCandidate,
@@ -55,7 +56,8 @@ class SQLiteOutbox:
         self._cleaned_name = f"cleaned {table}"
         self.connection = connect(SQLiteConnection(backend.file, self._prepare))
         meta, self._inbox = f"{backend.prefix}_meta", f"{backend.prefix}_inbox"
-        self._sql = read_statements("backends/sqlite/outbox.sql", meta=meta, **outbox_words("sqlite", table))
+        words = {**outbox_words("sqlite", table), **COLUMN_WORDS}
+        self._sql = read_statements("backends/sqlite/outbox.sql", meta=meta, **words)
         self._inbox_sql = inbox_statements("sqlite", self._inbox, now="$now")
         self._now = backend.clock.now
 

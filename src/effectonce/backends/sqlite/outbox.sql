@@ -1,6 +1,8 @@
 -- The relay's statements for SQLite. `-- name: x` starts statement x. A lease and a settlement are transactions that hold
 -- the write lock from the start, so that relays take turns by themselves.
 --
+-- {row_columns} are the fields of `contracts.outbox.OutboxRow`, {entry_columns} those of `OutboxEntry`.
+--
 -- INDEXED BY: by the primary key, which gives the same order, published rows would be walked over.
 
 
@@ -63,8 +65,7 @@ UPDATE {outbox} SET state = 'waiting', due_at = ? WHERE seq = ?;
 UPDATE {outbox} SET
     state = 'pending', due_at = 0, attempts = attempts + (owner IS NOT :owner), leased_until = :until, owner = :owner
 WHERE seq = :seq
-RETURNING seq, id, message_id, destination, ordering_key, type, headers, payload, content, trace_id, source, time,
-    attempts;
+RETURNING {row_columns};
 
 
 -- name: publish
@@ -106,15 +107,13 @@ UPDATE {outbox} SET due_at = ? WHERE seq IN (
 
 
 -- name: list
-SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
-       published_at, error
+SELECT {entry_columns}
 FROM {outbox} WHERE state = ? AND (due_at, seq) > (?, ?) ORDER BY due_at, seq LIMIT ?;
 
 
 -- name: find
 -- Rows of the :recent newest whose key, message id or ordering key is from :first up to before :end.
-SELECT seq, id, message_id, destination, ordering_key, type, state, attempts, created_at, due_at, leased_until,
-       published_at, error
+SELECT {entry_columns}
 FROM (SELECT * FROM {outbox} ORDER BY seq DESC LIMIT :recent)
 WHERE (id >= :first AND id < :end) OR (message_id >= :first AND message_id < :end)
    OR (ordering_key >= :first AND ordering_key < :end)
