@@ -51,8 +51,9 @@ def test_where_one_of_them_fails_nothing_of_them_is_left_in_the_transaction(
 ) -> None:
     params = module._params
 
-    def second_fails(dialect: Any, rows: Any) -> Any:
-        return params(dialect, rows)[:-1] if rows[0].message_id == "m2" else params(dialect, rows)
+    def second_fails(dialect: Any, rows: Any, delay_us: int) -> Any:
+        written = params(dialect, rows, delay_us)
+        return written[:-1] if rows[0].message_id == "m2" else written
 
     monkeypatch.setattr(module, "_params", second_fails)
     assert savepoints(conn, 5) == ["SAVEPOINT", "ROLLBACK TO SAVEPOINT", "RELEASE SAVEPOINT"]
