@@ -77,9 +77,11 @@ class Report(Struct, frozen=True):
 
     def __str__(self) -> str:
         if not self.failures:
-            windows = len(self.windows)
-            doubled = f"the effect repeated in {windows}, where its mode says it may" if windows else "nothing doubled"
-            return f"{self.handler}: {len(self.trials)} trials, nothing lost, {doubled}"
+            tried = f"{self.handler}: {len(self.trials)} trials, nothing lost"
+            if not self.windows:
+                return f"{tried}, nothing doubled"
+            repeated = f"the effect repeated in {len(self.windows)}, where its mode says it may"
+            return f"{tried}, {repeated}. The first:\n\n{self.windows[0]}"
         first, *others = self.failures
         more = f"\n\n{len(others)} more of {len(self.trials)} trials failed." if others else ""
         return f"{self.handler} is not idempotent.\n\n{first}{more}"
