@@ -259,6 +259,12 @@ def sqs_url(request: pytest.FixtureRequest, shared_server: SharedServer, aws_cre
 
 
 @pytest.fixture(scope="session")
+def pubsub_url(shared_server: SharedServer) -> str:
+    """`pubsub://project?endpoint=…`"""
+    return server_url("PUBSUB", lambda: shared_server("pubsub"))
+
+
+@pytest.fixture(scope="session")
 def dynamodb_endpoint(dynamodb_url: str) -> str:
     return dynamodb_url.partition("endpoint=")[2].partition("&")[0]
 

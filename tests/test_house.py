@@ -64,6 +64,7 @@ TABLE = {
     "backends.nats*": (f"{SEAMS} {COMMON}", "msgspec nats nkeys"),
     "backends.sqs*": (f"{SEAMS} {COMMON} {AWS_SDK}", "msgspec botocore aiobotocore"),
     "backends.servicebus*": (f"{SEAMS} {COMMON}", "msgspec azure"),
+    "backends.pubsub*": (f"{SEAMS} {COMMON}", "msgspec google grpc"),
     # the connection of the caller, of every driver
     "sessions*": (f"{SEAMS}", "sqlite3 psycopg asyncpg pymysql aiomysql sqlalchemy django"),
     # messages as bytes

@@ -45,6 +45,7 @@ SCHEMES = {
     "kafka": ("backends.kafka.broker", "KafkaBackend"),
     "sqs": ("backends.sqs.broker", "SQSBackend"),
     "servicebus": ("backends.servicebus.broker", "ServiceBusBackend"),
+    "pubsub": ("backends.pubsub.broker", "PubSubBackend"),
 }
 
 Messages = Message[Any] | Sequence[Message[Any]]
@@ -286,7 +287,7 @@ class _SharedPublisher:
 
 def connect_broker(url: str | None = None, *, password: Callable[[], str] | None = None, **options: Any) -> Broker:
     """Return the `Broker` of a URL: ``memory://``, ``sqlite:///file.db``, ``redis://``, ``amqp://``, ``nats://``,
-    ``kafka://``, ``sqs://``, ``servicebus://``, ``redis+babelqueue://``. Without one, the environment's
+    ``kafka://``, ``sqs://``, ``servicebus://``, ``pubsub://``, ``redis+babelqueue://``. Without one, the environment's
     ``EFFECTONCE_BROKER``, on first use.
 
     Validates the URL and that its driver is installed, and opens nothing. ``envelope=`` is how messages are written.

@@ -29,6 +29,7 @@ SERVERS = {
     "nats://localhost": "nats_url",
     "kafka://localhost": "kafka_url",
     "sqs://?region=eu-west-1": "one_sqs_url",
+    "pubsub://my-project": "pubsub_url",
     "dynamodb://effectonce?region=eu-west-1": "dynamodb_url",
 }
 RUN = ("python", "console", "sql")

@@ -141,6 +141,7 @@ ADDRESSES = {
     "mariadb": "mariadb://localhost/shop",
     "dynamodb": "dynamodb://records?region=eu-west-1",
     "sqs": "sqs://?region=eu-west-1",
+    "pubsub": "pubsub://my-project",
     "servicebus": "servicebus://name:key@shop.servicebus.windows.net",
 }
 

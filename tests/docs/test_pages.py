@@ -21,7 +21,7 @@ from .pages import DOCS, PARSED, PICTURES, ROOT, RUN, blocks, commands, headings
 PAGES = pages()
 SITE = (ROOT / "mkdocs.yml").read_text()
 #: In these servers a test process has no database of its own; pages use the names that stand in them.
-WITHOUT_DATABASES = {"rabbitmq_url", "nats_url", "kafka_url", "one_sqs_url", "dynamodb_url"}
+WITHOUT_DATABASES = {"rabbitmq_url", "nats_url", "kafka_url", "one_sqs_url", "pubsub_url", "dynamodb_url"}
 
 
 def name(page: Path) -> str:

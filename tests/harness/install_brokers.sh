@@ -10,6 +10,7 @@ ELASTICMQ=(org.elasticmq:elasticmq-server_2.13:1.6.14)
 MINISTACK=ministack==1.5.33
 DURABLE_FUNCTIONS=(aws-durable-execution-sdk-python==3.0.0 aws-durable-execution-sdk-python-testing==1.4.0 msgspec)
 RHEA=rhea@3.0.5
+PSTEST=cloud.google.com/go/pubsub/v2/pstest@v2.8.0
 
 again() { # again COMMAND...: up to three times, for a network that stumbles
     local try
@@ -75,4 +76,23 @@ if ! installed rhea "$RHEA"; then # a folder of its own: npm removes what it did
     echo "installing: $RHEA into .servers/rhea"
     again npm install --prefix .servers/rhea --no-audit --no-fund --no-save --no-package-lock --loglevel=error "$RHEA"
     complete rhea "$RHEA"
+fi
+
+if ! installed pubsub "$PSTEST"; then # Go's own proxy has it; the program around it is ours
+    if command -v go >/dev/null; then
+        echo "installing: $PSTEST into .servers/pubsub"
+        rm -rf .servers/pubsub
+        mkdir -p .servers/pubsub
+        cp tests/harness/pubsub.go .servers/pubsub/main.go
+        (
+            cd .servers/pubsub
+            go mod init pubsub-server
+            again go get "$PSTEST"
+            again go build -o pubsub-server .
+        ) >.servers/pubsub.log 2>&1 || { cat .servers/pubsub.log >&2 && exit 1; }
+        rm -f .servers/pubsub.log
+        complete pubsub "$PSTEST"
+    else
+        echo "Pub/Sub: go is not installed; get 1.24 or newer, and run make servers again" >&2
+    fi
 fi

@@ -22,6 +22,7 @@ from tests.harness import installed, servers
 from tests.harness.kafka import kafka
 from tests.harness.nats import nats
 from tests.harness.process import ServerFailed
+from tests.harness.pubsub import pstest
 from tests.harness.rabbitmq import rabbitmq
 from tests.harness.redis_cluster import redis_cluster
 from tests.harness.sqs import elasticmq, ministack
@@ -48,6 +49,7 @@ STARTERS: Final[dict[str, Callable[..., Running]]] = {
     "kafka": kafka,
     "elasticmq": elasticmq,
     "ministack": ministack,
+    "pubsub": pstest,
 }
 
 

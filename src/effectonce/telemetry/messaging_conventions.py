@@ -16,7 +16,7 @@ OperationType = Literal["create", "send", "process", "settle"]
 
 OPT_IN_VARIABLE: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 #: The names of brokers, where the conventions' differ from ours.
-_SYSTEMS: Final = {"sqs": "aws_sqs", "redis+babelqueue": "redis"}
+_SYSTEMS: Final = {"sqs": "aws_sqs", "pubsub": "gcp_pubsub", "redis+babelqueue": "redis"}
 #: What version 1.24.0 called operations. It had none for settlements.
 _OLD_OPERATIONS: Final = {"create": "create", "send": "publish", "process": "deliver"}
 _OLD_LABELS: Final = ("messaging.system", "messaging.destination.name", "error.type")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from effectonce.contracts import Packet
@@ -53,3 +53,30 @@ def raise_if_all_unavailable(outcomes: Sequence[Exception | None]) -> None:
     """
     if outcomes and all(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
         raise next(filter(None, outcomes))
+
+
+def split_into_chunks(indexes: Iterable[int], sizes: Sequence[int], max_count: int, max_bytes: int) -> list[list[int]]:
+    """Split packets, by index, into the chunks that one call each can send: of ``max_count`` at most, which together
+    have ``max_bytes`` at most. No packet alone has more."""
+    chunks: list[list[int]] = []
+    room = 0  # in the last chunk
+    for index in indexes:
+        if not chunks or sizes[index] > room or len(chunks[-1]) == max_count:
+            chunks.append([])
+            room = max_bytes
+        chunks[-1].append(index)
+        room -= sizes[index]
+    return chunks
+
+
+def hold_back_behind_failed(
+    chunk: Sequence[int], ordering_keys: Sequence[str | None], outcomes: list[Exception | None]
+) -> None:
+    """Give an outcome to the packets of ``chunk``, by index, that must not be sent: one before them with their ordering
+    key has failed."""
+    failed_keys = set()
+    for index in range(chunk[-1] + 1):
+        if outcomes[index] is not None:
+            failed_keys.add(ordering_keys[index])
+        elif index >= chunk[0] and ordering_keys[index] is not None and ordering_keys[index] in failed_keys:
+            outcomes[index] = BrokerUnavailable("it was not sent, since one before it failed; send it again")

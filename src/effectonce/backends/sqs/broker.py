@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from effectonce.backends.common.packets import raise_if_all_unavailable
+from effectonce.backends.common.packets import hold_back_behind_failed, raise_if_all_unavailable, split_into_chunks
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
 from effectonce.contracts import BrokerCapabilities, Delivery, Packet, Publisher
-from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
+from effectonce.errors import ConfigurationError, InvalidOption, show
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
 
@@ -170,11 +170,12 @@ class SQSPublisher(Publisher):
             for index, outcome in zip(chunk, sent, strict=True):
                 outcomes[index] = outcome
 
-        chunks = self._split_into_chunks(sizes)
+        fitting = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        chunks = split_into_chunks(fitting, sizes, MAX_BATCH_ENTRIES, self._max_message)
         if self._fifo:
             groups = [entry["MessageGroupId"] for entry in entries]
             for chunk in chunks:
-                _hold_back_behind_failed(chunk, groups, outcomes)
+                hold_back_behind_failed(chunk, groups, outcomes)
                 if unsent := [index for index in chunk if outcomes[index] is None]:
                     await send(unsent)
         else:
@@ -189,32 +190,6 @@ class SQSPublisher(Publisher):
             f"the message has {size} bytes with its headers, and the limit is {self._max_message}; send less, or raise "
             "max_message in the URL and MaximumMessageSize of the queue"
         )
-
-    def _split_into_chunks(self, sizes: Sequence[int]) -> list[list[int]]:
-        """Split the messages, by index, into the chunks that one call sends each. A chunk has at most ten messages,
-        and together they are at most as large as one message may be."""
-        chunks: list[list[int]] = []
-        room = 0  # in the last chunk
-        for index, size in enumerate(sizes):
-            if size > self._max_message:
-                continue
-            if size > room or len(chunks[-1]) == MAX_BATCH_ENTRIES:
-                chunks.append([])
-                room = self._max_message
-            chunks[-1].append(index)
-            room -= size
-        return chunks
-
-
-def _hold_back_behind_failed(chunk: Sequence[int], groups: Sequence[str], outcomes: list[Exception | None]) -> None:
-    """Give an outcome to the messages of ``chunk`` that must not be sent, since one before them in their group
-    failed."""
-    failed_groups = set()
-    for index in range(chunk[-1] + 1):
-        if outcomes[index] is not None:
-            failed_groups.add(groups[index])
-        elif index >= chunk[0] and groups[index] in failed_groups:
-            outcomes[index] = BrokerUnavailable("it was not sent, since one before it failed; send it again")
 
 
 class SQSDelivery(HeldDelivery):

@@ -92,9 +92,9 @@ async def wrong_credentials_are_a_configuration_error(h: BrokerHarness) -> None:
 
 async def _expect_errors(backend: BrokerBackend, kind: type[Exception]) -> str:
     """Require that publishing and receiving raise ``kind``. Returns all that a program may print about it."""
-    publisher, consumer = backend.publisher(), backend.consumer("q", group="g", prefetch=1)
+    publisher, consumer = backend.publisher(), backend.consumer("queue", group="g", prefetch=1)
     errors = [
-        await _expect_error(kind, publisher.publish("q", [make_packet()])),
+        await _expect_error(kind, publisher.publish("queue", [make_packet()])),
         await _expect_error(kind, consumer.receive(1, 0.1)),
     ]
     printed = "".join(line for error in errors for line in traceback.format_exception(error))
