@@ -59,8 +59,8 @@ class PubSubBackend:
     service tells when an ack came too late), ``ack_window`` (30s: the ack deadline, 10s to 10m, in whole seconds),
     ``retention`` (7d: how long a message waits for its consumers, up to 31d), ``endpoint`` (a region's, or an
     emulator's: ``http://127.0.0.1:8085``; else the variable PUBSUB_EMULATOR_HOST), ``credentials_file``, ``timeout``
-    (10s). Those for TLS: ``ca_file``, ``cert_file``, ``key_file``, ``server_name``; ``tls`` is as the endpoint says, and
-    ``verify`` is always yes.
+    (10s). Those for TLS: ``ca_file``, ``cert_file``, ``key_file``, ``server_name``; ``tls`` is as the endpoint
+    says, and ``verify`` is always yes.
 
     ``ordering`` and ``exactly_once`` are settings of a subscription: `declare` creates it with them, and `check`
     refuses one that has others.
