@@ -26,7 +26,7 @@ import effectonce as eo
 from effectonce.contracts import ConnectionLost, Contention
 from effectonce.core.group_commit import threads as thread_groups
 from effectonce.core.group_commit.batches import BatchSizes
-from effectonce.core.group_commit.send_batch import send_batch, send_from_loop, send_from_thread
+from effectonce.core.group_commit.send_batch import send_batch, send_from_thread
 from effectonce.core.group_commit.tasks import AsyncGroup
 from effectonce.core.group_commit.threads import ThreadGroup
 from effectonce.core.run_sync import run_sync
@@ -416,7 +416,7 @@ def test_the_pauses_between_tries_for_a_contended_row_grow(monkeypatch: pytest.M
 
     def meet_five_rivals() -> None:
         port: Any = Script(*[Contention("deadlock")] * 5)
-        run_sync(send_batch(port, [claim("a")], pause, let_pass=lambda error: None))
+        run_sync(send_batch(port, [claim("a")], pause))
 
     meet_five_rivals()
     assert sum(pauses) < 0.15, "and are short: a caller waits"
@@ -458,7 +458,7 @@ async def test_a_batch_ends_with_its_task_and_not_with_a_driver_that_cancels_its
             raise AssertionError
 
     port = Port()
-    sending = asyncio.ensure_future(send_from_loop(port, [claim("a"), claim("b")]))  # type: ignore[arg-type]
+    sending = asyncio.create_task(send_batch(port, [claim("a"), claim("b")]))  # type: ignore[arg-type]
     await auntil(lambda: port.calls > 0)
     if cancelled:
         sending.cancel()

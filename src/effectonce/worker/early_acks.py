@@ -41,18 +41,18 @@ class EarlyAcks:
         self._consumer = consumer
         self._return_unstarted = return_unstarted
         self._background = BackgroundTasks(fail, on_end)
-        self._granted: list[tuple[Job, HandlerPool[Job]]] = []
+        #: What waits for the next `send`, each with the pool that it is to start in.
+        self.granted: list[tuple[Job, HandlerPool[Job]]] = []
 
     def add(self, job: Job, pool: HandlerPool[Job]) -> None:
         """``job`` is to be acked with the next `send`, and then to start in ``pool``."""
         pool.begin_claim(job)
-        self._granted.append((job, pool))
+        self.granted.append((job, pool))
 
     def send(self) -> None:
         """Ack all that were added."""
-        if self._granted:
-            granted, self._granted = self._granted, []
-            self._background.spawn(self._ack(granted))
+        granted, self.granted = self.granted, []
+        self._background.spawn(self._ack(granted))
 
     async def _ack(self, granted: list[tuple[Job, HandlerPool[Job]]]) -> None:
         try:

@@ -7,8 +7,7 @@ handler on Redis Streams: 27 instead of 22 us).
 
 What must hold for that:
 
-- Each message has a context of its own, as it would in its own task: `_start_handler` and `_resume` step the handler's
-  coroutine in it, never the pool task's own context.
+- Each message has a context of its own, as it would in its own task (`start_eagerly`), and never the pool task's.
 - While a handler runs, `asyncio.current_task()` is the pool task. So a handler that cancels its task cancels the pool
   task, which ends with that message; `_forget_task` lets another one take over.
 - What a handler raised is handed on as a value wherever a coroutine lies between: a StopIteration raised inside one
@@ -25,10 +24,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from effectonce.core.guarded_call.run import Run, current_run
@@ -36,6 +34,7 @@ from effectonce.core.interrupts import is_being_cancelled
 from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 
 from .background_tasks import ReportFailure
+from .eager_start import start_eagerly
 from .handler_threads import HandlerThreads
 from .jobs import Job
 from .routes import HandlerRoute
@@ -166,6 +165,7 @@ class HandlerPool(Generic[W]):
             self.wake()
 
     async def _run(self) -> None:
+        """What a pool task does: run what is ready, then rest until it is woken."""
         task = asyncio.current_task()
         assert task is not None
         while not self._closed:
@@ -178,8 +178,16 @@ class HandlerPool(Generic[W]):
                     continue
                 error: BaseException | None = None
                 try:
-                    rest = self._start_handler(work)
+                    current_run.set(work.run)
+                    context = copy_context()
+                    rest: Awaitable[BaseException | None] | None
+                    if self._threads is None:
+                        rest = start_eagerly(context.run(self._function, work), context)
+                    else:
+                        rest = self._wait_for_thread(self._threads.submit(self._loop, context, self._function, work))
                     if rest is not None:
+                        if self.ready:
+                            self.wake()
                         error = await rest
                 except BaseException as raised:
                     error = raised
@@ -205,25 +213,7 @@ class HandlerPool(Generic[W]):
             self._idle_tasks.append(idle)
             await idle
 
-    def _start_handler(self, work: W) -> Awaitable[BaseException | None] | None:
-        """Start the handler in a context of its own. Returns what waits for its end, and returns or raises its error;
-        None: it has ended already, without waiting."""
-        current_run.set(work.run)
-        context = copy_context()
-        if self._threads is not None:
-            return self._wait_for_thread(self._threads.submit(self._loop, context, self._function, work))
-        coroutine = context.run(self._function, work)
-        try:
-            pending = context.run(coroutine.send, None)
-        except StopIteration:
-            return None
-        if self.ready:
-            self.wake()
-        return _resume(coroutine, context, pending)
-
     async def _wait_for_thread(self, done: asyncio.Future[tuple[BaseException | None, Any]]) -> BaseException | None:
-        if self.ready:
-            self.wake()
         error, value = await done
         if type(value) in LAZY_TYPES or hasattr(value, "__await__"):
             refuse_lazy(self.route.function, value)
@@ -247,18 +237,3 @@ class HandlerPool(Generic[W]):
             _, stuck = await asyncio.wait(tuple(self._tasks), timeout=CANCEL_GRACE_S)
             if stuck:
                 log.warning("%d runs of %s ignored their cancellation and are left behind", len(stuck), self.route.name)
-
-
-@types.coroutine
-def _resume(coroutine: Coroutine[Any, Any, Any], context: Context, pending: Any) -> Generator[Any, Any, None]:
-    """Await the rest of ``coroutine``, which was started in ``context`` and waits for ``pending``."""
-    try:
-        while True:
-            try:
-                sent = yield pending
-            except BaseException as error:
-                pending = context.run(coroutine.throw, error)
-            else:
-                pending = context.run(coroutine.send, sent)
-    except StopIteration:
-        return

@@ -317,7 +317,8 @@ class LeaseExecutor:
         """Ack recorded jobs, run granted ones, and claim as many as there is room for. Called when the store has
         answered a batch, or a job has left."""
         self._recorder.settle_recorded()
-        self._early_acks.send()
+        if self._early_acks.granted:
+            self._early_acks.send()
         for pool in self.pools:
             if pool.ready:
                 pool.wake()

@@ -22,23 +22,18 @@ def send_from_thread(port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
     return run_sync(send_batch(port, batch, pause_thread, raise_interrupt))
 
 
-async def send_from_loop(port: Port, batch: Sequence[Batchable]) -> Sequence[Reply]:
-    """Send ``batch`` on the running event loop, with `send_batch`. An exception of a signal handler is a reply like
-    other errors: raised here, it would reach the task that sends, and no caller."""
-    return await send_batch(port, batch, asyncio.sleep, lambda error: None)
-
-
 async def send_batch(
     port: Port,
     batch: Sequence[Batchable],
-    pause: Callable[[float], Awaitable[None]],
-    let_pass: Callable[[Exception], None],
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    let_pass: Callable[[Exception], None] = lambda error: None,
 ) -> Sequence[Reply]:
     """Send ``batch``; return one reply for each operation. A failure of the whole batch is the reply of each.
 
     A lost connection is tried once more, because every operation recognises its repetition. Contention is tried again,
     and then operation by operation, as after any other error, so that one bad operation harms itself only.
-    ``let_pass`` is called with each error, and raises one that is not about the store.
+    ``let_pass`` is called with each error, and raises one that is not about the store. On an event loop all errors are
+    replies, also that of a signal handler: raised here, it would reach the task that sends, and no caller.
     """
     lost = contended = 0
     while True:

@@ -14,7 +14,7 @@ from effectonce.contracts import Port
 from effectonce.record import Reply
 
 from .batches import BatchSizes, Entry, pair_replies, split_for_resend, take_batch
-from .send_batch import send_from_loop
+from .send_batch import send_batch
 
 E = TypeVar("E", bound=Entry)
 
@@ -84,7 +84,7 @@ class TaskQueue(ABC, Generic[E]):
             self._round_trips += 1
             self._start_if_due()  # for what this batch leaves in the queue
             try:
-                replies = await send_from_loop(port, [entry.op for entry in entries])
+                replies = await send_batch(port, [entry.op for entry in entries])
             except BaseException:
                 self._queue.extendleft(reversed(split_for_resend(entries)))
                 raise
