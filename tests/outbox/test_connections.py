@@ -217,9 +217,9 @@ async def test_of_many_all_are_sent_or_none(office: Office, monkeypatch: pytest.
     monkeypatch.setattr("effectonce.outbox.outbox._MAX_STATEMENT_ROWS", 2)
     params = outboxes._params
 
-    def second_fails(dialect: Any, rows: Any) -> Any:
-        found = params(dialect, rows)
-        return found[:-1] if rows[0].message_id == "m2" else found
+    def second_fails(dialect: Any, rows: Any, delay_us: int) -> Any:
+        written = params(dialect, rows, delay_us)
+        return written[:-1] if rows[0].message_id == "m2" else written
 
     monkeypatch.setattr("effectonce.outbox.outbox._params", second_fails)
     with pytest.raises(Exception):  # noqa: B017  (each driver has its own words for it)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import stat
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,11 +15,12 @@ from msgspec import Struct
 
 from . import designs
 from .cache import FileResult, ResultCache
-from .config import SKIPPED_FOLDERS, Config
+from .config import Config
 from .coverage import Coverage, Handler, Skip, checker_failure, measure_coverage, unreadable
 from .designs.checks import check as check_design
 from .designs.model import Design
-from .findings import Finding, IgnoreComment, LintError, Place
+from .file_listing import import_roots, is_wanted, list_files
+from .findings import Finding, IgnoreComment, Place
 from .python.analysis import check_module
 from .python.consumer_signs import has_signs, leads_to_signs
 from .python.declarations import Declarations
@@ -72,33 +72,42 @@ def run(
     files = list(list_files(paths, config))
     named = frozenset(os.path.abspath(path) for path in paths if not as_found)
     if as_found:
-        files = [path for path in files if _is_wanted(path, config)]
+        files = [path for path in files if is_wanted(path, config)]
     result_cache = ResultCache(config.cache_dir, config) if cache else None
     cached = result_cache.load() if result_cache is not None else {}
     project = open_project(paths, config)
-    results: dict[str, FileResult] = {}
-    todo: list[tuple[str, int]] = []
-    digests: dict[str, str] = {}
-    for path in files:
-        content = read_content(path)
-        if isinstance(content, FileResult):
-            results[path] = content
-            continue
-        digests[path] = _cache_digest(content, is_named=path in named)
-        if path not in cached or cached[path].digest != digests[path]:
-            todo.append((path, len(content)))
-    for path in files:
-        result = cached.get(path)
-        if result is not None and path not in results and result.digest == digests.get(path):
-            if _is_current(result, digests, project):
-                results[path] = result
-            else:
-                todo.append((path, os.path.getsize(path)))
+    results, todo = _take_from_cache(files, named, cached, project)
     scope = _Scope(named, lists=config.designs)
     results.update(_check_files(todo, project, scope, jobs or os.cpu_count() or 1))
     if result_cache is not None and todo:
         result_cache.save({**cached, **{path: result for path, result in results.items() if result.digest}})
     return _make_report(files, results, config, len(todo))
+
+
+def _take_from_cache(
+    files: Sequence[str], named: frozenset[str], cached: dict[str, FileResult], project: Project
+) -> tuple[dict[str, FileResult], list[tuple[str, int]]]:
+    """The results that are still right, by path, and the files that have to be checked, each with its size.
+
+    First every file is read, for its digest: a result also depends on other files, of which most are among these.
+    """
+    results: dict[str, FileResult] = {}
+    sizes: dict[str, int] = {}
+    digests: dict[str, str] = {}
+    for path in files:
+        content = read_content(path)
+        if isinstance(content, FileResult):  # it cannot be read
+            results[path] = content
+        else:
+            digests[path], sizes[path] = _cache_digest(content, is_named=path in named), len(content)
+    todo: list[tuple[str, int]] = []
+    for path, size in sizes.items():
+        result = cached.get(path)
+        if result is not None and result.digest == digests[path] and _is_current(result, digests, project):
+            results[path] = result
+        else:
+            todo.append((path, size))
+    return results, todo
 
 
 def run_on_text(path: str, content: bytes, config: Config) -> LintReport:
@@ -112,7 +121,7 @@ def run_on_text(path: str, content: bytes, config: Config) -> LintReport:
 def open_project(paths: Sequence[str], config: Config) -> Project:
     """The project that ``paths`` are checked in, with what its settings declare."""
     declared = Declarations(tuple(config.consumers), tuple(config.effects), tuple(config.guards))
-    return Project(_import_roots(paths), declared)
+    return Project(import_roots(paths), declared)
 
 
 def _make_report(files: list[str], results: dict[str, FileResult], config: Config, looked_at: int) -> LintReport:
@@ -165,68 +174,7 @@ def _skip_of(finding: Finding) -> Skip:
     return Skip(subject=finding.symbol or "the file", reason=finding.message, place=finding.place)
 
 
-# -- which files
-
-
-def list_files(paths: Sequence[str], config: Config) -> Iterator[str]:
-    """The files to check. A file that several paths or links lead to comes once."""
-    listed_paths: set[str] = set()
-    for argument in paths:
-        start = os.path.abspath(argument)
-        try:
-            mode = os.stat(start).st_mode
-        except OSError as error:
-            raise LintError(f"cannot check {argument}: {error.strerror}") from None
-        if stat.S_ISDIR(mode):
-            files: Iterator[str] = _list_folder(start, config)
-        elif stat.S_ISREG(mode):
-            files = iter((start,))
-        else:
-            raise LintError(f"cannot check {argument}: neither a file nor a folder")
-        for path in files:
-            real_path = os.path.realpath(path)
-            if real_path not in listed_paths:
-                listed_paths.add(real_path)
-                yield path
-
-
-def _list_folder(start: str, config: Config) -> Iterator[str]:
-    """The files below ``start``. A link to a file elsewhere is left out: it is not of this tree, and a fix would write
-    into it."""
-    root = os.path.join(os.path.realpath(start), "")
-    for folder, folders, names in os.walk(start):  # which follows no links to folders, so it ends
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name not in SKIPPED_FOLDERS
-            and not name.endswith(".egg-info")
-            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
-            and not config.excludes(os.path.join(folder, name))
-        )
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            if _is_wanted(path, config) and os.path.isfile(path) and os.path.realpath(path).startswith(root):
-                yield path
-
-
-def _is_wanted(path: str, config: Config) -> bool:
-    is_wanted_design = designs.is_design if config.designs else designs.may_be_deployment
-    is_checked_type = path.endswith(".py") or is_wanted_design(os.path.basename(path))
-    return is_checked_type and not config.excludes(path) and not _is_dump(path)
-
-
-def _is_dump(path: str) -> bool:
-    """Whether an SQL file is a dump of a database: it is too large to be written by hand."""
-    try:
-        return path.lower().endswith(".sql") and os.path.getsize(path) > MAX_FILE_BYTES
-    except OSError:
-        return False
-
-
-def _import_roots(paths: Sequence[str]) -> tuple[str, ...]:
-    """Where imports may begin: the folders that were named, and the current one."""
-    folders = [os.path.abspath(path) for path in paths if os.path.isdir(path)]
-    return tuple(dict.fromkeys([*folders, os.getcwd()]))
+# -- one file
 
 
 def read_content(path: str) -> bytes | FileResult:
@@ -243,9 +191,6 @@ def read_content(path: str) -> bytes | FileResult:
 def _unreadable_result(path: str, message: str, line: int = 1, column: int = 1) -> FileResult:
     place = Place(path, line, column, line, column + 1)
     return FileResult(digest="", findings=[unreadable("", place, message)])
-
-
-# -- one file
 
 
 def _cache_digest(content: bytes, *, is_named: bool) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from . import engine
 from .config import Config
+from .file_listing import list_files
 from .findings import Place
 from .output.printable import display_path
 from .python.consumer_registrations import place_of
@@ -29,7 +30,7 @@ def propose_declarations(paths: Sequence[str], config: Config) -> str:
     """The settings to begin with, for pyproject.toml, with how often each name is used, and where first."""
     places_by_name: dict[str, list[Place]] = {}
     project = engine.open_project(paths, config)
-    for path in engine.list_files(paths, config):
+    for path in list_files(paths, config):
         for name, place in _unrecognized_in(project, path) if path.endswith(".py") else ():
             places_by_name.setdefault(name, []).append(place)
     if not places_by_name:
