@@ -27,7 +27,7 @@ class Walk:
         self.callers: list[asyncio.Task[Any] | None] = []  # for each of the functions; None: a callback of the loop
 
     def note(self, frame: FrameType, event: str, argument: Any) -> None:
-        if frame.f_code.co_name == "<listcomp>":  # Python 3.12 makes no call of it
+        if frame.f_code.co_name in ("<listcomp>", "<dictcomp>"):  # Python 3.12 makes no call of them
             return
         if event == "call" and frame.f_code.co_filename.startswith(f"{ROOT}{os.sep}"):
             self.functions.append(frame.f_code)

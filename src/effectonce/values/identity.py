@@ -93,4 +93,4 @@ def digest(scope: str, key: str) -> bytes:
     except UnicodeEncodeError:
         raise InvalidKey("a scope and a key must be valid Unicode, without lone surrogates") from None
     scope_length, key_length = len(scope_bytes).to_bytes(4, "big"), len(key_bytes).to_bytes(4, "big")
-    return hashlib.sha256(scope_length + scope_bytes + key_length + key_bytes).digest()
+    return hashlib.sha256(b"".join((scope_length, scope_bytes, key_length, key_bytes))).digest()

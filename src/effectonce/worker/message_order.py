@@ -33,47 +33,49 @@ delays more lanes than that, and looking at all of them for each message would s
 class Lanes:
     """Which of the received messages may start, and which wait behind another one of their lane.
 
-    Which message is the first of a lane is not stored, only what waits behind it. A lane is held from the `add` that
+    Which message is the first of a lane is not stored, only that its lane is held. A lane is held from the `add` that
     returns True until `remove_first` finds nothing behind: once for each message that was let through, when it has left
     the worker, whatever became of it. Messages that run together (`take_batchable`) hold their lane together, so
     `remove_first` is called for the last of them only (`QueueConsumer.ack_batched`).
     """
 
     def __init__(self) -> None:
-        # A lane is here while its first message is in flight; the value is what waits behind that.
-        self._behind: dict[str, deque[Job]] = {}
+        self._held: set[str] = set()
+        self._behind: dict[str, deque[Job]] = {}  # what waits, by lane; most lanes have nothing here
 
     def add(self, job: Job) -> bool:
         """Queue ``job`` in its lane. Returns whether it is the first there, so that it may start."""
-        if job.lane not in self._behind:
-            self._behind[job.lane] = deque()
+        if job.lane not in self._held:
+            self._held.add(job.lane)
             return True
-        self._behind[job.lane].append(job)
+        self._behind.setdefault(job.lane, deque()).append(job)
         return False
 
     def remove_first(self, lane: str) -> Job | None:
         """The first message of ``lane`` is settled. Returns the next one, which may start now."""
-        behind = self._behind.pop(lane, None)
-        if not behind:
+        behind = self._behind.get(lane)
+        if behind is None:
+            self._held.discard(lane)
             return None
-        self._behind[lane] = behind
-        return behind.popleft()
+        following = behind.popleft()
+        if not behind:
+            del self._behind[lane]
+        return following
 
     def remove_waiting(self, lane: str) -> list[Job]:
         """Take out all messages that wait behind the first of ``lane``, in their order."""
-        behind = self._behind.get(lane, deque())
-        waiting = list(behind)
-        behind.clear()
-        return waiting
+        return list(self._behind.pop(lane, ()))
 
     def take_batchable(self, job: Job, limit: int) -> list[Job]:
         """Take the messages out of the lane of ``job`` that may share a transaction with it: up to ``limit - 1`` that
         wait behind it, are for the same handler and were never delivered before. Returns ``job`` and them, in their
         order."""
         jobs = [job]
-        behind = self._behind.get(job.lane)
+        behind = self._behind.pop(job.lane, None)
         while behind and len(jobs) < limit and behind[0].route is job.route and not behind[0].redelivered:
             jobs.append(behind.popleft())
+        if behind:
+            self._behind[job.lane] = behind
         return jobs
 
     def put_back(self, jobs: Sequence[Job]) -> None:

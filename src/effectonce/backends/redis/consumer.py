@@ -139,8 +139,7 @@ class RedisConsumer:
         deliveries = []
         for id, fields, *count in entries:
             held = StreamDelivery(id, ends_at, needs_proof_at)
-            names_and_values = iter(fields)
-            named = dict(zip(names_and_values, names_and_values, strict=True))
+            named = {fields[n]: fields[n + 1] for n in range(0, len(fields), 2)}
             if named.get(b"group", self._group) != self._group:  # another group has nacked it: no message for ours
                 self._acks[id] = held.needs_proof_at
                 continue

@@ -81,9 +81,9 @@ _STATE_NUMBERS = {"done": 1, "failed": 2, "in_doubt": 3, "free": 4}
 def _pack_claim(op: Claim) -> bytes:
     scope, key, owner, prints = op.scope.encode(), op.key.encode(), op.owner, op.fingerprints
     flags = op.doubt_on_lapse + 2 * op.waiting
-    lengths = len(scope), len(key), len(prints), 0
-    head = _pack_head(_CLAIM, flags, len(owner), op.lease_us, op.retention_us, op.max_attempts, *lengths)
-    return head + owner + scope + key + prints
+    lease, retention, limit = op.lease_us, op.retention_us, op.max_attempts
+    head = _pack_head(_CLAIM, flags, len(owner), lease, retention, limit, len(scope), len(key), len(prints), 0)
+    return b"".join((head, owner, scope, key, prints))
 
 
 def _pack_look(op: Look) -> bytes:
@@ -96,7 +96,7 @@ def _pack_settlement(op: Settlement) -> bytes:
     result, error = result or b"", error or b""
     state = _STATE_NUMBERS[op.state]
     head = _pack_head(_SETTLE, flags, len(owner), op.token, op.retention_us, state, 0, 0, len(result), len(error))
-    return head + owner + result + error
+    return b"".join((head, owner, result, error))
 
 
 def _pack_renewal(op: Renewal) -> bytes:

@@ -61,10 +61,11 @@ class TaskQueue(ABC, Generic[E]):
         It is asked whenever that may have changed: when an operation is added, when a round trip begins, and when a
         task ends.
         """
-        if not self._idle or not self._queue or self._paused or self._loop.is_closed():
+        if not self._idle or not self._queue or self._paused:
             return
-        no_task_runs = len(self._idle) == len(self._ports)
-        if no_task_runs or (self._round_trips and len(self._queue) >= self._min_for_second_trip()):
+        if self._tasks and not (self._round_trips and len(self._queue) >= self._min_for_second_trip()):
+            return
+        if not self._loop.is_closed():
             port = self._idle.pop()
             task = self._loop.create_task(self._empty_queue(port), context=Context())
             self._tasks.add(task)

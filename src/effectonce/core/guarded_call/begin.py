@@ -163,7 +163,8 @@ def take_answer(run: StoreRun, answer: Answer) -> None:
         runtime.leased_runs.add(run)  # from now on the heartbeat renews its lease
         runtime.heartbeat.cover(run.policy.lease_us)
         run.started_at = runtime.monotonic()
-        run.emit("claimed", "lapsed" if answer.lapsed else "", run.started_at - run.lease_requested_at)
+        if runtime.hooks:
+            run.emit("claimed", "lapsed" if answer.lapsed else "", run.started_at - run.lease_requested_at)
     elif answer.kind == "absent":  # mode S: no claim, no lease, and no attempt is counted
         run.started_at = run.runtime.monotonic()
         run.emit("claimed")

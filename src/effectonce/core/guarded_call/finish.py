@@ -110,9 +110,12 @@ def confirm_reply(run: StoreRun, reply: Reply) -> None:
     if isinstance(reply, Exception):
         run.emit("unrecorded", str(reply))
         raise reply
-    run.runtime.waiters.wake((run.policy.scope, run.stored_key))
+    runtime = run.runtime
+    if runtime.waiters.waiting:
+        runtime.waiters.wake((run.policy.scope, run.stored_key))
     if reply is True:
-        run.emit("completed")
+        if runtime.hooks:
+            run.emit("completed")
         return
     run.emit("fenced")
     if not run.policy.seen_set:  # mode S holds no claim: False means that another guard's claim, doubt or failure stays
