@@ -134,8 +134,7 @@ def memory(scale: float) -> Iterator[Table]:
     }
     cases = {name: blocks_of(make, size) for name, make in {**others, **ours}.items()}
     cases["idemkit"] = blocks_of(lambda: peers.idemkit_sync(InMemoryBackend())(charge), size // 40)
-    targets = {"effectonce": {"idemkit": 50.0}}
-    yield _in_blocks("memory, first call", cases, targets, blocks)
+    yield _in_blocks("memory, first call", cases, blocks)
     with asyncio.Runner() as loop:
 
         def through(make: Callable[[], Handler], size: int = size) -> Callable[[], float]:
@@ -163,14 +162,12 @@ def memory(scale: float) -> Iterator[Table]:
             "idemkit": through(lambda: peers.idemkit_async(InMemoryBackend())(acharge), size // 40),
             "effectonce": through(lambda: guard(new(), acharge)),
         }
-        yield _in_blocks("memory, first call, async", cases, {}, blocks)
+        yield _in_blocks("memory, first call, async", cases, blocks)
 
 
-def _in_blocks(
-    name: str, cases: dict[str, Callable[[], float]], targets: dict[str, dict[str, float]], blocks: int
-) -> Table:
+def _in_blocks(name: str, cases: dict[str, Callable[[], float]], blocks: int) -> Table:
     measures = in_turn(cases, blocks)
-    lines = [Case(each, measures[each], targets.get(each, {}), each.startswith("effectonce")) for each in cases]
+    lines = [Case(each, measures[each], ours=each.startswith("effectonce")) for each in cases]
     return Table(name, "µs of CPU", "less", lines, f"the best of {blocks} blocks a round, taken in turn", rounds=9)
 
 

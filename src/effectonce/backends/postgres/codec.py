@@ -119,7 +119,7 @@ class Field(NamedTuple):
 
 
 def encode_one(fields: Sequence[Field], op: object) -> list[Param]:
-    return [field.encode_one(field.read(op)) for field in fields]
+    return [encode(read(op)) for read, encode, _ in fields]
 
 
 def encode_many(fields: Sequence[Field], ops: Sequence[object]) -> list[Param]:

@@ -8,7 +8,8 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -170,21 +171,24 @@ class PostgresPort:
         self._prefix = prefix
         self.statements = prepared_statements(prefix)
         self._channel = f"{prefix}_settled".encode()
-        #: Which kinds of operation go in one statement, and the method that sends it.
-        self._appliers: Sequence[tuple[set[type], Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]]] = (
-            ({Claim}, self._claim),
-            ({Look}, self._look),
-            ({Settlement, Note, Renewal}, self._settle),
-            ({Remember}, self._remember),
-        )
+        #: The method for each kind of operation. Those of one method go in one statement.
+        self._appliers: Mapping[type, Callable[[Sequence[Any]], Awaitable[Sequence[Reply]]]] = {
+            Claim: self._claim,
+            Look: self._look,
+            Settlement: self._settle,
+            Note: self._settle,
+            Renewal: self._settle,
+            Remember: self._remember,
+        }
 
     async def run(self, batch: Sequence[Batchable]) -> Sequence[Reply]:
+        positions_by_method = defaultdict(list)
+        for n, op in enumerate(batch):
+            positions_by_method[self._appliers[type(op)]].append(n)
         replies: list[Any] = [None] * len(batch)
-        for kinds, apply in self._appliers:
-            positions = [n for n, op in enumerate(batch) if type(op) in kinds]
-            if positions:
-                for n, reply in zip(positions, await apply([batch[n] for n in positions]), strict=True):
-                    replies[n] = reply
+        for apply, positions in positions_by_method.items():
+            for n, reply in zip(positions, await apply([batch[n] for n in positions]), strict=True):
+                replies[n] = reply
         return replies
 
     # -- one kind of operation at a time
@@ -223,10 +227,11 @@ class PostgresPort:
             name, params = "settle_one", encode_settlement(batch[0])
         else:
             name, params = "settle", encode_settlements(batch)
-        settled = {n - 1 for (n,) in await self._client.execute(self.statements[name], params)}
-        others = [op for n, op in enumerate(batch) if n not in settled]
-        if not others:
+        rows = await self._client.execute(self.statements[name], params)
+        if len(rows) == len(batch):
             return [True] * len(batch)
+        settled = {n - 1 for (n,) in rows}
+        others = [op for n, op in enumerate(batch) if n not in settled]
 
         async def send(positions: Sequence[int]) -> dict[int, Reply | None]:
             params = encode_settlements([others[n] for n in positions])

@@ -189,7 +189,13 @@ class SQLitePort(Port):
             lease_until = now + op.lease_us
             due = self._due_rowid(now + op.retention_us)
             claim = {
-                **asdict(op),
+                "scope": op.scope,
+                "key": op.key,
+                "owner": op.owner,
+                "max_attempts": op.max_attempts,
+                "doubt_on_lapse": op.doubt_on_lapse,
+                "fingerprints": op.fingerprints,
+                "note": op.note,
                 "due": due,
                 "now": now,
                 "lease_until": lease_until,
@@ -247,8 +253,20 @@ class SQLitePort(Port):
 
     def _settle(self, cursor: sqlite3.Cursor, op: Settlement) -> bool:
         now = self._now()
-        expires_at = None if op.state == "in_doubt" else now + op.retention_us
-        if self._update_one(cursor, "settle", {**asdict(op), "now": now, "expires_at": expires_at}):
+        settlement = {
+            "scope": op.scope,
+            "key": op.key,
+            "owner": op.owner,
+            "token": op.token,
+            "state": op.state,
+            "result": op.result,
+            "error": op.error,
+            "refund": op.refund,
+            "note": op.note,
+            "now": now,
+            "expires_at": None if op.state == "in_doubt" else now + op.retention_us,
+        }
+        if self._update_one(cursor, "settle", settlement):
             return True
         # Not applied now. It may have been applied before, and its reply lost: no other claim has this owner and token.
         stored = self._read(cursor, op, now)
