@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from effectonce.core import interrupts
-from effectonce.core.interrupts import is_own_exit, remember_signal_handlers
+from effectonce.core.interrupts import SignalHandlers, is_own_exit, remember_signal_handlers
 
 
 def exit_on_signal(number: int, frame: Any) -> None:
@@ -34,8 +34,7 @@ class Service:
 
 @pytest.fixture(autouse=True)
 def _signal_handlers_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(interrupts, "_signal_handler_codes", set())
-    monkeypatch.setattr(interrupts, "_opaque_handler_seen", False)
+    monkeypatch.setattr(interrupts, "_handlers", SignalHandlers())
     before = signal.getsignal(signal.SIGUSR1)
     yield
     signal.signal(signal.SIGUSR1, before)

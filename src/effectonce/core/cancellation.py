@@ -1,10 +1,20 @@
-"""`finish_despite_cancellation`: for what must not be left open, even if its caller is cancelled, once or again."""
+"""Cancelled tasks: whether this one is being cancelled, and what must not be left open although it is."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+
+def is_being_cancelled() -> bool:
+    """Whether the running task is being cancelled. If not, a ``CancelledError`` comes from the code itself: it awaited
+    something that was cancelled, or raised it."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 async def finish_despite_cancellation(

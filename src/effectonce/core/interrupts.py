@@ -16,38 +16,55 @@ import threading
 from types import CodeType
 from typing import Any
 
-#: The code of every signal handler that was ever seen: a handler may have removed itself before it raises.
-_signal_handler_codes: set[CodeType] = set()
-#: Whether a handler was seen that is not Python code. Its exceptions cannot be recognised, so every `SystemExit` of the
-#: main thread counts as a signal's.
-_opaque_handler_seen = False
+from .cancellation import is_being_cancelled
+
+
+class SignalHandlers:
+    """The signal handlers of this process that were ever seen: one may remove itself before it raises.
+
+    An exception is a handler's if its traceback passes through the handler's code.
+    """
+
+    def __init__(self) -> None:
+        self._codes: set[CodeType] = set()
+        #: Whether one was seen that is not Python code. Its exceptions cannot be recognised, so every `SystemExit` of
+        #: the main thread counts as a signal's.
+        self.opaque_seen = False
+
+    def remember(self) -> None:
+        """Remember the handlers that are set now."""
+        for number in signal.valid_signals():
+            handler: Any = signal.getsignal(number)
+            if not callable(handler) or handler is signal.default_int_handler:
+                continue
+            while isinstance(handler, functools.partial):
+                handler = handler.func
+            method = getattr(handler, "__func__", handler)
+            code = getattr(method, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+            if isinstance(code, CodeType):
+                self._codes.add(code)
+            else:
+                self.opaque_seen = True
+
+    def raised(self, error: BaseException) -> bool:
+        """Whether one of them raised ``error``. They run in the main thread only."""
+        if not _is_main_thread():
+            return False
+        self.remember()
+        traceback = error.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code in self._codes:
+                return True
+            traceback = traceback.tb_next
+        return False
+
+
+_handlers = SignalHandlers()
 
 
 def remember_signal_handlers() -> None:
     """Remember which code handles signals. Call this before running a user function whose exit `is_own_exit` judges."""
-    global _opaque_handler_seen
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
-        if not callable(handler) or handler is signal.default_int_handler:
-            continue
-        while isinstance(handler, functools.partial):
-            handler = handler.func
-        method = getattr(handler, "__func__", handler)
-        code = getattr(method, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
-        if isinstance(code, CodeType):
-            _signal_handler_codes.add(code)
-        else:
-            _opaque_handler_seen = True
-
-
-def is_being_cancelled() -> bool:
-    """Whether the running task is being cancelled. If not, a ``CancelledError`` comes from the code itself: it awaited
-    something that was cancelled, or raised it."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop runs in this thread
-        return False
-    return task is not None and task.cancelling() > 0
+    _handlers.remember()
 
 
 def is_own_exit(error: BaseException) -> bool:
@@ -56,14 +73,14 @@ def is_own_exit(error: BaseException) -> bool:
         return not is_being_cancelled()
     if not isinstance(error, SystemExit):
         return False
-    return not (_raised_by_signal(error) or (_opaque_handler_seen and _is_main_thread()))
+    return not (_handlers.raised(error) or (_handlers.opaque_seen and _is_main_thread()))
 
 
 def find_interrupt(error: BaseException) -> BaseException | None:
     """Return the exception of a signal handler that ``error`` is, or was raised from; None if there is none."""
     cause: BaseException | None = error
     while cause is not None:
-        if _raised_by_signal(cause):
+        if _handlers.raised(cause):
             return cause
         cause = cause.__cause__
     return None
@@ -80,17 +97,4 @@ def raise_interrupt(error: BaseException) -> None:
 
 
 def _is_main_thread() -> bool:
-    """Whether this is the thread in which signal handlers run."""
     return threading.current_thread() is threading.main_thread()
-
-
-def _raised_by_signal(error: BaseException) -> bool:
-    if not _is_main_thread():
-        return False
-    remember_signal_handlers()
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code in _signal_handler_codes:
-            return True
-        traceback = traceback.tb_next
-    return False

@@ -29,8 +29,8 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from effectonce.core.cancellation import is_being_cancelled
 from effectonce.core.guarded_call.run import Run, current_run
-from effectonce.core.interrupts import is_being_cancelled
 from effectonce.guard.introspection import LAZY_TYPES, refuse_lazy
 
 from .background_tasks import ReportFailure

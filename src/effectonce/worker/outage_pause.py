@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from effectonce.core.backoff import Backoff
-from effectonce.core.interrupts import is_being_cancelled
+from effectonce.core.cancellation import is_being_cancelled
 from effectonce.errors import BrokerUnavailable, StoreUnavailable
 
 

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from effectonce.core.cancellation import is_being_cancelled
 from effectonce.core.failure_log import log_failed_attempt
-from effectonce.core.interrupts import is_being_cancelled
 
 
 @runtime_checkable

@@ -8,7 +8,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from effectonce.contracts import ConnectionLost, Contention, Port
-from effectonce.core.interrupts import is_being_cancelled, raise_interrupt
+from effectonce.core.cancellation import is_being_cancelled
+from effectonce.core.interrupts import raise_interrupt
 from effectonce.core.run_sync import pause_thread, run_sync
 from effectonce.errors import ConfigurationError, StoreUnavailable
 from effectonce.record import Batchable, Reply
