@@ -39,6 +39,25 @@ async def test_a_duplicate_is_acked_and_its_effect_happens_once() -> None:
     assert bench.store.stats().counts["done"] == 50
 
 
+async def test_a_delayed_message_that_was_published_twice_runs_once() -> None:
+    """As after a publish whose confirm was lost: it is sent again with the same id, before or after it was due."""
+    bench = Bench()
+    worker = bench.worker()
+    charged: list[int] = []
+
+    @worker.handler("orders")
+    async def charge(message: eo.Message[dict[str, int]]) -> None:
+        charged.append(message.data["order"])
+
+    async with serving(worker):
+        await bench.broker.apublish("orders", paid(1, id="m1"), delay="50ms")
+        await bench.broker.apublish("orders", paid(1, id="m1"), delay="20ms")
+        await until(lambda: bench.count("ack") == 2)
+        await bench.broker.apublish("orders", paid(1, id="m1"), delay="1ms")
+        await until(lambda: bench.count("ack") == 3)
+    assert charged == [1]
+
+
 async def test_f05_f57_a_message_is_acked_only_after_its_fenced_record() -> None:
     bench = Bench()
     worker = bench.worker()

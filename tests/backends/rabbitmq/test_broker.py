@@ -733,6 +733,20 @@ class TestDeath:
         assert traffic.received >= traffic.confirmed
         await under_test.close()
 
+    async def test_f59_a_delayed_message_outlives_a_server_that_is_killed(
+        self, own: RabbitMQ, unique_name: str
+    ) -> None:
+        under_test = QueueUnderTest(backend_at(own.url, timeout="20s"), unique_name)
+        delayed = Packet(body=b"later", id="1", delay_s=6.0)
+        assert await under_test.publisher.publish(unique_name, [delayed]) == [None]
+        await asyncio.sleep(2.5)  # until its queues are noted on disk: see above
+        await asyncio.to_thread(own.kill)
+        await asyncio.to_thread(own.restart)
+        consumer = await under_test.consumer()
+        (delivery,) = await receive(consumer, 1)
+        assert (delivery.packet.body, delivery.packet.id, delivery.attempt) == (b"later", "1", 1)
+        await under_test.close()
+
 
 def test_a_program_that_closes_nothing_assert_exits_silently(rabbitmq_url: str, unique_name: str) -> None:
     assert_exits_silently(rabbitmq_url, unique_name)
