@@ -1,4 +1,4 @@
-"""The options of `once` and `block`: they are checked and become a `Policy`."""
+"""The options of guards (`once`, `block`, and a worker's handlers): they are checked and become a `Policy`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def policy_options(
     on_store_error: str = "raise",
     permanent: tuple[type[BaseException], ...] = (),
 ) -> dict[str, Any]:
-    """Check the options of `once` and `block`, and return them as fields of a `Policy`."""
+    """Check the options of a guard, and return them as fields of a `Policy`."""
     if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
         raise ConfigurationError(f"max_attempts={max_attempts} is not a number of attempts; give 1 or more, or None")
     if micros(lease, "lease") < MIN_LEASE_US:
