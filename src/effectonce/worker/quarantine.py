@@ -48,7 +48,7 @@ class _BoundedWait:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Begin to wait. Does nothing while it waits already."""
+        """Begin to wait. Does nothing while it waits already, and after it has expired, until `end` is called."""
         if self._timer is None:
             self._timer = self._loop.call_later(LONGEST_WAIT_S, self._expire)
 
@@ -60,7 +60,6 @@ class _BoundedWait:
             self._timer = None
 
     def _expire(self) -> None:
-        self._timer = None
         self.expired = True
         self._on_expiry()
 

@@ -416,6 +416,16 @@ class UncertainClock(FixedClock):
     wrong = 1_000_000
 
 
+@pytest.mark.parametrize(("lease_us", "is_granted"), [(4_000_000, True), (3_999_999, False)])
+def test_f11_a_lease_is_granted_up_to_a_quarter_of_which_the_time_may_be_wrong(lease_us: int, is_granted: bool) -> None:
+    ticks = iter(range(NOW, NOW + 100_000_000, 100_000))
+    taken = {"Attributes": item("k", state="claimed", owner=b"o" * 16, token=7, attempts=1)}
+    service = Service(UncertainClock(lambda: next(ticks)), update_item=taken)
+    (reply,) = run_sync(DynamoDBPort(service).run([make_claim("k", lease=lease_us)]))
+    assert isinstance(reply, Answer) is is_granted
+    assert len(service.made("update_item")) == is_granted
+
+
 @pytest.mark.parametrize(
     ("lease_us", "is_probed"), [(40_000, False), (40_004, True), (4_000_000, False), (3_000_000, True)]
 )

@@ -269,6 +269,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "self.unconfirmed.reschedule(max(self.unconfirmed.when() or 0.0, self._deadline))",
         "self.unconfirmed.reschedule(max(self.unconfirmed.when() or 1.0, self._deadline))",
     ): "both are long ago, by a clock that started with the machine",
+    (
+        "worker/delivery_settler.py",
+        "self.rounds_begun = self.rounds_done = 0  # of `send`; one that fails is not done until a later one is",
+        "self.rounds_begun = self.rounds_done = 1  # of `send`; one that fails is not done until a later one is",
+    ): "they are only compared with each other",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
