@@ -20,6 +20,7 @@ from typer.main import get_command
 import effectonce as eo
 from effectonce.cli import _lint
 from effectonce.cli.app import COMMANDS
+from effectonce.cli.groups import first_sentence
 
 from .conftest import Cli, Run
 
@@ -44,6 +45,18 @@ def test_help_lists_every_command(run: Run) -> None:
             "sagas", "find", "verify", "asyncapi", "lint", "dashboard", "explain",
         ]  # fmt: skip
         assert all(f"\n    {code} " in done.stdout for code in (0, 1, 2, 130)), "and what its exit codes mean"
+
+
+@pytest.mark.parametrize(
+    ("help", "line"),
+    [
+        ("List what is in doubt. It is read\n  only.\n\nMore.", "List what is in doubt."),
+        ("List what is\nin doubt", "List what is in doubt"),
+        ("Redrive 1.5 times.", "Redrive 1.5 times."),
+    ],
+)
+def test_a_list_of_commands_has_the_first_sentence_of_each(help: str, line: str) -> None:
+    assert first_sentence(help) == line
 
 
 def test_version(run: Run) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 import effectonce as eo
 from effectonce.cli import records
+from effectonce.cli import relay as relay_command
 from effectonce.cli.progress import FiguresColumn
 
 from .conftest import Cli
@@ -68,3 +72,21 @@ def test_a_purge_counts_what_it_deletes(
     done = inline("records", "purge", "--store", "sqlite:///shop.db", "--yes", *limit)
     assert done.out == f"{sum(steps)} deleted, 0 moved to in doubt\n"
     assert (Counted.totals, Counted.steps) == ([total], steps)
+
+
+@pytest.mark.parametrize(("cap", "total"), [(100, 3), (3, None)])
+def test_a_relay_that_sends_once_shows_how_far_it_is_where_it_knows_how_much_there_is(
+    inline: Cli, monkeypatch: pytest.MonkeyPatch, cap: int, total: int | None
+) -> None:
+    with eo.connect("sqlite:///shop.db", sweep_every=None) as store:
+        store.migrate()
+    with closing(sqlite3.connect("shop.db")) as connection, connection:
+        connection.execute("BEGIN")
+        eo.Outbox(to="orders").send_many(connection, [eo.Message(data=number) for number in range(3)])
+    stats = eo.Relay.stats
+    monkeypatch.setattr(eo.Relay, "stats", lambda relay: replace(stats(relay), cap=cap))
+    monkeypatch.setattr(relay_command, "Progress", Counted)
+    monkeypatch.setattr(Counted, "totals", [])
+    monkeypatch.setattr(Counted, "steps", [])
+    inline("relay", "--store", "sqlite:///shop.db", "--broker", "sqlite:///queue.db", "--once")
+    assert (Counted.totals, Counted.steps) == ([total], [1, 1, 1])

@@ -52,6 +52,19 @@ def test_time_goes_by_on_the_machines_clock_too(tmp_path: Path, name: str) -> No
     case.run(backend_at(tmp_path / "queue.db", ack_window="0.5"), quiet=0.05)
 
 
+async def test_what_a_cancelled_receive_has_taken_is_returned_before_more_is_taken(site: SQLiteBrokerBackend) -> None:
+    """Else their windows would run, with other consumers idle."""
+    await site.declare("q", group="g")
+    outcomes = await site.publisher().publish("q", [Packet(body=b"%d" % number) for number in range(4)])
+    assert outcomes == [None] * 4
+    consumer, other = (site.consumer("q", group="g", prefetch=9) for _ in range(2))
+    consumer._arrived = list(await consumer.receive(2, 1.0))  # as a receive leaves them that is cancelled
+    assert [delivery.packet.body for delivery in await consumer.receive(2, 1.0)] == [b"0", b"1"]
+    assert [delivery.packet.body for delivery in await other.receive(9, 1.0)] == [b"2", b"3"]
+    for each in (consumer, other):
+        await each.close()
+
+
 # -- several processes
 
 WORK = """

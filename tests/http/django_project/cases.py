@@ -149,6 +149,7 @@ def test_a_decision_is_applied_and_written_down(operator: Client, audit: AuditLo
     get_store().add_hook(events.append)
     answer = operator.post(page, {"outcome": outcome}, follow=True)
     assert answer.redirect_chain == [(LIST, 302)]
+    assert f": {outcome}" in " ".join(str(message) for message in answer.context["messages"]), "the operator is told"
     assert state_of(key) == state
     assert [event.detail for event in events if event.kind == "resolved"] == [f"{outcome} by ada"]
     entries = [(entry.by, entry.action, entry.detail, entry.outcome) for entry in audit.recent()]

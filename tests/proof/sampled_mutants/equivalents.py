@@ -274,6 +274,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "self.rounds_begun = self.rounds_done = 0  # of `send`; one that fails is not done until a later one is",
         "self.rounds_begun = self.rounds_done = 1  # of `send`; one that fails is not done until a later one is",
     ): "they are only compared with each other",
+    (
+        "core/group_commit/send_batch.py",
+        "await pause(random.uniform(0, 0.002 * 2**contended))",
+        "await pause(random.uniform(0, 0.004 * 2**contended))",
+    ): "how long a batch waits that has met a rival is a question of speed",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
