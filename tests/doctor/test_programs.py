@@ -280,3 +280,10 @@ def test_the_outbox_of_a_relay_is_examined(tmp_path: Path) -> None:
     assert [(finding.code, finding.about) for finding in findings] == [
         ("outbox-lag", f"sqlite:///{tmp_path}/shop.db shop_outbox")
     ]
+
+
+def test_what_could_not_be_checked_of_intents_without_a_broker_is_said(store: eo.Store) -> None:
+    """Silence would read as a check that was passed."""
+    checks = examine(store, programs=[Intents(store, scope="billing")]).checks
+    skipped = [(check.about, check.name, check.detail) for check in checks if check.result == "skipped"]
+    assert ("intents billing", "key windows", "no broker is given that limits its redeliveries") in skipped

@@ -318,6 +318,20 @@ async def test_expired_rows_of_the_inbox_are_cleaned_up_too(database: Database, 
     assert (await port.clean(5)).inbox == 0
 
 
+async def test_expired_counts_of_attempts_are_cleaned_up_too(database: Database, port: OutboxPort) -> None:
+    """Of messages that nobody delivers any more: nothing else would delete them."""
+    is_mysql = database.name == "mariadb"
+    key = "`key`" if is_mysql else "key"
+    for number, expires_at in ((1, 1), (2, 1 << 62)):
+        columns, values = ("id, ", f"'{number}', ") if is_mysql else ("", "")
+        database.execute(
+            f"INSERT INTO {{inbox}}_starts ({columns}scope, {key}, unreported, reported, expires_at) "
+            f"VALUES ({values}'s', 'k{number}', 1, 0, {expires_at})"
+        )
+    await port.clean(10)
+    assert database.execute(f"SELECT {key} FROM {{inbox}}_starts") == [("k2",)]
+
+
 # -- find
 
 
