@@ -279,6 +279,11 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
         "await pause(random.uniform(0, 0.002 * 2**contended))",
         "await pause(random.uniform(0, 0.004 * 2**contended))",
     ): "how long a batch waits that has met a rival is a question of speed",
+    (
+        "dead_letters/queue.py",
+        "new_generation: bool = False",
+        "new_generation: bool = True",
+    ): "every redrive says it",
 }
 
 #: By file: constants that say how much is done at once, how often something is tried, how much is kept, how much of a
