@@ -186,8 +186,8 @@ EQUIVALENTS: Final[dict[tuple[str, str, str], str]] = {
     ): "a longer name is as good, up to the 63 characters of the server",
     (
         "backends/redis/record_format.py",
-        "lengths = len(scope), len(key), len(prints), 0",
-        "lengths = len(scope), len(key), len(prints), 1",
+        "head = _pack_head(_CLAIM, flags, len(owner), lease, retention, limit, len(scope), len(key), len(prints), 0)",
+        "head = _pack_head(_CLAIM, flags, len(owner), lease, retention, limit, len(scope), len(key), len(prints), 1)",
     ): "the script reads no fourth text of a claim",
     (
         "backends/kafka/endpoint.py",

@@ -15,7 +15,7 @@ from .selection import Reach
 ONE_TEST_SECONDS: Final = 30  # for a quick test with a mutant, which may hang
 
 TOOLS: Final = "guard inbox outbox relay sagas intents http worker"
-BACKENDS: Final = "common memory sqlite redis postgres mysql dynamodb rabbitmq kafka nats sqs servicebus"
+BACKENDS: Final = "common memory sqlite redis postgres mysql dynamodb rabbitmq kafka nats sqs servicebus pubsub"
 #: The ports of a SQL store that belong to tools: an outbox, an inbox, and an intent that completes with its rows.
 TOOL_PORTS: Final = (
     *("relay/test_port.py", "relay/test_port_details.py", "cli/test_outbox.py"),
