@@ -16,7 +16,10 @@ import redis
 
 import effectonce as eo
 from effectonce.doctor import Limits
+from tests.conftest import skip_or_fail
 from tests.harness import servers
+from tests.harness.installed import Missing
+from tests.harness.postgres_pair import PostgresPair, postgres_pair
 from tests.harness.waiting import until
 
 from .conftest import StoreOpener, findings_by_code, make_done_records
@@ -64,6 +67,33 @@ def test_a_postgres_without_synchronous_commits(postgres_url: str, unique_name: 
     findings = findings_by_code(hasty)
     assert list(findings) == ["unsafe-store"]
     assert "synchronous_commit = on" in findings["unsafe-store"].what
+
+
+def test_f85_a_standby_that_commits_do_not_wait_for(open_store: StoreOpener) -> None:
+    with started_pair(synchronous=False) as pair:
+        store = open_store(pair.primary.url)
+        store.migrate()
+        finding = findings_by_code(store)["asynchronous-standby"]
+        assert (finding.severity, finding.what) == ("warning", "standbys follow (1), and commits wait for none")
+        assert "synchronous_standby_names" in finding.run
+
+
+def test_f85_a_standby_that_commits_wait_for(open_store: StoreOpener) -> None:
+    with started_pair(synchronous=True) as pair:
+        store = open_store(pair.primary.url)
+        store.migrate()
+        assert findings_by_code(store) == {}
+        pair.primary.query("ALTER SYSTEM SET synchronous_commit = 'local'")
+        pair.primary.query("SELECT pg_reload_conf()")
+        local = until(lambda: findings_by_code(open_store(pair.primary.url)).get("asynchronous-standby"))
+        assert local.what == "commits wait for no standby: synchronous_commit=local"
+
+
+def started_pair(*, synchronous: bool) -> PostgresPair:
+    try:
+        return postgres_pair(synchronous=synchronous)
+    except Missing as missing:
+        skip_or_fail(str(missing))
 
 
 def test_an_old_transaction_that_holds_vacuum_back(
@@ -257,6 +287,20 @@ def test_a_redis_with_snapshots_only(own_redis: servers.Redis, unique_name: str,
         own_redis.execute("CONFIG", "SET", "save", "")
         own_redis.execute("CONFIG", "SET", "appendonly", "yes")
     assert "snapshots only" in findings["persistence"].what
+
+
+def test_f85_a_redis_that_does_not_wait_for_its_replica(own_redis: servers.Redis, open_store: StoreOpener) -> None:
+    with servers.redis("--replicaof", f"127.0.0.1 {own_redis.port}") as replica:
+        until(lambda: replica.execute("INFO", "replication")["master_link_status"] == "up")
+        findings = findings_by_code(open_store(own_redis.url))
+        assert findings["asynchronous-replica"].severity == "note"
+        assert findings["asynchronous-replica"].what == "replicas follow (1), and writes go on without them"
+        own_redis.execute("CONFIG", "SET", "min-replicas-to-write", 1)
+        try:
+            assert "asynchronous-replica" not in findings_by_code(open_store(own_redis.url))
+        finally:
+            own_redis.execute("CONFIG", "SET", "min-replicas-to-write", 0)
+    until(lambda: own_redis.execute("INFO", "replication")["connected_slaves"] == 0)
 
 
 def test_a_redis_that_is_away_is_one_finding(open_store: StoreOpener) -> None:

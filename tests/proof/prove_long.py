@@ -19,6 +19,8 @@ from tests.proof.prove_clusters import ClusterRun
 from tests.proof.prove_order import OrderProof
 from tests.proof.soak import Tally
 
+KILLS = 12
+
 Progress = Callable[[float], object]
 
 
@@ -44,25 +46,25 @@ def _run_cluster(case: str, folder: str, seed: str, messages: int, seconds: floa
         return ClusterRun(started, messages, seed).run()
 
 
-#: By broker: how it is started, the options of its URL, how many workers share the queue, and every how many seconds
-#: one of them is killed. A broker that keeps only the queue's order has one worker, which is not killed: what a dead
-#: worker had received comes back behind later messages.
-ORDERED: dict[str, tuple[Callable[[], Any], str, int, float]] = {
-    "kafka": (kafka, "?session_timeout=3s", 2, 5.0),
-    "sqs fifo": (elasticmq, "&fifo=yes&ack_window=3s", 2, 5.0),
-    "nats": (nats, "?ack_window=3s", 1, 0.0),
+#: By broker: how it is started, the options of its URL, how many workers share the queue, and how many are killed. A
+#: broker that keeps only the queue's order has one worker, which is not killed: what a dead worker had received comes
+#: back behind later messages.
+ORDERED: dict[str, tuple[Callable[[], Any], str, int, int]] = {
+    "kafka": (kafka, "?session_timeout=3s", 2, KILLS),
+    "sqs fifo": (elasticmq, "&fifo=yes&ack_window=3s", 2, KILLS),
+    "nats": (nats, "?ack_window=3s", 1, 0),
 }
 
 
 def run_order(broker: str, folder: str, seed: str, messages: int, seconds: float, progress: Progress = float) -> Tally:
     """Run the order of one broker of `ORDERED`."""
-    make, options, workers, kill_every_s = ORDERED[broker]
+    make, options, workers, kills = ORDERED[broker]
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # the SQS server accepts any
         os.environ.setdefault(name, "local")
     with ExitStack() as stack:
         store = stack.enter_context(servers.redis())
         url = f"{stack.enter_context(make()).url}{options}"
-        proof = OrderProof(url, store.url, folder, seed, workers=workers, kill_every_s=kill_every_s)
+        proof = OrderProof(url, store.url, folder, seed, workers=workers, kills=kills)
         return proof.run(messages, seconds, progress)
 
 

@@ -63,12 +63,12 @@ class OrderLedger:
 class OrderProof:
     """One run: a publisher, ``workers`` victims of which one after another is killed, and the count."""
 
-    def __init__(self, broker_url: str, store_url: str, folder: str, seed: str, *, workers: int, kill_every_s: float):
+    def __init__(self, broker_url: str, store_url: str, folder: str, seed: str, *, workers: int, kills: int):
         self._random = random.Random(seed)
         queue = f"order-{seed}-{self._random.randrange(10**6)}"
         self._plan = OrderPlan(broker_url, store_url, queue, f"{folder}/ledger", FAILURE_RATE)
         self._workers = workers
-        self._kill_every_s = kill_every_s  # 0: none is killed
+        self._wanted_kills = kills  # spread over the messages: a worker gets to work before it is killed
         self._numbers: Counter[str] = Counter()
         self._kills = 0
 
@@ -107,7 +107,7 @@ class OrderProof:
         progress: Callable[[float], object],
     ) -> None:
         began = last_effect_at = time.monotonic()
-        next_kill_at, effects = began + self._next_pause(), 0
+        kill_after, effects = messages // (self._wanted_kills + 1), 0
         while True:
             now = time.monotonic()
             publishing = tally.messages < messages and now - began < seconds
@@ -122,13 +122,12 @@ class OrderProof:
                 return
             if now - last_effect_at > QUIET_LIMIT_S:
                 return
-            if self._kill_every_s and publishing and now >= next_kill_at:
+            if self._kills < self._wanted_kills and ledger.distinct > (self._kills + 1) * kill_after:
                 victim = victims.popleft()
                 victim.kill()
                 victim.wait()
                 self._kills += 1
                 victims.append(self._start())
-                next_kill_at = time.monotonic() + self._next_pause()
             progress(max(ledger.distinct / messages, min((now - began) / seconds, 1.0)))
             time.sleep(0.02)
 
@@ -136,9 +135,6 @@ class OrderProof:
         key = f"key-{self._random.randrange(KEYS)}"
         self._numbers[key] += 1
         return eo.Message(data=self._numbers[key], ordering_key=key)
-
-    def _next_pause(self) -> float:
-        return self._random.uniform(0.5, 1.5) * self._kill_every_s
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.proof.order_victim", msgspec.json.encode(self._plan).decode()]

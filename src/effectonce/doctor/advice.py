@@ -77,6 +77,18 @@ ADVICE = {
         "Every claim and every completion leaves a dead row: the tables grow without end.",
         "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
     ),
+    "asynchronous-standby": Advice(
+        "A failover loses the latest commits that were confirmed: transactions of messages, which the broker does not "
+        "deliver again, and records, whose effects may happen again.",
+        "on the primary, and on what may become it: ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; "
+        "ALTER SYSTEM SET synchronous_commit = on; SELECT pg_reload_conf()",
+    ),
+    "asynchronous-replica": Advice(
+        "A failover loses the records that no replica had yet, and their effects may happen again.",
+        "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 1 bound how much that is; for money use a store "
+        "with synchronous commits",
+        "note",
+    ),
     "synchronous": Advice(
         "A power cut loses commits that were confirmed, and their effects may happen again.",
         "open it with ?synchronous=full, or without the option",

@@ -143,6 +143,17 @@ class _StoreReading:
         settings = self._figures.settings
         if settings.get("autovacuum") == "off":
             check.add("autovacuum-off", "the server runs with autovacuum=off")
+        if settings.get("standbys", "0") != "0":
+            if not settings.get("synchronous_standby_names"):
+                check.add(
+                    "asynchronous-standby", f"standbys follow ({settings['standbys']}), and commits wait for none"
+                )
+            elif settings.get("synchronous_commit") in ("local", "off"):
+                what = f"commits wait for no standby: synchronous_commit={settings['synchronous_commit']}"
+                check.add("asynchronous-standby", what)
+        if settings.get("unconfirmed_replicas"):
+            what = f"replicas follow ({settings['unconfirmed_replicas']}), and writes go on without them"
+            check.add("asynchronous-replica", what)
         if settings.get("journal_mode") == "wal" and settings.get("synchronous") not in (None, "2", "3"):
             check.add("synchronous", f"the file is written with synchronous={settings['synchronous']} in WAL mode")
         if settings.get("persistence") == "none":

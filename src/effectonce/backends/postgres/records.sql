@@ -709,7 +709,12 @@ WHERE relid IN (SELECT to_regclass(name) FROM unnest(ARRAY['{records}', '{outbox
 
 
 -- name: figures_settings
-SELECT name::text AS name, setting::text AS setting FROM pg_settings WHERE name IN ('autovacuum', 'synchronous_commit', 'fsync')
+-- How many standbys follow this server is no setting, but decides what the others mean.
+SELECT name::text AS name, setting::text AS setting
+FROM pg_settings
+WHERE name IN ('autovacuum', 'synchronous_commit', 'synchronous_standby_names', 'fsync')
+UNION ALL
+SELECT 'standbys', count(*)::text FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup'
 
 
 -- name: facts

@@ -17,6 +17,7 @@ async def read_figures(connection: RedisConnection) -> Figures:
     """Read the figures for `effectonce doctor`: those of the worst node, where there are several."""
     memory: tuple[int, int] | None = None
     persistence, writes = PERSISTENCE_LEVELS[-1], "ok"
+    settings: dict[str, str] = {}
     for node in await connection.nodes():
         info = await _read_info(connection, node, "INFO") | await _read_info(connection, node, "CONFIG", "GET", "save")
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
@@ -25,7 +26,10 @@ async def read_figures(connection: RedisConnection) -> Figures:
         persistence = min(persistence, _persistence(info), key=PERSISTENCE_LEVELS.index)
         if "err" in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")):
             writes = "err"
-    return Figures(memory=memory, settings={"persistence": persistence, "persistence_writes": writes})
+        needed = await _read_info(connection, node, "CONFIG", "GET", "min-replicas-to-write")
+        if info.get("connected_slaves", "0") != "0" and needed.get("min-replicas-to-write") == "0":
+            settings["unconfirmed_replicas"] = info["connected_slaves"]
+    return Figures(memory=memory, settings={"persistence": persistence, "persistence_writes": writes, **settings})
 
 
 def _used_share(used: int, limit: int) -> float:
