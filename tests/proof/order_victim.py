@@ -14,7 +14,7 @@ from msgspec import Struct
 
 import effectonce as eo
 
-CONCURRENCY = 16
+PREFETCH = 200
 
 
 class OrderPlan(Struct, frozen=True):
@@ -32,10 +32,10 @@ def main() -> None:
     plan = msgspec.json.decode(sys.argv[1], type=OrderPlan)
     ledger = os.open(plan.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     store = eo.connect(plan.store, sweep_every=None)
-    worker = eo.Worker(eo.connect_broker(plan.broker), store=store, name="order", prefetch=200, drain="5s")
+    worker = eo.Worker(eo.connect_broker(plan.broker), store=store, name="order", prefetch=PREFETCH, drain="5s")
     retry = eo.Retry(None, first="50ms", cap="400ms", max_crashes=1000)
 
-    @worker.handler(plan.queue, concurrency=CONCURRENCY, lease="1s", retry=retry)
+    @worker.handler(plan.queue, concurrency=16, lease="5s", retry=retry)
     async def effect(message: eo.Message[int]) -> None:
         await asyncio.sleep(0)
         if random.random() < plan.failure_rate:

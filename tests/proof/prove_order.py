@@ -17,7 +17,7 @@ import msgspec
 
 import effectonce as eo
 from tests.harness.installed import ROOT
-from tests.proof.order_victim import CONCURRENCY, OrderPlan
+from tests.proof.order_victim import PREFETCH, OrderPlan
 from tests.proof.soak import Tally
 
 KEYS = 300
@@ -90,7 +90,9 @@ class OrderProof:
         tally.lost = tally.messages - ledger.distinct
         tally.doubled = ledger.effects - ledger.distinct
         tally.kills = self._kills
-        tally.unrecorded = self._kills * CONCURRENCY  # so many handlers at most were cut off after their effect
+        tally.unrecorded = (
+            self._kills * PREFETCH
+        )  # so many effects at most were not recorded when their worker was killed
         tally.errors = {"inversions": len(ledger.inversions)}
         tally.violations = [f"inversion, {text}" for text in ledger.inversions[:5]]
         tally.seconds = time.monotonic() - began
