@@ -79,11 +79,15 @@ class RabbitMQ(Server):
             "RUNNING_UNDER_SYSTEMD": "true",  # the script then becomes the node instead of watching over it
         }
 
-    def greet(self) -> None:
+    def require_started(self) -> None:
+        """Raise until its log says that it has started."""
         with self.log.open("rb") as log:
             log.seek(self._logged)
             if b"Server startup complete" not in log.read():
                 raise ServerFailed("it is still starting")
+
+    def greet(self) -> None:
+        self.require_started()
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
             connection.sendall(b"AMQP\x00\x00\x09\x01")
             greeting = connection.recv(4096)
@@ -120,9 +124,14 @@ class RabbitMQ(Server):
 
 def rabbitmq(*config: str, plugins: Sequence[str] = (), **settings: str) -> RabbitMQ:
     """``config`` are lines that are added to its rabbitmq.conf: ``"listeners.ssl.1 = 127.0.0.1:5671"``."""
+    script, epmd = find_rabbitmq()
+    return RabbitMQ(script, epmd.start(), settings, config, plugins).start()
+
+
+def find_rabbitmq() -> tuple[str, Epmd]:
+    """Return the path of the server's script, and an epmd that is not started yet."""
     how = ("RabbitMQ", "apt-get install rabbitmq-server", "AMQP")
     debian = (installed.NEXT if installed.wants_next() else Path("/")) / _DEBIAN_SCRIPT
     found = str(debian) if os.path.lexists(debian) else installed.find_binary("rabbitmq-server")
     script = installed.require_installed(found, *how)
-    epmd = Epmd(installed.require_installed(installed.find_binary("epmd"), *how)).start()
-    return RabbitMQ(script, epmd, settings, config, plugins).start()
+    return script, Epmd(installed.require_installed(installed.find_binary("epmd"), *how))

@@ -10,6 +10,7 @@ import effectonce as eo
 from tests.harness.kafka_cluster import kafka_cluster
 from tests.harness.nats_cluster import nats_cluster
 from tests.harness.postgres_pair import postgres_pair
+from tests.harness.rabbitmq_cluster import rabbitmq_cluster
 from tests.harness.redis_cluster import redis_cluster
 from tests.harness.sentinel import sentinel
 from tests.inbox.conftest import EFFECTS
@@ -98,6 +99,7 @@ CASES: dict[str, tuple[str, Callable[[str], AbstractContextManager[ClusterCase]]
     "redis sentinel": ("L", _redis_sentinel),
     "redis cluster": ("L", lambda folder: _as_store(folder, lambda: redis_cluster(replicas=1))),
     "nats, 3 replicas": ("L", lambda folder: _as_broker(folder, nats_cluster, "&ack_window=5s")),
+    "rabbitmq, 3 replicas": ("L", lambda folder: _as_broker(folder, rabbitmq_cluster)),
     "kafka, 3 replicas": ("L", lambda folder: _as_broker(folder, kafka_cluster, "?session_timeout=5s")),
 }
 MUST_LOSE = frozenset(("postgres, asynchronous",))
