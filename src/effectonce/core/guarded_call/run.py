@@ -170,9 +170,8 @@ class Run(Struct, eq=False, gc=False):
     def end_handler(self) -> None:
         """Note that the handler has ended: `current()` no longer returns this, and later events say how long it ran."""
         if self.active:
+            self.handler_seconds = max(0.0, self.runtime.monotonic() - self.started_at)
             self.active = False
-            if self.runtime.hooks:
-                self.handler_seconds = max(0.0, self.runtime.monotonic() - self.started_at)
 
     def emit(self, kind: str, detail: str = "", seconds: float | None = None) -> None:
         """Emit an event about this run. ``seconds`` is how long that took; by default, how long the handler ran."""
