@@ -257,7 +257,9 @@ class MariaDB(Server):
         self._binary = binary
         self._install = install
         # As with PostgreSQL: the settings a user has, only without waiting for the disk.
-        self._options = [*options, *(() if durable else ("--innodb-flush-method=nosync",))]
+        # No TLS, which newer ones offer by themselves: the fault proxy looks for the words of the protocol.
+        plain = () if any(option.startswith("--ssl") for option in options) else ("--skip-ssl",)
+        self._options = [*options, *plain, *(() if durable else ("--innodb-flush-method=nosync",))]
 
     @property
     def url(self) -> str:

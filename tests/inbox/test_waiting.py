@@ -62,7 +62,13 @@ def in_transaction(shop: Shop, do: Callable[[Any], Any]) -> Any:
     try:
         if shop.place.dialect != "sqlite":  # there, a transaction that has read cannot write after another's commit
             run_sync(conn, f"SELECT * FROM {shop.place.table} WHERE scope = 'none'").fetchall()  # its snapshot
-        answer = do(conn)
+        try:
+            answer = do(conn)
+        except eo.TransactionConflict:
+            if shop.place.dialect != "mysql":
+                raise
+            conn.rollback()  # by MariaDB's innodb_snapshot_isolation, its default since 11.6: run it again
+            answer = do(conn)
         conn.commit()
         return answer
     finally:

@@ -91,9 +91,9 @@ async def port(make: PortMaker, mariadb_url: str, unique_name: str) -> Port:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[servers.MariaDB]:
-    """A server of our own, in another time zone, with small packets and without TLS, to be tormented."""
+    """A server of our own, in another time zone and with small packets, to be tormented."""
     try:
-        with servers.mariadb("--default-time-zone=-07:00", "--max-allowed-packet=1M", "--skip-ssl") as server:
+        with servers.mariadb("--default-time-zone=-07:00", "--max-allowed-packet=1M") as server:
             yield server
     except installed.Missing as missing:
         skip_or_fail(str(missing))
