@@ -362,7 +362,7 @@ def connect(url: str | None = None, *, password: Callable[[], str] | None = None
 
     Validates the URL and that its driver is installed, and opens nothing. ``private=SECRET`` hides keys and
     encrypts results; ``hooks=`` are called with every event. ``password=`` is a function that returns the password,
-    called for each new connection: for tokens that expire, on PostgreSQL and MySQL.
+    called for each new connection: for tokens that expire, on PostgreSQL, MySQL and Redis.
     """
     return Store(partial(open_backend, None, password) if url is None else open_backend(url, password), **options)
 
