@@ -40,11 +40,11 @@ printf '#!/bin/sh\nexit 101\n' >"$ROOT/usr/sbin/policy-rc.d" # the packages star
 chmod 755 "$ROOT/usr/sbin/policy-rc.d"
 echo '127.0.0.1 localhost' >"$ROOT/etc/hosts"
 cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
-echo "installing: ${PACKAGES[*]}"
-inside "${install[@]}" "${PACKAGES[@]}" >>"$ROOT.log"
 echo "deb $mirror experimental main" >>"$ROOT/etc/apt/sources.list"
 # A mirror may lag: what it serves is signed, but its date may have passed.
 inside apt-get -qq -o Acquire::Check-Valid-Until=false update >>"$ROOT.log"
+echo "installing: ${PACKAGES[*]}"
+inside "${install[@]}" "${PACKAGES[@]}" >>"$ROOT.log" 2>&1 || { tail "$ROOT.log" >&2; exit 1; }
 inside "${install[@]}" "${EXPERIMENTAL[@]/%//experimental}" >>"$ROOT.log" 2>&1 || echo "no PostgreSQL 19 there" >&2
 inside apt-get clean
 rm "$ROOT.log"
