@@ -132,6 +132,15 @@ async def test_acp_bodies_are_equal_as_json(acp: Shop, other: bytes, is_equal: b
     assert (await post_acp(acp, other)).status_code == (200 if is_equal else 422)
 
 
+async def test_acp_another_query_is_a_conflict(acp: Shop) -> None:
+    replies = [await post_acp(acp, path=f"/checkout_sessions?currency={name}") for name in ("usd", "eur")]
+    assert [reply.status_code for reply in replies] == [200, 422]
+
+
+async def test_acp_a_body_that_is_nested_too_deeply_is_refused(acp: Shop) -> None:
+    assert (await post_acp(acp, b"[" * 100_000 + b"]" * 100_000)).status_code == 400
+
+
 async def test_acp_the_order_of_an_array_counts(acp: Shop) -> None:
     await post_acp(acp, {"items": [1, 2]})
     assert (await post_acp(acp, {"items": [2, 1]})).status_code == 422
@@ -207,12 +216,14 @@ def code_of(reply: Any) -> str:
 async def test_adcp_1_the_form_of_the_key_is_checked_before_any_lookup(adcp: Shop, key: Any) -> None:
     reply = await post(adcp, key=key)
     assert (reply.status_code, code_of(reply)) == (400, "INVALID_REQUEST")
+    assert "idempotency_key" in reply.json()["errors"][0]["message"], "and not the header"
     assert (adcp.ran, adcp.store.list().records) == ([], []), "and nothing is kept of it"
 
 
 async def test_adcp_1_a_body_that_is_not_json_is_refused(adcp: Shop) -> None:
     reply = await adcp.client.post("/create_media_buy", content=b"{")
     assert (reply.status_code, code_of(reply)) == (400, "INVALID_REQUEST")
+    assert "must be JSON" in reply.json()["errors"][0]["message"]
 
 
 @pytest.mark.parametrize("status", ["completed", "submitted"])
@@ -221,6 +232,14 @@ async def test_adcp_2_the_first_success_is_what_every_retry_gets(adcp: Shop, sta
     first = (await post(adcp)).json()
     adcp.answer = lambda request: {"status": "completed", "packages": ["live"]}  # what it has become since
     assert (await post(adcp)).json() == {**first, "replayed": True}
+    assert len(adcp.ran) == 1
+
+
+@pytest.mark.parametrize("errors", [None, []])
+async def test_adcp_2_a_success_whose_errors_are_empty_is_a_success(adcp: Shop, errors: Any) -> None:
+    adcp.answer = lambda request: {"status": "completed", "errors": errors}
+    await post(adcp)
+    assert (await post(adcp)).json()["replayed"]
     assert len(adcp.ran) == 1
 
 

@@ -109,6 +109,18 @@ async def test_with_on_error_doubt_it_waits_for_an_operator(bench: Bench) -> Non
         await until(lambda: state_of(bench, message) == "in_doubt")
 
 
+async def test_with_on_error_doubt_a_permanent_error_has_failed_for_good(bench: Bench) -> None:
+    worker, message = bench.worker(), paid()
+
+    @worker.handler("orders", ack="first", on_error="doubt", permanent=(ValueError,))
+    def charge(message: eo.Message[Any]) -> None:
+        raise ValueError("nothing was sent")
+
+    async with serving(worker):
+        await bench.send("orders", message)
+        await until(lambda: state_of(bench, message) == "failed")
+
+
 async def test_one_that_is_cut_off_by_the_end_of_the_drain_is_in_doubt_and_not_given_back(bench: Bench) -> None:
     worker, message, started = bench.worker(drain="10ms"), paid(), asyncio.Event()
 
@@ -122,6 +134,32 @@ async def test_one_that_is_cut_off_by_the_end_of_the_drain_is_in_doubt_and_not_g
         await started.wait()
     assert state_of(bench, message) == "in_doubt"
     assert (bench.left("orders"), bench.count("nack")) == (0, 0)
+
+
+async def test_one_whose_ack_outlasts_the_drain_is_in_doubt_when_its_lease_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, runs, message, acking = bench.worker(drain="10ms"), list[str](), paid(), asyncio.Event()
+
+    @worker.handler("orders", ack="first")
+    async def charge(message: eo.Message[Any]) -> None:
+        runs.append(message.id)
+
+    async with serving(worker):
+        await until(lambda: worker.consumers)
+        consumer = worker.consumers[0].settler._consumer
+        ack = consumer.ack
+
+        async def ack_slowly(deliveries: Sequence[Delivery]) -> Sequence[bool]:
+            acking.set()
+            await asyncio.sleep(0.2)
+            return await ack(deliveries)
+
+        monkeypatch.setattr(consumer, "ack", ack_slowly)
+        await bench.send("orders", message)
+        await acking.wait()
+    assert (runs, bench.left("orders"), state_of(bench, message)) == ([], 0, "claimed")
+    assert not bench.store.runtime.leased_runs, "nothing renews its lease"
 
 
 async def test_a_drain_runs_what_is_acked(bench: Bench) -> None:
@@ -211,6 +249,28 @@ async def test_an_ack_without_an_answer_starts_nothing_until_the_message_comes_a
         await bench.send("orders", message)
         await until(lambda: state_of(bench, message) == "done")
     assert (failures, runs) == (["ack"], [message.id])
+
+
+async def test_an_ack_that_is_refused_stops_the_worker_and_puts_nothing_in_doubt(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, runs, message = bench.worker(), list[str](), paid()
+
+    @worker.handler("orders", ack="first")
+    def charge(message: eo.Message[Any]) -> None:
+        runs.append(message.id)
+
+    async def refuse(deliveries: Sequence[Delivery]) -> Sequence[bool]:
+        raise ConfigurationError("the queue was deleted")
+
+    serving_task = asyncio.create_task(worker.serve())
+    await until(lambda: worker.consumers)
+    monkeypatch.setattr(worker.consumers[0].settler._consumer, "ack", refuse)
+    await bench.send("orders", message)
+    with pytest.raises(ConfigurationError, match="the queue was deleted"):
+        await serving_task
+    assert state_of(bench, message) == "free"
+    assert (runs, bench.left("orders")) == ([], 1)
 
 
 # -- what it is refused with

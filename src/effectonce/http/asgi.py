@@ -112,8 +112,9 @@ class KeyedRequest:
         runs = False
         try:
             fingerprint = await self._body.fingerprint(plan.route.max_body)
+            query = self._scope.get("query_string", b"").decode("latin-1")
             request = self._guard.identify(
-                plan, key, fingerprint, self._body.peek, self.method, self._scope["path"], principal
+                plan, key, fingerprint, self._body.peek, self.method, self._scope["path"], query, principal
             )
             if request is not None:
                 echoed = self._guard.echo(key_lines(self._scope))

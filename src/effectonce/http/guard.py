@@ -152,6 +152,7 @@ class HttpGuard:
         read_body: Callable[[], bytes],
         method: str,
         path: str,
+        query: str,
         principal: Principal,
     ) -> tuple[str, bytes] | None:
         """Return the key of a request's record, and its fingerprint; None: it needs no key, and has none.
@@ -160,7 +161,7 @@ class HttpGuard:
         """
         profile = self.profile
         if profile.reads_body:
-            key, fingerprint = profile.read_body(read_body(), key, method, path)
+            key, fingerprint = profile.read_body(read_body(), key, (method, path, query))
             if key is None and not plan.route.required:
                 return None
         place = (method, path) if profile.keys_by_path else ("*", "*")

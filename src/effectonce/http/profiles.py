@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -29,6 +29,8 @@ from .routes import Route
 CLOCK_SKEW_S: Final = 60.0
 """A retry that comes this long after the end of the replay window still gets its response."""
 
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: it is nested too deeply
+
 Members = tuple[str, ...]  # the path of a member in a JSON object
 
 
@@ -37,6 +39,10 @@ class ErrorCode(NamedTuple):
 
     code: str
     kind: str  # ACP: the type; AdCP: what the client can do about it
+
+
+class _BodyNotJSON(InvalidKey):
+    """The body, which has the key or is compared, is not JSON."""
 
 
 class BodyKey(NamedTuple):
@@ -94,12 +100,13 @@ class Profile(Struct, frozen=True, kw_only=True):
         """Whether the body has to be read as JSON before the claim."""
         return bool(self.key_member) or self.compares_json
 
-    def read_body(self, body: bytes, key: str | None, method: str, path: str) -> BodyKey:
-        """Read the key, unless the header had it as ``key``, and make the fingerprint of the request."""
+    def read_body(self, body: bytes, key: str | None, place: Sequence[str]) -> BodyKey:
+        """Read the key, unless the header had it as ``key``, and make the fingerprint of a request to ``place``: its
+        method, path and query."""
         try:
             payload = msgspec.json.decode(body) if body else None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidKey("the body is not JSON") from error
+        except _NOT_JSON as error:
+            raise _BodyNotJSON("the body is not JSON") from error
         if self.key_member:
             key = payload.get(self.key_member) if isinstance(payload, dict) else None
             if key is not None and not isinstance(key, str):
@@ -108,7 +115,7 @@ class Profile(Struct, frozen=True, kw_only=True):
             raise InvalidKey(f"the key does not match {self.key_pattern}")
         for members in self.uncompared:
             payload = _without(payload, members)
-        return BodyKey(key, fingerprints([method, path, payload]))
+        return BodyKey(key, fingerprints([*place, payload]))
 
     def require_key(self, key: str | None) -> str:
         if key is None:
@@ -122,7 +129,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         members = _members_of(body)
         if members is None:
             return True
-        return "errors" not in members and members.get("status", self.kept_statuses[0]) in self.kept_statuses
+        return not members.get("errors") and members.get("status", self.kept_statuses[0]) in self.kept_statuses
 
     def stamp(self, response: Response) -> Response:
         """Note on a response that is about to be stored when that was, if it is not replayed for ever."""
@@ -149,7 +156,12 @@ class Profile(Struct, frozen=True, kw_only=True):
             return problem(error, docs)
         text = describe(error)
         code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
-        return self._write(text.status, code, text.detail, text.retry_after)
+        message = text.detail
+        if isinstance(error, _BodyNotJSON):
+            message = "The body must be JSON."
+        elif self.key_member and isinstance(error, MissingKey | InvalidKey):
+            message = f"The body needs a member {self.key_member}: a string that matches {self.key_pattern}."
+        return self._write(text.status, code, message, text.retry_after)
 
     def rate_limited(self, retry_after: int) -> Response:
         """Return the answer to a caller that uses more new keys than it may."""
@@ -257,7 +269,7 @@ def _without(payload: Any, members: Members) -> Any:
 def _members_of(body: bytes) -> dict[str, Any] | None:
     try:
         members = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NOT_JSON:
         return None
     return members if isinstance(members, dict) else None
 
@@ -267,6 +279,6 @@ def _with_member(body: bytes, name: str) -> bytes:
     it is."""
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NOT_JSON:
         return body
     return msgspec.json.encode({**members, name: msgspec.Raw(b"true")})

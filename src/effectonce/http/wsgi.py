@@ -91,7 +91,8 @@ class IdempotencyMiddleware(HttpMiddleware[App, GetPrincipal]):
             body.seek(0)
             return content
 
-        request = self._guard.identify(plan, key, fingerprint, peek, method, path, principal)
+        query = environ.get("QUERY_STRING", "")
+        request = self._guard.identify(plan, key, fingerprint, peek, method, path, query, principal)
         if request is None:
             return None, body
         client = self._guard.store.runtime.sync_client()

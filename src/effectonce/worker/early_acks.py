@@ -57,11 +57,13 @@ class EarlyAcks:
     async def _ack(self, granted: list[tuple[Job, HandlerPool[Job]]]) -> None:
         try:
             owned = await self._send_acks([job.delivery for job, _ in granted])
-        except BrokerUnavailable as error:  # it may have these acks, or not: none of the messages may start
-            log.warning("queue %s: acks before the start were not confirmed: %s", self._consumer.queue, error)
+        except Exception as error:  # the broker may have these acks, or not: none of the messages may start
             for job, pool in granted:
                 pool.end_claim(job)
                 self._return_unstarted(job)
+            if not isinstance(error, BrokerUnavailable):  # the worker stops
+                raise
+            log.warning("queue %s: acks before the start were not confirmed: %s", self._consumer.queue, error)
             return
         for (job, pool), is_owned in zip(granted, owned, strict=True):
             pool.end_claim(job)

@@ -348,11 +348,12 @@ class LeaseExecutor:
             )
         for pool in self.pools:
             await pool.close()
+        self._closed = True
+        await self._early_acks.wait()
+        for pool in self.pools:
             for job in pool.take_ready():  # acked, and too late to run: in doubt when its lease ends
                 assert job.run is not None
                 self._runtime.leased_runs.discard(job.run)
-        self._closed = True
-        await self._early_acks.wait()
         await self._recorder.stop()
         self._quarantine.unregister(self)
 

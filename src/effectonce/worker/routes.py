@@ -221,7 +221,7 @@ def _at_most_once(name: str, options: HandlerOptions, transactional: bool) -> Ha
     elif options.retry is not None:
         problem = "a message that is acked is not delivered again, so retry= has no meaning"
     else:
-        permanent: Permanent = () if options.on_error == "doubt" else (Exception,)
+        permanent = options.permanent if options.on_error == "doubt" else (Exception,)
         return replace(options, retry=Retry(1), on_lapse="doubt", on_error="doubt", permanent=permanent)
     raise ConfigurationError(f"ack='first' of {name}: {problem}")
 

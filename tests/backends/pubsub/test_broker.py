@@ -1,5 +1,6 @@
 """Pub/Sub: the contract, on Google's stand-in for it, and what is its own."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,19 @@ async def test_behind_a_failed_packet_none_of_its_key_is_sent(
 async def test_a_topic_that_is_not_there_is_named_with_what_creates_it(pubsub: PubSubBackend, unique_name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"declare\(queue\)"):
         await pubsub.publisher().publish(unique_name, [Packet(body=b"x")])
+
+
+async def test_a_close_under_way_of_a_call_is_an_outage_to_it(pubsub: PubSubBackend, unique_name: str) -> None:
+    """And no cancellation: a task that receives would end without a word."""
+    await pubsub.declare(unique_name, group=GROUP)
+    consumer = pubsub.consumer(unique_name, group=GROUP, prefetch=10)
+    receiving = asyncio.create_task(consumer.receive(1, 60.0))
+    await asyncio.sleep(0.2)
+    await pubsub.close()
+    with pytest.raises(BrokerUnavailable, match="closed during a call"):
+        await receiving
+    assert list(await consumer.receive(1, 0.0)) == [], "it connects again"
+    await consumer.close()
 
 
 # -- dead letters

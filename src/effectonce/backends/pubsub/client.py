@@ -118,6 +118,11 @@ class PubSubClient:
             await self._open()
             service = self._publisher if method in _OF_PUBLISHER else self._subscriber
             return await getattr(service, method)(request, retry=None, timeout=timeout or self.target.timeout)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise BrokerUnavailable(f"{self.target}: the connection was closed during a call") from error
         except Exception as error:
             raise translate(error, self.target) from error
 
