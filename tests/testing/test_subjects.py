@@ -21,6 +21,7 @@ from effectonce.integrations.fastapi import Idempotency, answer_problems, reques
 from effectonce.testing import HttpRequest, Report, aassert_idempotent, assert_idempotent, http_subject
 from effectonce.testing.idempotence import make_subject
 from effectonce.testing.trials import IdempotenceTrials
+from effectonce.testing.worker_subject import POLL_S
 
 ORDER = {"amount": 7}
 
@@ -111,6 +112,22 @@ def test_an_error_of_the_handler_parks_the_message_and_loses_nothing(worker: eo.
     report = assert_idempotent(charge, eo.Message(data=ORDER), effects=lambda: len(charges))
     (raised,) = [trial for trial in report.trials if trial.scenario == "raises"]
     assert any("it became a dead letter" in line for line in raised.timeline)
+
+
+def test_what_is_acked_first_is_lost_by_a_kill_and_its_drain_is_not_waited_for(
+    store: eo.Store, charges: list[str]
+) -> None:
+    worker = eo.Worker(eo.connect_broker("amqp://127.0.0.1:1"), store=store, name="billing", drain="1h")
+
+    @worker.handler("orders", ack="first")
+    async def charge(message: eo.Message[dict[str, int]]) -> None:
+        await asyncio.sleep(10 * POLL_S)  # the trial has seen the ack, and stops the worker
+        charges.append(message.id)
+
+    report = report_on(charge, eo.Message(data=ORDER), effects=lambda: len(charges))
+    lost = [trial for trial in report.failures if trial.scenario == "killed"]
+    assert {trial.verdict for trial in lost} == {"lost"}
+    assert all("ack='first' promises no more" in trial.remedy for trial in lost)
 
 
 def test_a_worker_is_tried_by_the_queue_of_the_message(worker: eo.Worker, charges: list[str]) -> None:

@@ -45,6 +45,11 @@ POLL_S: Final = 0.002
 #: How long a delivery may take to be settled, before it is given up as a handler that does not end.
 SETTLE_TIMEOUT_S: Final = 60.0
 
+ACK_FIRST_REMEDY: Final = (
+    "ack='first' promises no more: what a kill interrupts is lost. If it must not be lost, leave ack= out; then the "
+    "effect may be repeated."
+)
+
 
 def find_route(function: Callable[..., Any]) -> tuple[Worker, HandlerRoute] | None:
     """Find the worker that ``function`` is a handler of; None: of no worker. Raises `ConfigurationError` where there
@@ -74,7 +79,6 @@ class WorkerSubject:
     """The handler of a worker that takes ``message`` from ``queue``."""
 
     is_async = True
-    lost_remedy = LOST_REMEDY
     unguarded_remedy = (
         "Its worker took the second delivery for another message: let key= of the handler name what says that it is "
         "the same operation."
@@ -99,6 +103,7 @@ class WorkerSubject:
         self.stores: Collection[Store] = all_stores()
         self.redelivery_pause_us = round(ACK_WINDOW_S * 1e6) + 1
         self.may_overlap = route.policy.seen_set
+        self.lost_remedy = ACK_FIRST_REMEDY if route.acks_first else LOST_REMEDY
 
     def may_rerun(self, clean: FaultInjector) -> bool:
         return self._worker.store is not None  # with an inbox, the record and the effect are one transaction
@@ -189,13 +194,28 @@ class _TrialMessage:
                     worker.stop()
                     if injector.killed or len(settled) < awaited:
                         worker.stop()  # it waits for nothing
-                results = await asyncio.gather(*serving, return_exceptions=True)
+                results = await _until_ended(workers, serving, injector)
         errors = [result for result in results if isinstance(result, BaseException)]
         for error in errors:
             drop_frames(error)
         if errors and not injector.killed:
             return f"its worker stopped: {type(errors[0]).__name__}: {errors[0]}"
         return ", ".join(settled) or "nothing was settled"
+
+
+async def _until_ended(
+    workers: Sequence[Worker], serving: Sequence[asyncio.Task[None]], injector: FaultInjector
+) -> list[BaseException | None]:
+    """Wait for ``workers``, which drain. One that acks first is still running its handler then; killed in it, it waits
+    for nothing."""
+    ended = asyncio.gather(*serving, return_exceptions=True)
+    while not ended.done():
+        if injector.killed:
+            for worker in workers:
+                worker.stop()
+            break
+        await asyncio.wait([ended], timeout=POLL_S)
+    return await ended
 
 
 @contextmanager
