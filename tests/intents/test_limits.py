@@ -31,9 +31,9 @@ def test_the_name_of_an_operation_belongs_to_its_scope(store: Store, intents: In
 def test_a_provider_has_one_classifier_and_one_reconciler(intents: Intents) -> None:
     intents.classify("stripe")(lambda answer: None)
     intents.reconcile("stripe")(lambda intent: None)
-    with pytest.raises(eo.ConfigurationError, match="stripe has one already"):
+    with pytest.raises(eo.ConfigurationError, match="stripe has a classifier already"):
         intents.classify("stripe")(lambda answer: None)
-    with pytest.raises(eo.ConfigurationError, match="stripe has one already"):
+    with pytest.raises(eo.ConfigurationError, match="stripe has a reconciler already"):
         intents.reconcile("stripe")(lambda intent: None)
     intents.classify("paypal")(lambda answer: None)
 

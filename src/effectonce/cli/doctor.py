@@ -117,7 +117,8 @@ def _print_report(report: DoctorReport) -> None:
             _print_check(screen, check)
         screen.print()
     findings, results = report.findings, Counter(check.result for check in report.checks)
-    made = f"{len(report.checks) - results['skipped']} checks made, {results['skipped']} skipped"
+    count_made = len(report.checks) - results["skipped"]
+    made = f"{count_made} check{'s' * (count_made != 1)} made, {results['skipped']} skipped"
     if findings:
         counts = Counter(finding.severity for finding in findings)
         words = (f"{count} {severity}{'s' * (count != 1)}" for severity in SEVERITIES if (count := counts[severity]))

@@ -161,7 +161,8 @@ def resolve(
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Decide an intent that is in doubt, after you have looked it up at the provider. The audit log keeps who did.
+    """Decide an intent that is in doubt, after you have looked it up at the provider. The audit log records who
+    decided.
 
     Example: effectonce intents resolve shop.billing:intents ID --done '"ch_1"'
     """

@@ -24,7 +24,7 @@ StoreUrl = Annotated[
         "pyproject.toml.",
     ),
 ]
-StoreArgument = Annotated[str | None, typer.Argument(metavar="URL", help="The store; as --store.")]
+StoreArgument = Annotated[str | None, typer.Argument(metavar="URL", help="The store, like --store.")]
 BrokerUrl = Annotated[
     str | None,
     typer.Option(

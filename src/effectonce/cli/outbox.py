@@ -116,7 +116,7 @@ def discard(
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Delete parked messages without publishing them. The messages that wait behind them follow."""
+    """Delete parked messages without publishing them. Messages that wait behind them are published next."""
     numbers = seqs or []
     if not numbers:
         raise InvalidOption("name the messages by their numbers: `effectonce outbox list` has them")

@@ -98,7 +98,7 @@ def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
 def resume(
     name: Name, dry_run: options.DryRun = False, audit: options.AuditFile = None, as_json: options.Json = False
 ) -> None:
-    """Resume every saga that was started, or left unfinished by a dead process. Safe to run several at once.
+    """Resume every unfinished saga, such as one whose process died. Safe to run several at once.
 
     Ctrl-C ends it after the sagas that are running.
     """
@@ -175,7 +175,7 @@ def resolve(
     audit: options.AuditFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Decide the step or compensation that is in doubt; the next resume continues. The audit log keeps who decided.
+    """Decide the step or compensation that is in doubt; the next resume continues. The audit log records who decided.
 
     With --abandon the saga has failed, and nothing more is undone.
 

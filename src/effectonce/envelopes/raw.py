@@ -90,10 +90,10 @@ class Raw:
         try:
             return encode_key(self._key((data, headers), {}))
         except (MissingKey, InvalidKey) as error:
-            raise Undecodable(f"its key {show(self._key_text)} cannot be taken: {error}") from error
+            raise Undecodable(f"its key {show(self._key_text)} cannot be used: {error}") from error
         except Exception as error:  # the user's function fails for a body that it did not expect
             raise_interrupt(error)
-            raise Undecodable(f"its key {show(self._key_text)} cannot be taken: {type(error).__name__}") from error
+            raise Undecodable(f"its key {show(self._key_text)} cannot be used: {type(error).__name__}") from error
 
 
 def _key_parameters(data: Any, headers: Any) -> None:

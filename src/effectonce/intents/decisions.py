@@ -40,7 +40,7 @@ def apply_decision(intents: Intents, record: Record, id: str, outcome: IntentDec
         return
     if outcome == "done" and stored is None:
         raise ConfigurationError(
-            f"intent {id} is completed with rows of its caller's, which need its result: say 'done' with it"
+            f"intent {id} is completed together with its caller's rows, which need its result: give it with 'done'"
         )
     intents.store.resolve(operation.scope, id, "retry", retention=policy.unfinished_retention_us / 1e6, quiet=True)
     run_sync(_write_decision(operation, id, stored if outcome == "done" else None))

@@ -142,7 +142,7 @@ class Intents:
             raise ConfigurationError(f"{known.name} takes keys of {known.limit} characters; ours have {_KEY_LENGTH}")
         if key_window is not None and key_window <= margin_us:
             raise ConfigurationError(
-                f"margin={margin!r} leaves nothing of a window of {span_text(key_window)}; shorten it"
+                f"margin={margin!r} leaves nothing of a window of {span_text(key_window)}; give a shorter margin="
             )
         scope = f"{INTENT_PREFIX}{self.scope}/{known.name}/{name}"
         check_scope(scope)
@@ -178,7 +178,7 @@ class Intents:
         def register(function: Classifier) -> Classifier:
             if is_async(function):
                 raise SyncAsyncMismatch(f"the classifier of {known} must be a plain def: {name_of(function)} is async")
-            return self._register(self.classifiers, known, function)
+            return self._register(self.classifiers, "classifier", known, function)
 
         return register
 
@@ -186,11 +186,11 @@ class Intents:
         """Make a function the reconciler of ``provider``: it looks an effect up, and returns `Verdict.success` if it
         happened, ``not_executed`` if it is proven absent, ``pending`` if it has to be asked again later, and otherwise
         ``unknown``. It is async if the operations are."""
-        return partial(self._register, self.reconcilers, find_provider(provider).name)
+        return partial(self._register, self.reconcilers, "reconciler", find_provider(provider).name)
 
-    def _register(self, registry: dict[str, F], provider: str, function: F) -> F:
+    def _register(self, registry: dict[str, F], role: str, provider: str, function: F) -> F:
         if provider in registry:
-            raise ConfigurationError(f"{provider} has one already: {name_of(registry[provider])}")
+            raise ConfigurationError(f"{provider} has a {role} already: {name_of(registry[provider])}")
         registry[provider] = function
         return function
 
@@ -225,7 +225,7 @@ class Intents:
             return operation.rules.intent_id(log.key, log.account, log.step)
         id = rebuild_id(self, record)
         if id is None:
-            raise CorruptRecord(f"the record {show(record.scope)} {show(record.key)} is none of these intents")
+            raise CorruptRecord(f"the record {show(record.scope)} {show(record.key)} does not belong to these intents")
         return id
 
     def log(self, record: Record) -> LoggedIntent:
@@ -292,7 +292,7 @@ class Intents:
                 raise ConfigurationError(
                     f"{rules.provider} keeps keys for {span_text(rules.window_us)}, and messages may be redelivered "
                     f"for {span_text(horizon)}: add a reconciler (@intents.reconcile({rules.provider!r})), "
-                    "or shorten that"
+                    "or shorten the time of redelivery"
                 )
         self._warn_of_orphans()
 

@@ -66,8 +66,8 @@ async def run_saga(
             await begin(run, client)
         except InDoubt as error:
             raise InDoubt(
-                f"saga {show(saga.name)} {show(run.key)!r} is in doubt; look at it (effectonce sagas show), find out, "
-                "then decide: effectonce sagas resolve"
+                f"saga {show(saga.name)} {show(run.key)!r} is in doubt: look at it (effectonce sagas show), find out "
+                "what its step did, then decide (effectonce sagas resolve)"
             ) from error
         if run.replayed:
             return Done(saga.steps, set(saga.steps), unpack_results(run.value))

@@ -118,7 +118,7 @@ class AuditLog:
         except OSError as error:
             raise ConfigurationError(
                 f"the audit log {show(path)} cannot be written ({error.strerror}): make it writable, or name another "
-                "by --audit or EFFECTONCE_AUDIT; actions are not started without it"
+                "with --audit or EFFECTONCE_AUDIT; actions are not started without it"
             ) from error
 
 

@@ -241,8 +241,8 @@ def data_type_of(function: Any, parameter: str) -> Any:
         hint = typing.get_type_hints(types.SimpleNamespace(__annotations__=annotation), names)["message"]
     except NameError as error:
         raise ConfigurationError(
-            f"the annotation of {parameter!r} in {name_of(function)} names something that is not there yet ({error}): "
-            "messages could not be read as it says; define the type above the handler"
+            f"the annotation of {parameter!r} in {name_of(function)} names something that is not defined yet "
+            f"({error}): messages could not be read as it says; define the type above the handler"
         ) from error
     if typing.get_origin(hint) is Message:
         (data,) = typing.get_args(hint)

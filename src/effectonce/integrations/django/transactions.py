@@ -76,7 +76,10 @@ def transactional(
             if response.status_code >= 500 or response.status_code in plan.route.transient:
                 raise _RollBack
             if response.streaming:
-                raise ConfigurationError("a streamed response is not there yet when its transaction is committed")
+                raise ConfigurationError(
+                    "a streamed response does not exist yet when its transaction is committed, so it cannot be stored; "
+                    "return an HttpResponse"
+                )
             headers = protocol.headers_to_store(response.headers.items(), plan.stored_headers)
             return protocol.Response(response.status_code, headers, response.content)
 
