@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from effectonce.contracts import Event
 from effectonce.core.group_commit.batches import BatchSizes
 from effectonce.record import Stats
 from effectonce.telemetry.event_counters import EventCounters
-from effectonce.telemetry.metrics import Scrape, _query_records
+from effectonce.telemetry.metrics import Scrape, _query_dead_letters, _query_records
 
 NOW = 1_767_225_600_000_000
 
@@ -21,6 +22,29 @@ NOW = 1_767_225_600_000_000
 def samples(families: Any) -> dict[tuple[str, ...], float]:
     """The values by name and labels."""
     return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+# -- dead letters
+
+
+async def test_the_dead_letters_of_all_queues_are_counted_at_the_same_time() -> None:
+    """A broker that counts by receiving takes seconds for each."""
+    queues = ["orders", "refunds", "parcels"]
+    all_count = asyncio.Barrier(len(queues))
+
+    class DeadLetters:
+        async def count(self) -> int:
+            await all_count.wait()
+            return 7
+
+        async def close(self) -> None: ...
+
+    backend = SimpleNamespace(dead_letters=lambda queue, group: DeadLetters())
+    worker: Any = SimpleNamespace(
+        name="billing", queues=queues, loop=asyncio.get_running_loop(), broker=SimpleNamespace(backend=backend)
+    )
+    counted = await asyncio.to_thread(_query_dead_letters, worker)
+    assert [(gauge.value, *gauge.labels) for gauge in counted] == [(7, queue, "billing") for queue in queues]
 
 
 # -- one scrape

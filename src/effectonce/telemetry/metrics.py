@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import weakref
 from collections import Counter
@@ -209,17 +210,18 @@ def _report_relay(relay: Relay, scrape: Scrape) -> None:
 
 
 def _query_dead_letters(worker: Worker) -> list[GaugeValue]:
-    async def count() -> list[GaugeValue]:
-        gauges: list[GaugeValue] = []
-        for queue in worker.queues:
-            dead_letters = worker.broker.backend.dead_letters(queue, group=worker.name)
-            try:
-                gauges.append(GaugeValue("effectonce_dead_letters", await dead_letters.count(), queue, worker.name))
-            finally:
-                await dead_letters.close()
-        return gauges
+    async def count(queue: str) -> GaugeValue:
+        dead_letters = worker.broker.backend.dead_letters(queue, group=worker.name)
+        try:
+            return GaugeValue("effectonce_dead_letters", await dead_letters.count(), queue, worker.name)
+        finally:
+            await dead_letters.close()
 
-    return run_in_loop(worker.loop, count, DEAD_LETTERS_TIMEOUT_S)
+    async def count_all() -> list[GaugeValue]:
+        # At the same time: a broker that counts by receiving takes seconds for each.
+        return await asyncio.gather(*map(count, worker.queues))
+
+    return run_in_loop(worker.loop, count_all, DEAD_LETTERS_TIMEOUT_S)
 
 
 def _report_worker(worker: Worker, scrape: Scrape) -> None:
