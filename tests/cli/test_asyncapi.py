@@ -265,6 +265,16 @@ def test_in_a_transaction_the_inbox_is_the_guard() -> None:
     assert (operation["x-idempotency"]["mode"], operation["x-idempotency"]["retention"]) == ("transaction", "20d")
 
 
+def test_a_handler_whose_message_may_be_lost_says_so() -> None:
+    worker = make_worker()
+
+    @worker.handler("orders", ack="first")
+    def push(message: eo.Message[dict[str, int]]) -> None: ...
+
+    (operation,) = describe_worker(worker, "1")["operations"].values()
+    assert (operation["x-idempotency"]["mode"], operation["x-idempotency"]["ack"]) == ("lease", "first")
+
+
 def test_what_is_no_worker_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "no_worker_app.py").write_text("worker = 7\n")
     done = run("asyncapi", "no_worker_app:worker")

@@ -92,6 +92,7 @@ def _describe_operation(route: HandlerRoute) -> dict[str, Any]:
         "x-handler": route.name,
         "x-idempotency": {
             "mode": "transaction" if route.with_connection else guard,
+            **({"ack": "first"} if route.acks_first else {}),
             "key": route.key_text,
             "scope": route.policy.scope,
             "retention": span_text(route.policy.retention_us),
