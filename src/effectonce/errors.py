@@ -25,7 +25,7 @@
     ├── Undecodable                    undecodable            a body that is not a message: dead-letter it
     │   └── ForgedMessage              forged-message         its signature is missing or wrong
     ├── UnknownType                    unknown-type           no handler of the queue takes this type of message
-    ├── Poison                         poison                 a message that probably ends its processes
+    ├── Poison                         poison                 a message that probably crashes its processes
     ├── NotAwaited                     not-awaited            a call on an async connection without `await`
     └── ConfigurationError             configuration          fix the code or the settings, then restart
         ├── UnknownScheme              unknown-scheme
@@ -186,7 +186,7 @@ class MissingKey(EffectOnceError, code="missing-key"):
 
 
 class MissingPrincipal(MissingKey, code="missing-principal"):
-    """The HTTP request names no caller, so its key could not be told from the same key of another caller.
+    """The HTTP request names no caller, so another caller's key could be the same as its own.
 
     What to do: authenticate the request before the guard, or fix ``principal=``.
     """
@@ -195,7 +195,7 @@ class MissingPrincipal(MissingKey, code="missing-principal"):
 class InvalidKey(EffectOnceError, code="invalid-key"):
     """The key, or the payload to fingerprint, contains a value that stores cannot keep unchanged.
 
-    What to do: make the key of texts, integers and UUIDs. The message names the value.
+    What to do: build the key from strings, integers and UUIDs. The message names the value.
     """
 
 
@@ -286,7 +286,8 @@ class ForgedMessage(Undecodable, code="forged-message"):
 
 
 class UnknownType(EffectOnceError, code="unknown-type"):
-    """No handler of the queue takes messages of this type. A worker puts it on the dead letter; it is not raised.
+    """No handler of the queue takes messages of this type. A worker puts this error on the dead letter, and does not
+    raise it.
 
     What to do: add a handler for the type, or correct the sender; then redrive the message. `Worker(unknown=…)` says
     what happens to such messages.
@@ -294,8 +295,8 @@ class UnknownType(EffectOnceError, code="unknown-type"):
 
 
 class Poison(EffectOnceError, code="poison"):
-    """Attempts at this message never reported an outcome, so often that the message probably ended their processes. A
-    worker puts it on the dead letter; it is not raised.
+    """Too many attempts at this message never reported an outcome: it probably crashed their processes. A worker puts
+    this error on the dead letter, and does not raise it.
 
     What to do: fix the handler, then redrive the message.
     """
@@ -314,22 +315,22 @@ class Poison(EffectOnceError, code="poison"):
 class NotAwaited(EffectOnceError, code="not-awaited"):
     """A call on an async connection was not awaited.
 
-    Either its answer was tested, which would always be true, or a handler returned before it was awaited, and the
-    commit would have lost what the call was to write.
+    Either its result was tested, which would always be true, or a handler returned before it was awaited, and the
+    commit would have lost what the call had to write.
 
     What to do: write ``await`` in front of the call. The message names its line.
     """
 
 
 class ConfigurationError(EffectOnceError, code="configuration"):
-    """The code or the settings cannot work. Retrying will not help.
+    """The code or the settings are wrong. Retrying will not help.
 
     What to do: what the message says, then restart.
     """
 
 
 class UnknownScheme(ConfigurationError, code="unknown-scheme"):
-    """The URL's scheme is not one of a store or a broker.
+    """No store and no broker has the scheme of this URL.
 
     What to do: use one of the schemes in the message.
     """
@@ -365,7 +366,7 @@ class SagaChanged(ConfigurationError, code="saga-changed"):
 
 
 class Reentered(ConfigurationError, code="reentered"):
-    """A handler called a guarded function under the key that it is itself running under. It would wait for itself.
+    """A handler called a guarded function under its own key. It would wait for itself.
 
     What to do: give the inner call its own scope or key.
     """
@@ -400,7 +401,7 @@ class SchemaMissing(ConfigurationError, code="schema-missing"):
 
 
 class SchemaMismatch(SchemaMissing, code="schema-mismatch"):
-    """The tables are of a version that this release does not read.
+    """The tables have a version that this release cannot read.
 
     What to do: run ``effectonce migrate --store URL``; if the tables are newer, upgrade effectonce.
     """

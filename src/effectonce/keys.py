@@ -255,8 +255,8 @@ def _refuse_broker_made(path: str, steps: list[str]) -> None:
     if normalized[-1] in _BROKER_NAMES or is_made_by_sqs:
         raise ConfigurationError(
             f"key={path!r} is made by the broker: a producer's resend, a redrive or a re-publish gets a new "
-            "one, and the duplicate would run. Take an id that the sender made (of message or business); if "
-            f"the name is a coincidence, or this is really meant, say so: keys.broker_made({path!r})"
+            "one, and the duplicate would run. Take an id that the sender made, of the message or of the order; "
+            f"if the name is a coincidence, or you do mean it, write keys.broker_made({path!r})"
         )
 
 

@@ -121,7 +121,7 @@ async def test_a_worker_without_handlers_or_that_serves_already_says_so() -> Non
         await worker.serve()
     async with serving(with_handler(worker)):
         await asyncio.sleep(0)
-        with pytest.raises(eo.ConfigurationError, match="serving already"):
+        with pytest.raises(eo.ConfigurationError, match="already serving"):
             await worker.serve()
 
 

@@ -124,7 +124,7 @@ class Relay:
         """Relay until `stop` is called. While the broker or the store is away, it waits. Raises `ConfigurationError`
         where it cannot work, for example because the tables are missing."""
         if self._run is not None:
-            raise ConfigurationError("this relay is serving already; make another one")
+            raise ConfigurationError("this relay is already serving; create another Relay")
         self._run = run = RelayRun(self._settings)
         try:
             with self._endpoints():

@@ -194,7 +194,7 @@ def _check_options(name: str, options: HandlerOptions, transactional: bool) -> N
         )
     if options.to is not None and (transactional or options.mode != "lease"):
         raise ConfigurationError(
-            f"{name} cannot have to=: what it sends on is kept in a record of mode L; in a transaction write it to an "
+            f"{name} cannot have to=: what it sends on is kept in a lease's record; in a transaction write it to an "
             "Outbox on the same connection"
         )
     if transactional and (options.mode != "lease" or options.on_error != "release" or options.on_lapse != "rerun"):

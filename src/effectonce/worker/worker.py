@@ -286,7 +286,7 @@ class Worker:
         if not self.routes:
             raise ConfigurationError("this worker has no handlers; decorate one with @worker.handler('queue')")
         if self._current_run is not None:
-            raise ConfigurationError("this worker is serving already; make another one for another event loop")
+            raise ConfigurationError("this worker is already serving; create another Worker for another event loop")
         run = self._current_run = WorkerRun(self.name, self._companions, self._drain_s)
         try:
             with self._endpoints():
