@@ -159,8 +159,8 @@ def configuration_page() -> str:
     parts += [
         "## Defaults",
         'The value of an option that you do not give. Durations are `"30s"`, `"7d"`, a `timedelta`, or seconds. What '
-        "each option means is on the\nbuilt site (`make docs`), under [its name](api.md); in a clone that page has only "
-        "the names, so ask `python -m pydoc effectonce.Worker`.",
+        "each option means is on the\nbuilt site (`make docs`), under [its name](api.md); in a clone that page has "
+        "only the names, so ask `python -m pydoc effectonce.Worker`.",
         "\n".join(["| | |", "|---|---|", *(f"| `{name}` | {_defaults(name)} |" for name in TOOLS)]),
     ]
     parts.append(CONNECTIONS)
