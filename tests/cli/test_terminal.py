@@ -205,7 +205,7 @@ def test_ctrl_c_ends_a_redrive_after_the_current_message(
     assert terminal.end() == 130
     assert "stopping after this step" in terminal.shown
     assert "Traceback" not in terminal.shown
-    sent = int(re.findall(r"(\d) of \d sent", terminal.shown)[0])
+    sent = int(re.findall(r"(\d) of \d checked were sent", terminal.shown)[0])
     assert 1 <= sent < 6
     assert dead_letters.count() == 6 - sent
     assert AuditLog(tmp_path / "audit.jsonl").recent()[0].outcome == "failed: KeyboardInterrupt"
@@ -218,5 +218,5 @@ def test_a_redrive_asks_and_shows_its_progress(dead_letters: eo.DeadLetterQueue,
     terminal.type(b"y\n")
     assert terminal.end() == 0
     assert "redriving" in terminal.shown
-    assert "6 of 6 sent" in terminal.shown
+    assert "6 of 6 checked were sent" in terminal.shown
     assert dead_letters.count() == 0

@@ -142,7 +142,7 @@ def test_the_life_of_dead_letters_from_the_command_line(shop: Shop, run: Run) ->
     assert "not sent" not in run("dlq", "redrive", "shop:worker", "orders", "--dry-run").stdout
     assert shop.dead() == 2
     sent = run("dlq", "redrive", "shop:worker", "orders", "--key", "o1", "--yes").stdout
-    assert sent.endswith("1 of 1 sent\n")
+    assert sent.endswith("1 of 1 checked were sent\n")
     assert "not sent" not in sent
     (shop.folder / "broken").unlink()
     shop.work(lambda: shop.charged() == [1])

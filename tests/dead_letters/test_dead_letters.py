@@ -122,6 +122,9 @@ async def test_f51_a_dry_run_says_what_would_become_of_each_and_changes_nothing(
     report = await shop.dlq.aredrive(dry_run=True)
     assert {each.dead.packet.id: each.fate for each in report} == {name: name for name in names}
     assert not any(each.sent for each in report)
+    texts = {each.fate: describe_redrive(each).text for each in report}
+    assert "--new-generation" in texts["failed"]
+    assert "--new-generation" in texts["in-doubt"]
     assert await shop.dlq.acount() == 7
     anew = await shop.dlq.aredrive(dry_run=True, new_generation=True)
     reopened = {each.dead.packet.id for each in anew if each.new_generation}
@@ -157,8 +160,8 @@ async def test_a_dry_run_says_that_what_the_handler_calls_is_in_doubt() -> None:
     (report,) = await eo.DeadLetterQueue(shop.worker, "mails").aredrive(dry_run=True)
     assert (report.fate, report.was_in_doubt) == ("resume", True)
     assert describe_redrive(report).text == (
-        "runs again, and comes back unless this was decided: scope 'intents/mail/ses/send', key 'm-1' is in doubt: "
-        "effectonce intents resolve"
+        "runs again; check whether what ended its last attempt was decided, or it comes back: "
+        "scope 'intents/mail/ses/send', key 'm-1' is in doubt: effectonce intents resolve"
     )
 
 

@@ -143,7 +143,12 @@ def redrive(
     type: Kind = "",
     key: Key = "",
     id: Ids = None,
-    limit: options.WorkLimit = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", "-n", metavar="N", min=1, help="Check this many at most, the oldest first; not all may be sent."
+        ),
+    ] = None,
     rate: Annotated[float | None, typer.Option(metavar="N", help="Send this many a second at most.")] = None,
     to: Annotated[str | None, typer.Option(metavar="QUEUE", help="Send them to this queue instead.")] = None,
     new_generation: Annotated[
@@ -196,7 +201,7 @@ def redrive(
             _print_redrives(redrives, dry_run, as_json)
             sent = sum(redrive.sent for redrive in redrives)
             if not as_json:
-                print(f"{sent} of {len(redrives)} sent")
+                print(f"{sent} of {len(redrives)} checked were sent")
             interrupt.raise_if_requested()
     if sent < len(redrives):
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from effectonce.errors import (
@@ -49,7 +50,7 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
     if kind == "in_doubt":
         return InDoubt(
             f"{about} is in doubt: an attempt ended without saying whether its effect happened; keep this delivery, "
-            f"find out whether it did, then decide: effectonce {_resolve_command(scope)}"
+            f"find out whether it did, then decide: effectonce {_resolve_command(scope, key)}"
         )
     if kind == "mismatch":
         return PayloadMismatch(
@@ -65,10 +66,14 @@ def claim_error(answer: Answer, scope: str, key: str, stored: bytes | None, perm
     return _rebuild_failure(decode_error(stored), permanent, about)
 
 
-def _resolve_command(scope: str) -> str:
+def _resolve_command(scope: str, key: str) -> str:
     """The command that decides a record of ``scope``. Intents and sagas continue from a decision, so only their program
     makes it."""
-    return {"guard": "records", "intent": "intents", "saga": "sagas"}[kind_of_scope(scope)] + " resolve"
+    kind = kind_of_scope(scope)
+    if kind == "guard":
+        return f"records resolve {shlex.quote(show(scope))} {shlex.quote(show(key, 500))}"
+    program = "intents resolve MODULE:INTENTS" if kind == "intent" else "sagas resolve MODULE:SAGA"
+    return f"{program} {shlex.quote(show(key, 500))}"
 
 
 def describe_last_error(stored: bytes | None) -> str:

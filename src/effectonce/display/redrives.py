@@ -22,8 +22,8 @@ RESULTS: Final[dict[Fate, RedriveResult]] = {
     "resume": RedriveResult("runs again, as its next attempt", "done"),
     "no-op": RedriveResult("is done: acked, nothing happens", "free"),
     "in-progress": RedriveResult("is running now: redelivered later", "claimed"),
-    "in-doubt": RedriveResult("stays: it is in doubt; decide it first, or start a new generation", "in_doubt"),
-    "failed": RedriveResult("stays: it failed for good; a new generation runs it again", "failed"),
+    "in-doubt": RedriveResult("stays: it is in doubt; decide it first, or --new-generation runs it again", "in_doubt"),
+    "failed": RedriveResult("stays: it failed for good; --new-generation runs it again", "failed"),
     "mismatch": RedriveResult("stays: its key was used with another payload; its sender must use a new key", "failed"),
     "unreadable": RedriveResult("stays: it cannot be read", "failed"),
     "unknown": RedriveResult("only its worker can tell", "free"),
@@ -36,5 +36,7 @@ def describe_redrive(redrive: Redrive) -> RedriveResult:
         return RedriveResult("runs again, as a new generation", "done")
     if redrive.was_in_doubt:
         doubt = show(redrive.dead.cause.text, 500)
-        return RedriveResult(f"runs again, and comes back unless this was decided: {doubt}", "in_doubt")
+        return RedriveResult(
+            f"runs again; check whether what ended its last attempt was decided, or it comes back: {doubt}", "in_doubt"
+        )
     return RESULTS[redrive.fate]

@@ -71,7 +71,10 @@ class ClaimedIntent:
         self.log.doubted = self.log.transactional
         if not await self._settle_with_log("in_doubt", why):
             raise OutcomeUnknown(f"{self}: {why}, and that could not be recorded; deliver it again", 1.0)
-        raise InDoubt(f"{self} is in doubt: {why}; look it up at the provider, then decide: effectonce intents resolve")
+        raise InDoubt(
+            f"{self} is in doubt: {why}; look it up at the provider, then decide: "
+            f"effectonce intents resolve MODULE:INTENTS {self.run.key}"
+        )
 
     async def release_unknown(self, why: str, retry_after: float) -> NoReturn:
         """Release an intent whose outcome is unknown: with a key it may be sent again, with a reconciler it can be

@@ -7,6 +7,7 @@ would make the logs of running sagas unreadable.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Literal
 
@@ -154,7 +155,7 @@ class SagaLog(Struct, array_like=True, gc=False):
         part = f"{'the compensation of ' if self.compensation_in_doubt else ''}step {self.step_in_doubt}"
         return (
             f"saga {show(saga)} {show(self.id)!r} is in doubt at {part}: {self.doubt_reason}; find out whether it "
-            "happened, then decide: effectonce sagas resolve"
+            f"happened, then decide: effectonce sagas resolve MODULE:SAGA {shlex.quote(show(self.id, 500))}"
         )
 
 
