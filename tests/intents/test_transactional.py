@@ -211,7 +211,7 @@ def in_doubt(shop: Shop) -> str:
 
 def test_an_operators_word_is_completed_with_the_rows_too(shop: Shop) -> None:
     id = in_doubt(shop)
-    with pytest.raises(eo.ConfigurationError, match="say 'done' with it"):
+    with pytest.raises(eo.ConfigurationError, match="give it with 'done'"):
         shop.intents.resolve(id, "done")
     assert shop.state("o1") == "in_doubt"
     shop.intents.resolve(id, "done", result="ch_by_hand")
