@@ -75,6 +75,7 @@ class ReceivedDeadLetters(DeadLetters):
 
     async def remove(self, ids: Sequence[str]) -> int:
         wanted = set(ids)
+        self._forget_void_receipts(wanted)
         removed = await self._delete(listed for id, listed in self._received.items() if id in wanted)
         more: dict[str, ListedDeadLetter] = {}
         while not wanted <= removed | more.keys() and (batch := await self._receive()):
@@ -97,6 +98,14 @@ class ReceivedDeadLetters(DeadLetters):
         new = [listed for id, listed in batch.items() if not self._is_listed(id)]
         self._received |= batch
         return new
+
+    def _forget_void_receipts(self, ids: Iterable[str]) -> None:
+        """Forget those of ``ids`` whose receipts the broker takes no longer. They are received again."""
+        now = time.monotonic()
+        for id in ids:
+            listed = self._received.get(id)
+            if listed is not None and not self._receipts_last and listed.hidden_until <= now:
+                del self._received[id]
 
     def _is_listed(self, id: str) -> bool:
         listed = self._received.get(id)
