@@ -947,3 +947,24 @@ def test_a_follower_that_times_out_uses_up_nobodys_wake_up(late: int, monkeypatc
     while attempt(tried + 1):
         tried += 1
     assert tried > 15
+
+
+def test_a_settlement_whose_lone_thread_was_interrupted_is_sent_again_by_the_next_one() -> None:
+    """Ctrl-C in the middle of its round trip: the effect has happened, and its record must not wait for a duplicate."""
+
+    class Port:
+        def __init__(self) -> None:
+            self.trips: list[list[str]] = []
+
+        async def run(self, operations: Sequence[Batchable]) -> list[Reply]:
+            self.trips.append([operation.key for operation in operations])
+            if len(self.trips) == 1:
+                raise KeyboardInterrupt
+            return [True] * len(operations)
+
+    port: Any = Port()
+    group = ThreadGroup(port, 128, give_nothing_back)
+    with pytest.raises(KeyboardInterrupt):
+        group.submit(Settlement("s", "interrupted", b"", 1, "done", 1))
+    assert group.submit(Settlement("s", "next", b"", 1, "done", 1)) is True
+    assert [key for trip in port.trips[1:] for key in trip] == ["interrupted", "next"]

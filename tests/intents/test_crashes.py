@@ -56,7 +56,7 @@ def until_settled(url: str, provider: Provider, order: str) -> object:
     intents, charge = shop(url, provider.url)
     with intents.store:
         for _ in range(1200):
-            with suppress(eo.Retryable):
+            with suppress(eo.Retryable, eo.LeaseLost):
                 return charge({"order": order, "amount": 4200}, key=order)
             time.sleep(0.05)
     raise AssertionError("it never came to an end")

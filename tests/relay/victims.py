@@ -74,7 +74,7 @@ def relay(pipe: Connection, database: Database, broker_url: str, at: str) -> Non
     RelayPump.__init__ = watch  # type: ignore[method-assign]
     halt(pipe, "starting", at)
     with eo.connect(database.url) as store, eo.connect_broker(broker_url) as broker:
-        count = asyncio.run(eo.Relay(store, broker, lease="200ms", batch=2).drain())
+        count = asyncio.run(eo.Relay(store, broker, lease="1s", batch=2).drain())
     pipe.send(count)
 
 

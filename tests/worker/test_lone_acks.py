@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +16,10 @@ import redis
 
 import effectonce as eo
 from effectonce.backends.redis.stream import StreamKeys
+from effectonce.contracts import Delivery, Packet
+from effectonce.core.events import Events
+from effectonce.errors import BrokerUnavailable
+from effectonce.worker.delivery_settler import DeliverySettler
 
 from .bench import serving, until
 
@@ -65,3 +69,62 @@ async def test_f82_a_lone_message_is_settled_at_once(
             delays.append(time.monotonic() - returned[-1])
     await broker.aclose()
     assert median(delays) < LONGEST_S, delays
+
+
+class KeepingConsumer:
+    """Keeps acks until it is flushed. A flush takes ``slow`` seconds, and the first ``failing`` ones fail."""
+
+    def __init__(self, slow: float = 0.0, failing: int = 0) -> None:
+        self.slow, self.failing = slow, failing
+        self.kept: list[Delivery] = []
+        self.sent: list[str] = []
+
+    def buffer_acks(self, deliveries: Sequence[Delivery]) -> None:
+        self.kept += deliveries
+
+    async def flush(self) -> None:
+        if self.failing:
+            self.failing -= 1
+            raise BrokerUnavailable("for a moment")
+        sending, self.kept = self.kept, []
+        await asyncio.sleep(self.slow)
+        self.sent += [delivery.packet.id for delivery in sending]
+
+
+def settler_of(consumer: Any) -> DeliverySettler:
+    """A settler during a fetch that does not end: only the grace of 20 ms makes it flush."""
+    settler = DeliverySettler("orders", "billing", consumer, events=Events(), tracer=None)
+    settler.fetching = True
+    return settler
+
+
+def delivery(id: str) -> Delivery:
+    return Delivery(packet=Packet(body=b"", id=id), queue="orders", attempt=1)
+
+
+async def test_f82_an_ack_during_a_slow_flush_is_sent_by_the_next_one() -> None:
+    consumer = KeepingConsumer(slow=0.1)
+    settler = settler_of(consumer)
+    async with running(settler.run()):
+        settler.ack([delivery("1")])
+        await until(lambda: consumer.kept == [] and settler._grace is None)  # its flush is under way
+        settler.ack([delivery("2")])
+        await until(lambda: consumer.sent == ["1", "2"])
+
+
+async def test_f82_a_flush_that_failed_is_repeated_without_another_ack() -> None:
+    consumer = KeepingConsumer(failing=1)
+    settler = settler_of(consumer)
+    async with running(settler.run()):
+        settler.ack([delivery("1")])
+        await until(lambda: consumer.sent == ["1"])
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -134,15 +134,18 @@ class RelayPump:
         suspect = rows[0]
         outcomes = [RowOutcome(row.seq, "pending", refund=True) for row in rows[1:]]
         guilty = suspect.attempts > 2 * max_attempts
+        error = f"it was being sent {suspect.attempts - 1} times when its relay died or was cut off"
         if guilty:
-            error = f"it was being sent {suspect.attempts - 1} times when its relay died or was cut off"
             outcomes.append(RowOutcome(suspect.seq, "parked", error=error, refund=True))
-            self._settings.totals.parked += 1
-            self._log_failed(suspect, PermanentFailure(error), _PARKED, last=True)
-            self._settings.runtime.emit("parked", suspect.destination, suspect.id, suspect.attempts, detail=error)
         if outcomes:
             await retry_request(lambda: self.port.settle(owner, outcomes, self._settings.keep_us))
-        return [] if guilty else [suspect]
+        if not guilty:
+            return [suspect]
+        # Only now: while the store is away, the row is not parked, and this is tried again.
+        self._settings.totals.parked += 1
+        self._log_failed(suspect, PermanentFailure(error), _PARKED, last=True)
+        self._settings.runtime.emit("parked", suspect.destination, suspect.id, suspect.attempts, detail=error)
+        return []
 
     async def _settle(self, owner: bytes, outcomes: Sequence[RowOutcome], deadline: float) -> None:
         """Record the outcomes. While the store is away, retry until ``deadline``: after it another relay may have

@@ -119,11 +119,13 @@ class DeliverySettler:
             try:
                 await self.send()
                 if self._flush_due or (self._buffer_acks is None and not self.fetching):
+                    self._flush_due = False  # first: acks that are kept while this flush is under way ask for another
                     await self._consumer.flush()
-                    self._flush_due = False
             except BrokerUnavailable as error:
                 log.info("queue %s: settlements wait: %s", self.queue, error)
                 await asyncio.sleep(RETRY_PAUSE_S)
+                self._flush_due = True
+                self._pending.set()
 
     async def send(self) -> None:
         """Send all that is decided. On an error, what was not sent stays queued."""

@@ -98,7 +98,7 @@ async def test_if_there_is_no_new_password_the_connection_goes_on_with_the_last_
 async def test_a_server_that_does_not_answer_a_new_password_is_lost(server: Server) -> None:
     server.answers = False
     provided = iter(["first", "second"])
-    connection = await connect(lambda: next(provided, "second"), "?timeout=10ms")
+    connection = await connect(lambda: next(provided, "second"), "?timeout=2s")
     await auntil(lambda: connection.lost is not None)
     assert isinstance(connection.lost, BrokerUnavailable)
     assert server.passwords == ["first", "second"]

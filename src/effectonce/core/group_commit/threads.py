@@ -144,9 +144,10 @@ class ThreadGroup:
     def _send_alone(self, entry: ThreadEntry) -> None:
         """Send ``entry``, the only one in the queue, without making a batch. That saves a fifth of a claim and its
         completion on SQLite (50 µs of CPU instead of 63, synchronous=NORMAL)."""
-        self._queue.popleft()
+        self._sent = [self._queue.popleft()]
         self.sizes.add(1)
         (entry.reply,) = send_from_thread(self._port, (entry.op,))
+        self._sent = []
 
     def _send_next_batch(self, own: ThreadEntry, answered: list[ThreadEntry]) -> None:
         """Send what is queued, as far as it may go out together, for the leader, whose entry is ``own``."""
