@@ -117,13 +117,13 @@ TABLE = {
     # one search for all that is known about a key
     "search*": (f"{SEAMS} core* {TOOLS} display*", "msgspec"),
     # pages for the engineer on call
-    "dashboard*": (f"{SEAMS} core* {TOOLS} doctor* telemetry* display* search*", "msgspec starlette jinja2"),
+    "dashboard*": (f"{SEAMS} core* {TOOLS} http.* doctor* telemetry* display* search*", "msgspec starlette jinja2"),
     # the checker, a distribution of its own, which knows nothing of ours
     "effectonce_lint*": ("", "msgspec tree_sitter tree_sitter_python yaml"),
     "demo*": (f"{SEAMS} core* {TOOLS} display.redaction display.suggestions display.terminal", "msgspec sqlite3"),
     "cli*": (
-        f"{SEAMS} core* envelopes* {TOOLS} testing* telemetry* doctor* display* display.redaction display.suggestions "
-        "display.terminal search* dashboard* demo* effectonce_lint* __init__",
+        f"{SEAMS} core* envelopes* {TOOLS} http.* testing* telemetry* doctor* display* display.redaction "
+        "display.suggestions display.terminal search* dashboard* demo* effectonce_lint* __init__",
         "msgspec typer rich sqlite3 uvicorn watchfiles",
     ),
     "integrations.django.management*": (f"{VALUES} cli* integrations.django*", "django"),

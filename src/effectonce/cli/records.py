@@ -27,6 +27,7 @@ from effectonce.display.state_filters import STATE_FILTERS, StateFilter
 from effectonce.display.terminal import Screen, confirm
 from effectonce.display.timeline import record_timeline
 from effectonce.errors import InvalidOption, show
+from effectonce.http.operator_results import parse_decided_result
 from effectonce.record import Record
 from effectonce.values.durations import micros
 from effectonce.values.scopes import kind_of_scope
@@ -201,7 +202,9 @@ def resolve(
     store_url: options.StoreUrl = None,
     done: Annotated[bool, typer.Option("--done", help="It happened.")] = False,
     result: options.Result = None,
-    retry: options.Retry = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="It did not happen: the next delivery, or the client's retry, runs it.")
+    ] = False,
     abandon: options.Abandon = False,
     retention: options.Retention = "15d",
     dry_run: options.DryRun = False,
@@ -211,6 +214,8 @@ def resolve(
 ) -> None:
     """Decide a record that is in doubt, after you have looked up whether its effect happened.
 
+    The result of an HTTP request is its response: --result '{"status": 201, "headers": {}, "body": {"receipt": 17}}'
+
     Example: effectonce records resolve charge-card pay_7f3a --done --result '{"receipt": 17}'
     """
     outcomes = {"done": done, "retry": retry, "abandon": abandon}
@@ -218,6 +223,8 @@ def resolve(
     if result is not None and outcome != "done":
         raise InvalidOption("--result goes with --done: it is the result that duplicates get")
     value = options.parse_json(result, "--result") if result is not None else ...
+    if outcome == "done":
+        value = parse_decided_result(key, value)
     span = micros(retention, "--retention") / 1e6
     about = format_target(scope, key)
     command = _RESOLVE_COMMANDS.get(kind_of_scope(scope))

@@ -9,7 +9,7 @@ import msgspec
 
 from effectonce import errors
 
-from .protocol import DRAFT_URL, REPLAYED_HEADER, Response
+from .protocol import DRAFT_URL, REPLAYED_HEADER, Response, ResponseUnknown
 
 _SAME_KEY: Final = "Send the same request again, with the same key."
 _IN_PROGRESS: Final = "The request is being processed"
@@ -50,7 +50,13 @@ _PROBLEMS: Final[dict[type[errors.EffectOnceError], _ProblemText]] = {
     errors.ResultNotStored: _ProblemText(
         409,
         "The request was processed, but its response was not kept",
-        "It took effect once, and will not again. Its response was too large to be kept: look at the resource itself.",
+        "It took effect once, and will not again. Its response was not kept: look at the resource itself.",
+    ),
+    ResponseUnknown: _ProblemText(
+        409,
+        "The request took effect, and its response is not known",
+        "An operator of this service has decided that it took effect. It will not run again: look at the resource "
+        "itself.",
     ),
     errors.PermanentFailure: _ProblemText(
         409,
@@ -66,6 +72,11 @@ _PROBLEMS: Final[dict[type[errors.EffectOnceError], _ProblemText]] = {
         422,
         "Idempotency-Key was used before with another request",
         "A retry must be the same request, byte by byte; a new operation needs a new key.",
+    ),
+    errors.CorruptRecord: _ProblemText(
+        503,
+        "The record of the request cannot be read",
+        f"The service cannot read what it recorded about this request, and has not run it again. {_SAME_KEY}",
     ),
     errors.EffectOnceError: _ProblemText(
         503, "The request could not be recorded", f"The service could not reach its records. {_SAME_KEY}"
@@ -121,7 +132,9 @@ def lost_attempt(docs: str) -> Response:
 
 
 #: The errors that our HTTP clients raise for a problem, by code: those about the operation, not about the request.
-_RAISED_BY_CLIENTS: Final = {kind.code: kind for kind, text in _PROBLEMS.items() if text.status in (409, 422)}
+_RAISED_BY_CLIENTS: Final = {
+    kind.code: kind for kind, text in _PROBLEMS.items() if text.status in (409, 422) and kind is not ResponseUnknown
+}
 
 
 def error_of_problem(body: bytes, retry_after: float | None) -> errors.EffectOnceError | None:

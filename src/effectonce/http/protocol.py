@@ -15,7 +15,16 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from effectonce.core.codec import Codec, Unstorable
-from effectonce.errors import InvalidKey, KeyTooLong, MissingDriver, MissingKey, PayloadTooLarge, show
+from effectonce.errors import (
+    CorruptRecord,
+    InvalidKey,
+    KeyTooLong,
+    MissingDriver,
+    MissingKey,
+    PayloadTooLarge,
+    ResultNotStored,
+    show,
+)
 from effectonce.keys import Key, encode_key
 
 KEY_HEADER: Final = "idempotency-key"
@@ -157,6 +166,10 @@ class Response(msgspec.Struct, omit_defaults=True):
     stored_at: float = 0.0  # seconds since the epoch, where a profile has a replay window
 
 
+class ResponseUnknown(ResultNotStored):
+    """An operator decided that the request took effect, and did not say with which response."""
+
+
 class ResponseCodec(Codec):
     """Encodes responses as results of records, with bodies of up to ``cap`` bytes."""
 
@@ -170,6 +183,22 @@ class ResponseCodec(Codec):
         if value.body is None:
             raise Unstorable(f"the response is over max_response={self._cap}")
         return super().encode(value)
+
+    def decode(self, stored: bytes) -> Response:
+        """Decode a stored response. Raises `ResponseUnknown` for other JSON, which an operator has entered, and
+        `CorruptRecord` for all else."""
+        try:
+            response: Response = super().decode(stored)
+        except CorruptRecord as error:
+            try:
+                _OPERATORS_RESULT.decode(stored)
+            except CorruptRecord:
+                raise error from None
+            raise ResponseUnknown("an operator decided that it is done; its result is not a response") from error
+        return response
+
+
+_OPERATORS_RESULT: Final = Codec(Any, 0)
 
 
 def headers_to_store(headers: Iterable[tuple[str, str]], allowed: frozenset[str]) -> Headers:

@@ -13,6 +13,7 @@ from effectonce.display.formatting import format_target
 from effectonce.display.state_filters import STATE_FILTERS
 from effectonce.errors import CorruptRecord, InvalidOption, NotInDoubt, show
 from effectonce.guard.options import UNFINISHED_RETENTION_US
+from effectonce.http.operator_results import parse_decided_result
 from effectonce.record import Page, Record
 from effectonce.sagas.log import SagaLog
 from effectonce.store import DEFAULT_RETENTION
@@ -83,6 +84,8 @@ def _apply_decision(context: RequestContext, record: Record, outcome: Any, resul
     elif intents is not None:
         intents.resolve(intents.id_of(record), outcome, result=result, who=operator)
     else:
+        if outcome == "done":
+            result = parse_decided_result(key, result)
         retention = _retention(scope, outcome)
         context.sources.store.resolve(scope, key, outcome, result=result, retention=retention, who=operator)
 
