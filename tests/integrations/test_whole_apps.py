@@ -476,3 +476,23 @@ async def test_the_messages_of_a_handler_with_a_guard_of_its_own_are_settled_lik
                 await delivering.publish({"payment_id": "p1", "amount": amount}, "payments")
     assert charges == ["p1"]
     assert [message.committed.name for message in seen] == ["ACKED", "ACKED", "REJECTED"]
+
+
+# -- The line itself
+
+
+@pytest.mark.parametrize(
+    "guard_app",
+    [
+        lambda store, **options: guard_tasks(Celery("shop", set_as_current=False), store, **options),
+        lambda store, **options: ours_dramatiq.Idempotency(store, every_actor=True, **options),
+        lambda store, **options: IdempotencyMiddleware(store, **options),
+        lambda store, **options: ours_faststream.Idempotency(store, scope="shop", key="id", **options),
+    ],
+    ids=["celery", "dramatiq", "taskiq", "faststream"],
+)
+def test_wrong_options_are_refused_at_the_line_not_at_the_first_task(guard_app: Any, store: eo.Store) -> None:
+    with pytest.raises(eo.ConfigurationError, match="lease='soon' is not a span of time"):
+        guard_app(store, lease="soon")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'retenton'"):
+        guard_app(store, retenton="30d")

@@ -44,7 +44,15 @@ def test_the_ranges_hold_the_highest_characters_too() -> None:
 
 @pytest.mark.parametrize(
     ("scope", "kind"),
-    [("saga/order", "saga"), ("intents/shop/stripe/charge", "intent"), ("sagas", "guard"), ("shop", "guard")],
+    [
+        ("saga/order", "saga"),
+        ("intents/shop/stripe/charge", "intent"),
+        ("intents/shop/eu/stripe/charge", "intent"),
+        ("intents//stripe/charge", "intent"),
+        ("intents/order.paid/billing", "guard"),  # a worker's handler for the queue "intents"
+        ("sagas", "guard"),
+        ("shop", "guard"),
+    ],
 )
 def test_a_scope_says_what_writes_its_records(scope: str, kind: str) -> None:
     assert kind_of_scope(scope) == kind

@@ -37,6 +37,11 @@ class MessageId(Strategy):
         return id
 
 
+def check_defaults(store: Store, defaults: Mapping[str, Any]) -> None:
+    """Raise what `once` raises for these options, at the application's line and not at its first task."""
+    once(store, **{"scope": "tasks", **defaults})
+
+
 def guard_task(
     function: Callable[..., Any],
     requested: Any,

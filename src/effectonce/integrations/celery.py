@@ -34,7 +34,7 @@ from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, lo
 from effectonce.core.failure_log import caller_logs_failures
 from effectonce.errors import ConfigurationError, EffectOnceError, show
 from effectonce.guard.once import find_guarded
-from effectonce.guard.task_guard import guard_task
+from effectonce.guard.task_guard import check_defaults, guard_task
 from effectonce.store import Store, require_store
 from effectonce.values.durations import span_text
 
@@ -120,6 +120,7 @@ def guard_tasks(app: Celery, store: Store, **defaults: Any) -> None:
     defined before, and for a task with a class of its own that is not guarded.
     """
     require_store(store, "guard_tasks(app, {}, …)")
+    check_defaults(store, defaults)
     if app in _guarded_apps:
         raise ConfigurationError(
             "guard_tasks was called for this app before, and a second call would guard the tasks with once=False; call "

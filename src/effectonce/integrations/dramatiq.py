@@ -34,7 +34,7 @@ from effectonce.core.delivery_outcome import Ack, Redeliver, decide_delivery, lo
 from effectonce.core.failure_log import caller_logs_failures
 from effectonce.errors import ConfigurationError, EffectOnceError, LeaseLost, ResultNotStored, Retryable, show
 from effectonce.guard.once import find_guarded
-from effectonce.guard.task_guard import guard_task
+from effectonce.guard.task_guard import check_defaults, guard_task
 from effectonce.store import Store, require_store
 
 #: The errors for which `decide_delivery` rejects a message: dramatiq must not retry them either.
@@ -68,6 +68,7 @@ class Idempotency(Middleware):
 
     def __init__(self, store: Store, *, every_actor: bool = False, **defaults: Any) -> None:
         require_store(store, "Idempotency({}, …)")
+        check_defaults(store, defaults)
         self._store = store
         self._every_actor = every_actor
         self._defaults = defaults

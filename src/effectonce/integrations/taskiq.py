@@ -28,7 +28,7 @@ from taskiq.kicker import AsyncKicker
 from effectonce.core.delivery_outcome import Redeliver, decide_delivery
 from effectonce.core.failure_log import caller_logs_failures
 from effectonce.errors import ConfigurationError, EffectOnceError
-from effectonce.guard.task_guard import guard_task
+from effectonce.guard.task_guard import check_defaults, guard_task
 from effectonce.store import Store, require_store
 
 #: The label that counts how often a task was sent again.
@@ -57,6 +57,7 @@ class IdempotencyMiddleware(TaskiqMiddleware):
         super().__init__()
         if store is not None:
             require_store(store, "IdempotencyMiddleware({}, …)")
+            check_defaults(store, defaults)
         elif defaults:
             raise ConfigurationError(
                 f"IdempotencyMiddleware({next(iter(defaults))}=…) has options for guards and no store to guard with; "
