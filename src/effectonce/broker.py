@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -236,7 +236,13 @@ class Broker:
 
 
 def _as_sequence(messages: Messages) -> Sequence[Message[Any]]:
-    return [messages] if isinstance(messages, Message) else messages
+    sequence = [messages] if isinstance(messages, (Message, Mapping, str, bytes)) else list(messages)
+    for message in sequence:
+        if not isinstance(message, Message):
+            raise ConfigurationError(
+                f"a broker publishes a Message, not {type(message).__name__}; write eo.Message(type=…, data=…)"
+            )
+    return sequence
 
 
 class RedisBroker(Broker):

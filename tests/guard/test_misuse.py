@@ -99,3 +99,20 @@ def test_only_once_advises_its_own_option_for_a_missing_key(store: eo.Store) -> 
         with pytest.raises(eo.MissingKey) as raised:
             eo.block(store, scope="mailer", key=key)  # type: ignore[arg-type]
         assert "on_missing_key" not in str(raised.value)
+
+
+def test_a_workers_handler_without_its_queue_is_refused() -> None:
+    """It was accepted, and the function was never called."""
+    worker = eo.Worker(eo.connect_broker("memory://"), store=eo.connect("memory://"))
+    with pytest.raises(eo.ConfigurationError, match=r"a queue, not .*charge.*write @worker\.handler\('orders'\)"):
+
+        @worker.handler  # type: ignore[arg-type, no-untyped-call]
+        def charge(message: eo.Message[Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("messages", "name"), [({"amount": 1}, "dict"), ([{"amount": 1}], "dict"), ("paid", "str"), (b"{}", "bytes")]
+)
+def test_a_broker_publishes_messages_only(messages: Any, name: str) -> None:
+    with pytest.raises(eo.ConfigurationError, match=rf"a Message, not {name}; write eo\.Message\(type=…, data=…\)"):
+        eo.connect_broker("memory://").publish("orders", messages)

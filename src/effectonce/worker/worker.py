@@ -24,7 +24,8 @@ from effectonce.core.events import Events
 from effectonce.core.retry import Retry
 from effectonce.core.shared_loop import shared_loop
 from effectonce.core.signals import serve_until_signalled
-from effectonce.errors import ConfigurationError
+from effectonce.errors import ConfigurationError, show
+from effectonce.guard.introspection import name_of
 from effectonce.inbox.inbox import Inbox
 from effectonce.keys import FingerprintSpec, KeySpec
 from effectonce.store import DEFAULT_RETENTION, MAX_RESULT_BYTES, Store, require_store
@@ -179,6 +180,11 @@ class Worker:
         in the transaction: up to 50 messages then share one. If one of them fails they are redone one by one. Its
         scope ends with the inbox's instead of the worker's name.
         """
+        if not isinstance(queue, str):
+            raise ConfigurationError(
+                f"@worker.handler takes the name of a queue, not {show(name_of(queue))}; "
+                "write @worker.handler('orders')"
+            )
         default_retention = DEFAULT_RETENTION if self.inbox is None else self.inbox.retention_us / 1e6
         options = HandlerOptions(
             key=key,
