@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from effectonce.cli import main, sagas
-from effectonce.display.sagas import SagaPart
+from effectonce.display.sagas import SagaPartView
 from effectonce.sagas.log import LoggedStep, StepProgress
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -265,7 +265,7 @@ def test_a_timeline_shows_when_a_step_ran(
 )
 def test_a_row_says_how_long_a_step_took(began: int, ended: int, took: str) -> None:
     progress = StepProgress(state="done", attempts=3, began=began, ended=ended)
-    part = SagaPart(LoggedStep("charge", "charge", False, progress), progress, False, "done")
+    part = SagaPartView(LoggedStep("charge", "charge", False, progress), progress, False, "done")
     screen: Any = SimpleNamespace(boxes=False, width=120, live=False)
     title, state, tries, _, _, span, result = (cell.plain for cell in sagas._part_cells(screen, part, 0, 9))
     assert (title, state, tries, span, result) == ("charge", "done", "3", took, "-")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from effectonce.core.shared_loop import shared_loop
 from effectonce.display.formatting import format_ago, format_iso, format_when
-from effectonce.display.sagas import SagaPart, format_saga_state, list_saga_parts
+from effectonce.display.sagas import SagaPartView, format_saga_state, list_saga_part_views
 from effectonce.display.terminal import Screen, confirm
 from effectonce.errors import ConfigurationError, CorruptRecord, show
 from effectonce.record import Record, State
@@ -79,7 +79,7 @@ def show_(name: Name, id: Id, as_json: options.Json = False) -> None:
     record = _require_record(saga, id)
     log = saga.log(record)
     facts = {**_facts(saga, record, log), "version": log.version, "input": json.decode(log.input)}
-    parts = list_saga_parts(log, record.state)
+    parts = list_saga_part_views(log, record.state)
     if as_json:
         print_json({**facts, "timeline": [_part_facts(part) for part in parts]})
         return
@@ -246,7 +246,7 @@ def _facts(saga: Saga[Any], record: Record, log: SagaLog) -> dict[str, Any]:
     }
 
 
-def _part_facts(part: SagaPart) -> dict[str, Any]:
+def _part_facts(part: SagaPartView) -> dict[str, Any]:
     return {
         "step": part.step.name,
         "compensation": part.undoes,
@@ -259,7 +259,7 @@ def _part_facts(part: SagaPart) -> dict[str, Any]:
     }
 
 
-def _part_cells(screen: Screen, part: SagaPart, start: int, end: int) -> list[Text]:
+def _part_cells(screen: Screen, part: SagaPartView, start: int, end: int) -> list[Text]:
     progress = part.progress
     texts = (
         part.title,

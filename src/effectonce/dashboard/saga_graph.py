@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from effectonce.display.sagas import SagaPart, make_saga_part
+from effectonce.display.sagas import SagaPartView, make_saga_part_view
 from effectonce.sagas.log import SagaLog
 
 DRAWING_WIDTH: Final = 354
@@ -72,10 +72,10 @@ def draw(log: SagaLog, state: str, undoable: Collection[str] | None) -> Drawing:
     undos: dict[int, GraphNode] = {}  # by the index of the step
     for index, entry in enumerate(log.entries):
         y = TOP_MARGIN + index * ROW_HEIGHT
-        steps.append(_node(make_saga_part(log, state, entry, undoes=False), y))
+        steps.append(_node(make_saga_part_view(log, state, entry, undoes=False), y))
         has_undo = entry.undo.state != "pending" if undoable is None else entry.name in undoable
         if has_undo:
-            undos[index] = _node(make_saga_part(log, state, entry, undoes=True), y)
+            undos[index] = _node(make_saga_part_view(log, state, entry, undoes=True), y)
     base = TOP_MARGIN + len(steps) * ROW_HEIGHT
     done = _end("done", STEPS_X, base, state)
     failed = _end("failed", UNDOS_X, base, state)
@@ -116,7 +116,7 @@ def _edge_to_failed(undo: GraphNode, failed: GraphNode) -> str:
     return f"M{undo.x + undo.width} {undo.mid_y}{down}{back}"
 
 
-def _node(part: SagaPart, y: int) -> GraphNode:
+def _node(part: SagaPartView, y: int) -> GraphNode:
     title, attempts = part.title, part.progress.attempts
     if len(title) > MAX_TITLE_CHARACTERS:
         title = f"{title[: MAX_TITLE_CHARACTERS - 1]}…"

@@ -18,8 +18,8 @@ TONES: Final = {"done": "done", "failed": "failed", "timed_out": "failed", "runn
 ENDED_STATES: Final = frozenset({"done", "failed", "timed_out"})
 
 
-class SagaPart(Struct, frozen=True):
-    """A step of a saga, or (``undoes``) its compensation."""
+class SagaPartView(Struct, frozen=True):
+    """A step of a saga, or (``undoes``) its compensation, as it is shown."""
 
     step: LoggedStep
     progress: StepProgress
@@ -46,19 +46,19 @@ class SagaPart(Struct, frozen=True):
         return show(self.step.result[1:].decode("utf-8", "replace"), 200)
 
 
-def make_saga_part(log: SagaLog, record_state: str, step: LoggedStep, *, undoes: bool) -> SagaPart:
+def make_saga_part_view(log: SagaLog, record_state: str, step: LoggedStep, *, undoes: bool) -> SagaPartView:
     """Make a step, or its compensation, with the state that is shown for it."""
     progress = step.undo if undoes else step.do
     in_doubt = record_state == "in_doubt" and progress is log.find_part_in_doubt()[1]
-    return SagaPart(step, progress, undoes, "in_doubt" if in_doubt else progress.state)
+    return SagaPartView(step, progress, undoes, "in_doubt" if in_doubt else progress.state)
 
 
-def list_saga_parts(log: SagaLog, record_state: str) -> list[SagaPart]:
+def list_saga_part_views(log: SagaLog, record_state: str) -> list[SagaPartView]:
     """Return the steps, then the compensations that have begun, in the order in which they run."""
     undone = [step for step in reversed(log.entries) if step.undo.attempts or step.undo.rounds]
     return [
-        *(make_saga_part(log, record_state, step, undoes=False) for step in log.entries),
-        *(make_saga_part(log, record_state, step, undoes=True) for step in undone),
+        *(make_saga_part_view(log, record_state, step, undoes=False) for step in log.entries),
+        *(make_saga_part_view(log, record_state, step, undoes=True) for step in undone),
     ]
 
 

@@ -28,7 +28,8 @@ def backend(url: str, **options: str) -> PubSubBackend:
 
 @pytest.fixture
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service takes no ack deadline below ten seconds, and pstest is told to: nobody waits so long in a test."""
+    """The service takes ack deadlines of ten seconds and more. pstest is started with a minimum of one: tests wait for
+    deadlines to end."""
     monkeypatch.setattr(module, "MIN_ACK_DEADLINE_S", 1)
 
 

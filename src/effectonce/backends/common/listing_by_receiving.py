@@ -92,8 +92,8 @@ class ReceivedDeadLetters(DeadLetters):
         await self._end_listing()
 
     async def _receive(self) -> Sequence[ListedDeadLetter]:
-        """Receive what this listing has not received yet. None: there is no more of that. A listing that takes longer
-        than `LISTING_TIMEOUT_S` receives its first dead letters again, and must end all the same."""
+        """Receive dead letters that this listing has not received yet; [] at its end. A listing that takes longer than
+        `LISTING_TIMEOUT_S` receives its first dead letters again: they do not keep it from ending."""
         batch = {listed.dead_letter.id: listed for listed in await self._receive_batch()}
         new = [listed for id, listed in batch.items() if not self._is_listed(id)]
         self._received |= batch

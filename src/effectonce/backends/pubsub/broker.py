@@ -304,15 +304,15 @@ class PubSubConsumer(PollingConsumer[HeldDelivery]):
 
     async def _poll_once(self, limit: int, wait: float) -> Sequence[Delivery]:
         started_at = time.monotonic()
-        received = await self._client.pull(self._subscription, min(limit, MAX_PULL), max(wait, MIN_PULL_S))
+        messages = await self._client.pull(self._subscription, min(limit, MAX_PULL), max(wait, MIN_PULL_S))
         return [
             Delivery(
-                packet=read_message(each.message),
+                packet=read_message(received.message),
                 queue=self._queue,
-                attempt=each.delivery_attempt,
-                handle=HeldDelivery(each.ack_id, started_at + self._window_s),
+                attempt=received.delivery_attempt,
+                handle=HeldDelivery(received.ack_id, started_at + self._window_s),
             )
-            for each in received
+            for received in messages
         ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:

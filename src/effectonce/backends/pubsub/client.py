@@ -25,7 +25,7 @@ MAX_ACK_IDS: Final = 1000
 #: How often an ack is sent that the service says to send again (only subscriptions with exactly-once delivery).
 MAX_ACK_TRIES: Final = 4
 ACK_RETRY_PAUSE_S: Final = 0.2
-#: A silent connection is noticed by a ping after the first time, which is not answered for the second one.
+#: A connection that has been silent for this long is pinged, and given up if the ping has no answer in the time below.
 PING_EVERY_MS: Final = 30_000
 PING_TIMEOUT_MS: Final = 10_000
 MAX_RECONNECT_PAUSE_MS: Final = 2_000
@@ -94,7 +94,7 @@ def _parse_endpoint(endpoint: str) -> tuple[str, bool]:
 
 
 class MissingPubSubResource(ConfigurationError):
-    """There is no topic or subscription of that name."""
+    """The project has no topic or subscription of that name."""
 
 
 class PubSubRefusal(ConfigurationError):
@@ -190,7 +190,7 @@ class PubSubClient:
         from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcAsyncIOTransport
 
         target, tls = self.target, self.target.tls
-        options = [
+        options: list[tuple[str, int | str]] = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
             ("grpc.keepalive_time_ms", PING_EVERY_MS),
@@ -201,7 +201,7 @@ class PubSubClient:
         if tls is None:
             return grpc.aio.insecure_channel(target.host, options)
         if tls.server_name:
-            options.append(("grpc.ssl_target_name_override", tls.server_name))  # type: ignore[arg-type]
+            options.append(("grpc.ssl_target_name_override", tls.server_name))
         credentials = await asyncio.to_thread(self._find_credentials)  # it may ask the machine's metadata server
         return SubscriberGrpcAsyncIOTransport.create_channel(
             target.host, credentials=credentials, ssl_credentials=_ssl_credentials(tls), options=options
@@ -212,7 +212,6 @@ class PubSubClient:
         from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcAsyncIOTransport
 
         google_auth: Any = google.auth  # its functions have no types
-
         scopes = SubscriberGrpcAsyncIOTransport.AUTH_SCOPES
         if self.target.credentials_file:
             return google_auth.load_credentials_from_file(self.target.credentials_file, scopes=scopes)[0]

@@ -38,17 +38,17 @@ class PubSubDeadLetters(ReceivedDeadLetters):
 
     async def _receive_batch(self) -> Sequence[ListedDeadLetter]:
         started_at = time.monotonic()
-        received = await self._client.pull(self._subscription, MAX_PULL, PULL_WAIT_S)
+        messages = await self._client.pull(self._subscription, MAX_PULL, PULL_WAIT_S)
         return [
             ListedDeadLetter(
                 dead_letter=DeadLetter(
-                    id=each.message.message_id, packet=read_message(each.message), queue=self._queue
+                    id=received.message.message_id, packet=read_message(received.message), queue=self._queue
                 ),
-                receipt=each.ack_id,
-                sent_at=sent_at(each.message),
+                receipt=received.ack_id,
+                sent_at=sent_at(received.message),
                 hidden_until=started_at + LISTING_TIMEOUT_S,
             )
-            for each in received
+            for received in messages
         ]
 
     async def _delete_received(self, received: Sequence[ListedDeadLetter]) -> Sequence[bool]:

@@ -10,7 +10,7 @@ from effectonce.dashboard.context import RequestContext
 from effectonce.dashboard.saga_graph import draw
 from effectonce.dashboard.sources import PAGE_SIZE
 from effectonce.display.formatting import format_json
-from effectonce.display.sagas import list_saga_parts
+from effectonce.display.sagas import list_saga_part_views
 from effectonce.record import Page
 from effectonce.sagas.log import SagaLog
 from effectonce.values.scopes import kind_of_scope
@@ -61,7 +61,7 @@ def show_one(context: RequestContext) -> Response:
         record=record,
         log=log,
         drawing=draw(log, record.state, undoable),
-        saga_parts=list_saga_parts(log, record.state),
+        saga_parts=list_saga_part_views(log, record.state),
         input=format_json(log.input) if context.session.can_act else "",
         moments=context.sources.timeline(record),
         now=context.sources.store.now(),
