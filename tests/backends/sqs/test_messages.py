@@ -202,6 +202,17 @@ async def test_an_extended_delivery_is_ours_for_that_long() -> None:
     assert await consumer.ack([first, second]) == [True, False]
 
 
+async def test_f54_a_delivery_whose_extension_was_throttled_is_still_ours() -> None:
+    """One of several calls failed: the timeout has not moved, and has not ended either."""
+    client = Client()
+    consumer, (first, second) = await consumer_with(client, 2)
+    ends_at = second.handle.ends_at
+    client.outcomes = [None, BrokerUnavailable("throttled")]
+    assert await consumer.extend([first, second], 99.0) == [True, True]
+    assert second.handle.ends_at == ends_at
+    assert await consumer.ack([first, second]) == [True, True]
+
+
 async def test_where_no_settlement_was_answered_the_deliveries_stay_ours() -> None:
     client = Client()
     consumer, deliveries = await consumer_with(client, 2)

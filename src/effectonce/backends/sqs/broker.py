@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from effectonce.backends.common.packets import hold_back_behind_failed, raise_if_all_unavailable, split_into_chunks
 from effectonce.backends.common.visibility_timeout import HeldDelivery, PollingConsumer
 from effectonce.contracts import BrokerCapabilities, Delivery, Packet, Publisher
-from effectonce.errors import ConfigurationError, InvalidOption, show
+from effectonce.errors import BrokerUnavailable, ConfigurationError, InvalidOption, show
 from effectonce.values.queue_names import require_name
 from effectonce.values.urls import Address, flag
 
@@ -231,7 +231,7 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
         ]
 
     async def ack(self, deliveries: Sequence[Delivery]) -> Sequence[bool]:
-        return await self._apply("delete_message_batch", deliveries, lambda held: {}, releases=True)
+        return await self._settle("delete_message_batch", deliveries, lambda held: {})
 
     async def nack(self, deliveries: Sequence[Delivery], delay: float = 0.0) -> Sequence[bool]:
         """A delay is in whole seconds, rounded up, and ends 12 hours after the delivery at the latest."""
@@ -240,41 +240,43 @@ class SQSConsumer(PollingConsumer[SQSDelivery]):
             longest = MAX_VISIBILITY_TIMEOUT_S - math.ceil(time.monotonic() - held.received_at)
             return {"VisibilityTimeout": max(min(math.ceil(delay), longest), 0)}
 
-        return await self._apply("change_message_visibility_batch", deliveries, hide, releases=True)
+        return await self._settle("change_message_visibility_batch", deliveries, hide)
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> Sequence[bool]:
+        """One whose extension SQS has not confirmed stays this consumer's until its timeout ends."""
         started_at, window = time.monotonic(), math.ceil(seconds)
-        operation = "change_message_visibility_batch"
-        answers = await self._apply(operation, deliveries, lambda held: {"VisibilityTimeout": window}, releases=False)
-        for delivery, is_ours in zip(deliveries, answers, strict=True):
-            if is_ours:
-                delivery.handle.ends_at = started_at + window
-        return answers
+        owned, outcomes = await self._send(
+            "change_message_visibility_batch", deliveries, lambda held: {"VisibilityTimeout": window}
+        )
+        for held, error in zip(owned, outcomes, strict=True):
+            if not self._unsettled.owns(held) or (error is not None and not isinstance(error, BrokerUnavailable)):
+                self._unsettled.release(held)
+            elif error is None:
+                held.ends_at = started_at + window
+        return [self._unsettled.owns(delivery.handle) for delivery in deliveries]
 
-    async def _apply(
-        self,
-        operation: str,
-        deliveries: Sequence[Delivery],
-        parameters: Callable[[SQSDelivery], dict[str, Any]],
-        *,
-        releases: bool,
+    async def _settle(
+        self, operation: str, deliveries: Sequence[Delivery], parameters: Callable[[SQSDelivery], dict[str, Any]]
     ) -> list[bool]:
-        """Apply ``operation`` to every delivery that this consumer still owns. ``releases``: that settles them.
+        """Settle every delivery that this consumer still owns. Returns for which it is known to have worked."""
+        owned, outcomes = await self._send(operation, deliveries, parameters)
+        # Where the timeout has ended before the answer came, the operation may have hit another consumer's delivery.
+        settled = {
+            held for held, error in zip(owned, outcomes, strict=True) if error is None and self._unsettled.owns(held)
+        }
+        for held in owned:
+            self._unsettled.release(held)
+        return [delivery.handle in settled for delivery in deliveries]
 
-        Returns for which deliveries it is known to have worked.
-        """
+    async def _send(
+        self, operation: str, deliveries: Sequence[Delivery], parameters: Callable[[SQSDelivery], dict[str, Any]]
+    ) -> tuple[list[SQSDelivery], list[Exception | None]]:
+        """Send ``operation`` for every delivery that this consumer still owns. Returns these, and their outcomes."""
         owned = [delivery.handle for delivery in deliveries if self._unsettled.owns(delivery.handle)]
         entries = [{"ReceiptHandle": held.key, **parameters(held)} for held in owned]
         outcomes = await self._client.send_entries(operation, self._name, entries)
         raise_if_all_unavailable(outcomes)
-        # Where the timeout has ended before the answer came, the operation may have hit another consumer's delivery.
-        applied = {
-            held for held, error in zip(owned, outcomes, strict=True) if error is None and self._unsettled.owns(held)
-        }
-        for held in owned:
-            if releases or held not in applied:
-                self._unsettled.release(held)
-        return [delivery.handle in applied for delivery in deliveries]
+        return owned, outcomes
 
     async def dead_letter(self, delivery: Delivery, headers: Mapping[str, str]) -> bool:
         if not self._unsettled.owns(delivery.handle):
