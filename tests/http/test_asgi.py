@@ -459,3 +459,9 @@ async def test_a_response_without_a_status_is_no_response(clock: ManualClock) ->
     with pytest.raises(AssertionError):
         await Client(guarded(app, store)).exchange()
     assert [record.state for record in store.list().records] == ["in_doubt"]
+
+
+@pytest.mark.parametrize("routes", [{"/orders": {"required": True}}, {"/orders": "required"}, {"/orders": Route}])
+def test_what_is_not_a_route_is_refused_with_what_to_write(store: eo.Store, routes: Any) -> None:
+    with pytest.raises(eo.ConfigurationError, match=r"is not a route; write Route\(required=True\)"):
+        IdempotencyMiddleware(plain, store, principal=eo.GLOBAL, routes=routes)

@@ -78,6 +78,8 @@ class RoutePlan(Struct, frozen=True, kw_only=True, eq=False):
 
 def make_route_plan(route: Route, service: str) -> RoutePlan:
     """Check ``route`` and make its plan. ``service`` is the scope of its records."""
+    if not isinstance(route, Route):
+        raise ConfigurationError(f"{show(repr(route))} is not a route; write Route(required=True), of effectonce.http")
     safe = SAFE_METHODS.intersection(_check_names("methods", route.methods))
     if safe:
         raise ConfigurationError(f"methods={sorted(route.methods)}: {', '.join(sorted(safe))} change nothing")
